@@ -263,6 +263,17 @@ async def test_no_name_can_be_that_of_a_key_or_mean_something_else(office: World
     assert made.json()["name"] == "admin@127.0.0.1"
 
 
+@requirement("people.names", "people.refusals")
+async def test_the_refusal_of_a_name_that_no_text_can_have_is_recorded(
+    office: World, provider: IdentityProvider
+) -> None:
+    answer = await sign_in(office, provider, Account("u-\0", "eve\0\n@x.com", ["platform"]))
+    assert (answer.status_code, answer.json()["error"]["code"]) == (403, "SIGN_IN_REFUSED")
+    (refused,) = await events(office, "refusals")
+    assert refused["metadata"]["account"] == "eve\ufffd\ufffd@x.com"
+    assert refused["metadata"]["subject"] == "u-\ufffd"
+
+
 @requirement("people.end")
 async def test_signing_out_blocking_and_expiry_end_sessions_at_once(
     office: World, provider: IdentityProvider, clock: FixedClock

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 import subprocess
 from pathlib import Path
@@ -9,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from stentor.domains.sandbox.broker.file_tools import _describe_entry
 from stentor.domains.sandbox.process_sandbox import ProcessSandbox, remove_folder
 from tests.patience import soon
 
@@ -34,3 +36,12 @@ async def test_what_an_earlier_process_left_is_removed_beside_the_start(tmp_path
     ProcessSandbox(tmp_path, {}, enabled=False).open()
     assert list((tmp_path / "runs").iterdir()) == []
     await soon(lambda: sorted(path.name for path in tmp_path.iterdir()) == ["kept", "runs", "stentor-tool"])
+
+
+def test_a_file_that_is_deleted_while_its_folder_is_listed_has_no_size(tmp_path: Path) -> None:
+    file = tmp_path / "short-lived"
+    file.touch()
+    with os.scandir(tmp_path) as entries:
+        (entry,) = entries
+        file.unlink()
+        assert _describe_entry(entry) == {"name": "short-lived", "kind": "file", "size": None}

@@ -191,8 +191,8 @@ class PeopleService:
             # The oldest one, as a dictionary keeps its order.
             del self._refusals[next(iter(self._refusals))]
         self._refusals[subject] = now
-        account = str(claims.get(self._settings.name_claim) or subject)[:200]
-        meta = {"account": account, "subject": subject[:255], "address": address, "reason": refusal.message}
+        account = _printable(str(claims.get(self._settings.name_claim) or subject)[:200])
+        meta = {"account": account, "subject": _printable(subject[:255]), "address": address, "reason": refusal.message}
         draft = EventDraft("sign_in_refused", "people", f"Sign-in of {account} refused.", meta)
         await self._db.write(lambda tx: self._runlog.append(tx, self._settings.tenant, [draft]), NO_LOCKS)
 
@@ -264,3 +264,8 @@ def _find_account(tx: Tx, issuer: str, subject: str, name: str) -> Person | None
 def _signed_in(person: Person, address: str) -> EventDraft:
     meta = {"by": person.name, "role": person.role, "surface": "dashboard", "address": address, "issuer": person.issuer}
     return EventDraft("signed_in", "people", f"{person.name} signed in to the dashboard.", meta)
+
+
+def _printable(text: str) -> str:
+    """Return a text of a provider as one line that a database takes."""
+    return "".join(c if c.isprintable() else "\N{REPLACEMENT CHARACTER}" for c in text)

@@ -171,7 +171,11 @@ class ListFiles(_FileTool):
 def _describe_entry(entry: os.DirEntry[str]) -> FolderEntry:
     kind = "link" if entry.is_symlink() else "folder" if entry.is_dir() else "file" if entry.is_file() else "other"
     name = entry.name.encode("utf-8", "replace").decode()  # a name need not be valid UTF-8, JSON must be
-    return {"name": name, "kind": kind, "size": entry.stat(follow_symlinks=False).st_size if kind == "file" else None}
+    size = None
+    if kind == "file":
+        with suppress(FileNotFoundError):  # deleted since the folder was read
+            size = entry.stat(follow_symlinks=False).st_size
+    return {"name": name, "kind": kind, "size": size}
 
 
 def _decode_content(arguments: WriteFileArguments) -> bytes:
