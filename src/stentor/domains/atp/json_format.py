@@ -153,7 +153,7 @@ EXTRA_ANNOTATIONS = {
     "header.senderId": (
         f"Optional: the sender, at most {MAX_SENDER_LENGTH} characters. The caller's key or one of its agents."
     ),
-    "payload.content": "The body: a JSON object as text, of the type that zone and action require.",
+    "payload.content": "A JSON object as text, of the type that zone and action require.",
 }
 
 

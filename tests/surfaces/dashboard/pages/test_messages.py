@@ -51,6 +51,9 @@ async def test_the_list_shows_the_queue_and_filters_messages(site: Site) -> None
     assert f'title="{done}"' in only
     assert f'title="{waits}"' not in only
     assert f'title="{waits}"' in await site.part("/messages", priority="critical")
+    counts = await site.part("/messages", part="queue")
+    assert '<dt>critical</dt><dd class="n">1</dd>' in counts
+    assert "<table" not in counts
     assert "No message matches" in await site.part("/messages", status="failed", priority="low")
 
 

@@ -25,7 +25,7 @@ MESSAGE_STATUSES = ("queued", "executing", "completed", "failed")
 HEADER_FIELDS = ("mode", "context", "priority", "actionType", "targetZone", "specialNotes")
 FIELD_HINTS = {
     "targetZone": "kernel: tasks. memory: notes. registry: agents. governance: updates. sandbox: tasks in a sandbox.",
-    "actionType": "What the zone does; not each zone has each action.",
+    "actionType": "What the zone does; zones differ in their actions.",
     "mode": "When the response comes. direct: when the work is done. async: at once, the result later.",
     "priority": "Critical messages leave the queue first.",
 }
@@ -54,7 +54,7 @@ async def list_messages(page: PageRequest) -> Response:
     )
     return page.render(
         "messages.html",
-        block="rows" if filters["before"] else "results",
+        block="queue" if page.query_param("part") == "queue" else "rows" if filters["before"] else "results",
         messages=messages,
         queue=queue,
         states=counts,
