@@ -90,7 +90,7 @@ async def test_keys_of_the_environment_are_listed_and_lead_nowhere(site: Site) -
     page = await site.read("/keys")
     assert ">configured<" in page
     assert "limited to read" in page  # of a role that may do more
-    assert "now, by you" in page
+    assert "now (you)" in page
     assert 'href="/keys/reader"' not in page
     await site.read("/keys/reader", 409)
 

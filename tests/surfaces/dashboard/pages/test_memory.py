@@ -71,7 +71,10 @@ async def test_a_search_shows_notes_with_the_words_marked_in_any_form(site: Site
 
 @requirement("dashboard.page-memory")
 async def test_a_search_that_is_not_possible_says_so_and_the_page_stays(site: Site) -> None:
-    assert 'value="semantic" disabled' in await site.read("/memory", q="deploy", mode="keyword")
+    page = await site.read("/memory", q="deploy")
+    assert 'value="keyword" checked' in page
+    assert 'value="hybrid" disabled' in page
+    assert 'value="semantic" disabled' in page
     page = await site.read("/memory", 503, q="deploy", mode="semantic")
     assert "This search is not possible now" in page
     assert "Search by keyword instead" in page

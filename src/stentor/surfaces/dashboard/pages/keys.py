@@ -54,13 +54,13 @@ async def render_list(
 
 
 def _describe_exception(key: JsonObject) -> str:
-    """Return how the permissions of a key differ from those of its role; empty if they do not."""
+    """Return what a key may do if its permissions differ from those of its role; otherwise empty."""
     permissions, role = key["permissions"], key["role"]
     if role == "admin":
         return "" if "admin" in permissions else f"limited to {', '.join(permissions)}"
     if set(permissions) == set(ROLE_PERMISSIONS[role]):
         return ""
-    return f"with {'admin' if 'admin' in permissions else ', '.join(permissions)}"
+    return "admin" if "admin" in permissions else ", ".join(permissions)
 
 
 async def create_key(page: PageRequest) -> Response:

@@ -68,7 +68,8 @@ async def show_memory(page: PageRequest) -> Response:
         results["status"],
         block="results",
         text=text,
-        mode=mode,
+        # Without a model a hybrid search is one by keyword.
+        mode="keyword" if health["keyword_only"] and mode == "hybrid" else mode,
         modes=SEARCH_MODES,
         vault=vault,
         as_of=as_of,
