@@ -32,7 +32,7 @@ def pages(made: Seeded) -> list[Shown]:
         Shown("people", "/people", "People"),
         Shown("compare", f"/tasks/{made.done}/compare?with={made.failed}", "Compare runs"),
         Shown("console", "/console", "New task"),
-        Shown("console-run", f"/console/{made.done}", "Next instruction"),
+        Shown("console-run", f"/console/{made.done}", "Next task"),
         Shown("agents", "/agents", "translator"),
         Shown(
             "agents-compared",
