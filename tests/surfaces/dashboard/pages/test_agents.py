@@ -219,7 +219,7 @@ async def test_an_agent_shows_its_record_its_trust_and_what_it_did(site: Site) -
         assert secret not in page
     assert "https://critic.example.org" in page
     assert "0.600" in page
-    assert "MEDIUM" in page
+    assert "level medium" in page
     assert re.findall(r'class="stroke trust" d="([^"]+)"', page) == ["M0.0 20.0 H600.0 V40.0 H600.0 V45.0"], (
         "a failure costs trust"
     )

@@ -24,7 +24,7 @@ SVG_WIDTH, SVG_HEIGHT = 600, 100
 MAX_DOTS = 40
 """With more points only the line is drawn."""
 TIERS: dict[TrustTier, str] = {
-    "auto": "Its tasks run at once. It differs from monitored only in rules of a policy file.",
+    "auto": "Its tasks run at once. Same as monitored, unless a rule of your policy file tells them apart.",
     "monitored": "Its tasks run at once. The default.",
     "human": "Each of its tasks waits until a person approves it.",
 }
