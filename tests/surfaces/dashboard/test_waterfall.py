@@ -105,8 +105,8 @@ def test_bars_of_any_events_are_inside_the_drawing(made: list[tuple[str, float, 
 def test_a_wait_says_what_the_task_waited_for() -> None:
     events = [
         event("task_started", 0),
-        event("task_waiting", 1, message="Waits for question."),
+        event("task_waiting", 1, message="Waits for an answer."),
         event("task_resumed", 5),
     ]
     bars = summarize(build_waterfall(events, [], START + 6 * SECOND))
-    assert bars[1] == ("wait", "Waits for question", 1.0, 5.0)
+    assert bars[1] == ("wait", "Waits for an answer", 1.0, 5.0)

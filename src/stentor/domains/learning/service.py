@@ -231,7 +231,7 @@ class LearningService:
 def learning_skipped_event(outcome_class: str, reason: str | None = None) -> EventDraft:
     """Return the event of an outcome that is not learned from; `reason` if its class alone does not explain it."""
     meta: JsonObject = {"outcome_class": outcome_class, "learning_eligible": False}
-    message = f"Nothing is learned from the outcome {outcome_class}."
+    message = f"Not counted for routing: the outcome is {outcome_class}."
     if reason is not None:
         meta["reason"] = reason
         message = f"{message} {reason}"

@@ -261,7 +261,7 @@ def explain_decision(record: JsonObject) -> str:
     if len(listed) < 2:
         return f"{name} was chosen among {total} candidates.{offline_note}"
     first, second = listed[0], listed[1]
-    scores = f"{first['blended']:.3f} against {second['blended']:.3f} of {second['name']}"
+    scores = f"{first['blended']:.3f} against {second['blended']:.3f} for {second['name']}"
     if first["blended"] < second["blended"] and not second.get("online", True):
         return f"{name} was chosen because {second['name']}, whose score is higher, is offline ({scores})."
     if first["blended"] == second["blended"]:

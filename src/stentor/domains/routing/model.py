@@ -157,8 +157,10 @@ class RoutingDecision(msgspec.Struct, frozen=True):
 
 
 def describe_choice(decision: RoutingDecision) -> str:
-    """Return the name of the chosen agent, and among how many candidates it was chosen."""
+    """Return the name of the chosen agent, and that it was requested or among how many candidates it was chosen."""
     total = decision.candidates_total
+    if decision.preferred:
+        return f"{decision.agent_name}, as the task requested"
     return f"{decision.agent_name}, {'the only candidate' if total == 1 else f'chosen among {total} candidates'}"
 
 

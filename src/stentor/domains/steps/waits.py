@@ -98,7 +98,7 @@ class WaitService:
             open_steps = store.list_open(tx, task.tenant, task_id)
             open_waits = {step.key: step for step in open_steps if step.kind not in ("step", "effect")}
             waits = [open_waits.get(key) or _require_wait(tx, task, key) for key in keys]
-            names = ", ".join(step.name for step in waits[:20])
+            names = ", ".join("an answer" if step.kind == step.name == "question" else step.name for step in waits[:20])
             waiting.suspend(tx, self._runlog, task, f"Waits for {names[:200]}.", keys)
             still_open = {step.together for step in open_waits.values() if step.together is not None}
             ended = (step for step in waits if step.state != "started")

@@ -76,7 +76,7 @@ def build_waterfall(events: Iterable[JsonObject], subtasks: Iterable[Bar], now: 
             current, end = None, at
         if kind in WAITS:
             wait, label = WAITS[kind]
-            # The event names what the task waits for: "Waits for question."
+            # The event names what the task waits for: "Waits for an answer."
             label = (str(event["message"]).rstrip(".") if wait == "wait" else "") or label
             current = Bar(wait, label, at, None)
         elif kind == "task_started":
