@@ -101,8 +101,8 @@ async def test_a_task_shows_its_decision_its_trail_and_its_result_as_markdown(si
     assert 'href="javascript:' not in page
     assert "ann was chosen as the only eligible agent." in page
     assert "Score = expected + uncertainty − time − cost." in page
-    terms = ("Declared", "Elsewhere", "Outcomes", "Expected", "Uncertainty", "Wait", "Cost", "Trust", "Score")
-    for term in terms:
+    terms = ("Score", "Declared", "Other task types", "Outcomes", "Expected", "Uncertainty", "Time penalty")
+    for term in (*terms, "Cost penalty", "Trust"):
         assert f'<th class="num">{term}</th>' in page
     assert "the first one counts 20%" in page
     assert "routing decision" in page

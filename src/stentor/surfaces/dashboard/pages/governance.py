@@ -34,8 +34,8 @@ TABS = {
 TIERS = model.TIER_NAMES
 TIER_MEANINGS = {
     model.AUTO: "A small change of a trusted agent: it is deployed without a review.",
-    model.MONITORED: "A moderate change: another person than the proposer approves it within a day.",
-    model.HUMAN: "A far-reaching change: another person than the proposer approves it within three days.",
+    model.MONITORED: "A moderate change: someone other than the proposer must approve it within a day.",
+    model.HUMAN: "A far-reaching change: someone other than the proposer must approve it within three days.",
 }
 MAX_HISTORY_EVENTS = 20
 """Events per record."""

@@ -51,7 +51,7 @@ def _to_turn(item: JsonObject, tools: dict[str, str]) -> TranscriptItem:
         item["position"],
         item["kind"] == "summary",
         "" if message is None else message.role if message.role in ROLES else "user",
-        "value" if message is None else message.role,
+        "data" if message is None else message.role,
         parts[:MAX_PARTS],
         max(0, len(parts) - MAX_PARTS),
         item["value"] if message is None else None,
