@@ -33,7 +33,7 @@
   const drawn = new Map();
 
   const options = (box, series) => ({
-    width: box.clientWidth, height: 168, cursor: { y: false }, padding: [8, 8, 0, 0],
+    width: box.clientWidth, height: 168, cursor: { y: false }, padding: [8, 24, 0, 0],
     legend: { live: true }, hooks: { ready: [mark], setLegend: [mark] },
     scales: { y: { range: (_, low, high) => [0, high > 0 ? high * 1.1 : 1] } },
     axes: [
