@@ -54,7 +54,7 @@ async def test_a_run_is_replayed_with_its_agent_and_with_another_one(replaying: 
 async def test_what_cannot_be_replayed_here_says_why_and_what_to_do(site: Site) -> None:
     task_id = await site.world.do(await site.world.register())
     page = await site.read(f"/tasks/{task_id}/replay")
-    assert f"<code>stentor-worker replay MODULE:WORKER {task_id}</code>" in page
+    assert f'<code class="copy">stentor-worker replay MODULE:WORKER {task_id}</code>' in page
     assert ("<code>stentor task replay" in page, 'name="model"' in page) == (False, False)
     assert "There is no agent &#39;nobody&#39;" in await site.read(f"/tasks/{task_id}/replay?agent=nobody")
     await site.read(f"/tasks/{task_id}/replay", 404, key="OTHER")

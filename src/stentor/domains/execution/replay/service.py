@@ -92,8 +92,8 @@ class ReplayService:
             )
         if agent.runtime.kind == "worker":
             raise Conflict(
-                f"The service cannot replay a run of the worker {agent.name!r}: only its program has the code of the "
-                f"steps. Where the program is, run `stentor-worker replay MODULE:WORKER {task.task_id}`."
+                f"The service cannot replay a run of the worker {agent.name!r}: only its program has the code. Run "
+                f"this where the program is installed: `stentor-worker replay MODULE:WORKER {task.task_id}`"
             )
         if agent.runtime.kind != "llm":
             raise Conflict(
