@@ -209,8 +209,8 @@ async def test_each_change_is_in_the_audit_once_with_who_made_it(world: World, d
     await world.admin.delete(f"{ROUTES}/group:fast")
     rows = await db.read(lambda tx: tx.rows(EVENTS, type="budget_changed"))
     assert [str(row[0]).removeprefix("Budget of agent ann ") for row in rows] == [
-        "per month set to 20.00 US dollars.",
-        "per month set to 25.00 US dollars.",
+        "per month set to $20.00.",
+        "per month set to $25.00.",
         "per month removed.",
     ]
     assert {row[2] for row in rows} == {agent}

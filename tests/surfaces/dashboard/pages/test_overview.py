@@ -209,7 +209,7 @@ async def test_what_changed_lately_is_a_line_with_a_link_and_what_is_old_is_not(
         (f"/agents/{agent}", "ann was suspended"),
         ("/keys/dana", "dana was created by admin"),
         ("/keys/dana", "dana was revoked by admin"),
-        ("/models/budgets", "Budget of agent ann per day set to 2.00 US dollars by admin"),
+        ("/models/budgets", "agent ann per day set to $2.00 by admin"),
     ):
         assert f'<a href="{url}">{text}</a>' in page
     assert "ann was suspended 2 times" in _changed(page)
@@ -283,7 +283,7 @@ async def test_rates_stand_beside_those_of_the_day_before(site: Site) -> None:
     assert "Success 75.0% ▲ up 25 points 1 failed, 25.0% of those that ended" in text
     assert re.search(r"Tasks per hour 0\.2 ▲ up 1\d\d% 4 in 24 hours", text), text
     assert "Wait, median &lt; 1 ms 95% within &lt; 1 ms" in text
-    assert "Run, median &lt; 1 ms" in text
+    assert "Duration, median &lt; 1 ms" in text
     assert "Spent today" not in text
 
 

@@ -73,8 +73,8 @@ def test_rates_say_the_direction_in_words_and_whether_it_is_good() -> None:
     assert (busy.value, busy.direction, busy.change, busy.is_better) == ("1.0", "down", "50%", None)
     wait = rates["Wait, median"]
     assert (wait.value, wait.detail, wait.change, wait.is_better) == ("20 ms", "95% within 40 ms", "100%", False)
-    assert (rates["Run, median"].change, rates["Run, median"].detail) == ("", "95% within 900 ms")
-    assert rates["Spent today"].detail == "25% of a mean day: $4.00"
+    assert (rates["Duration, median"].change, rates["Duration, median"].detail) == ("", "95% within 900 ms")
+    assert rates["Spent today"].detail == "25% of $4.00, the mean of the seven days before"
 
 
 @requirement("dashboard.overview-rates")

@@ -294,7 +294,7 @@ def _require_person(caller: Principal) -> None:
 
 def _amount(budget: StoredBudget) -> str:
     limit = budget.limit / unit_scale(budget.unit)
-    return f"{limit:,.2f} US dollars" if budget.unit == "usd" else f"{limit:,.0f} tokens"
+    return f"${limit:,.2f}" if budget.unit == "usd" else f"{limit:,.0f} tokens"
 
 
 def _route_event(route: StoredRoute, caller: Principal, change: str, *, removed: bool = False) -> EventDraft:

@@ -96,7 +96,8 @@ def _describe_event(event: RunLogEvent, names: Mapping[str, str]) -> RecentChang
         return RecentChange("Provider", text, "/models/providers", event.happened_at)
     if type_ in _MODEL_SETTINGS:
         kind, url = _MODEL_SETTINGS[type_]
-        return RecentChange(kind, f"{event.message.removesuffix('.')} by {meta.get('by')}", url, event.happened_at)
+        text = event.message.removeprefix(f"{kind} of ").removesuffix(".")
+        return RecentChange(kind, f"{text} by {meta.get('by')}", url, event.happened_at)
     if type_ in _UPDATE_ENDS:
         url = f"/governance/updates/{quote_segment(str(meta.get('update_id')))}"
         return RecentChange("Update", f"An update of {agent} {_UPDATE_ENDS[type_]}", url, event.happened_at)

@@ -42,16 +42,15 @@ def describe_rates(today: DayOfTasks, before: DayOfTasks, daily_cost: Sequence[f
         detail = f"{format_number(today.tasks)} in 24 hours"
         rates.append(_compare("Tasks per hour", _format_rate(today.tasks_per_hour), detail, today.tasks_per_hour,
                               before.tasks_per_hour, None))  # fmt: skip
-    for label, times, earlier in (("Wait", today.wait_ms, before.wait_ms), ("Run", today.run_ms, before.run_ms)):
+    for label, times, earlier in (("Wait", today.wait_ms, before.wait_ms), ("Duration", today.run_ms, before.run_ms)):
         if times is not None:
             detail = f"95% within {format_duration(times[1])}"
             median = earlier[0] if earlier else 0.0
             rates.append(_compare(f"{label}, median", format_duration(times[0]), detail, times[0], median, False))
     if any(daily_cost):
         spent, mean = daily_cost[0], sum(daily_cost[1:]) / len(daily_cost[1:])
-        detail = (
-            f"{spent / mean:.0%} of a mean day: {format_money(mean)}" if mean else "nothing in the seven days before"
-        )
+        share = f"{spent / mean:.0%} of {format_money(mean)}, the mean of" if mean else "nothing in"
+        detail = f"{share} the seven days before"
         rates.append(Rate("Spent today", format_money(spent), detail))
     return rates
 
