@@ -68,14 +68,7 @@ def find_response(tx: Tx, key: IdempotencyKey) -> StoredResponse | None:
     """
     # Lock before the read: two requests with the same key would otherwise both find nothing and both do the work.
     tx.lock(locks.idempotency_lock(*key.scope))
-    row = tx.row(
-        _GET,
-        tenant=key.tenant,
-        key_name=key.key_name,
-        route=key.route,
-        value=key.value,
-        since=tx.now - RETENTION_US,
-    )
+    row = tx.row(_GET, **_identity(key), since=tx.now - RETENTION_US)
     if row is None:
         return None
     if row[0] != key.body_hash:
@@ -87,10 +80,7 @@ def store_response(tx: Tx, key: IdempotencyKey, response: StoredResponse) -> Non
     """Store the response; it replaces an expired one of the same key."""
     tx.run(
         _PUT,
-        tenant=key.tenant,
-        key_name=key.key_name,
-        route=key.route,
-        value=key.value,
+        **_identity(key),
         body_hash=key.body_hash,
         status_code=response.status_code,
         answer=jsontext.dump(response.body),
@@ -100,14 +90,11 @@ def store_response(tx: Tx, key: IdempotencyKey, response: StoredResponse) -> Non
 
 def forget_response(tx: Tx, key: IdempotencyKey, status_code: int) -> None:
     """Delete the stored response if it has this status."""
-    tx.run(
-        _FORGET,
-        tenant=key.tenant,
-        key_name=key.key_name,
-        route=key.route,
-        value=key.value,
-        status_code=status_code,
-    )
+    tx.run(_FORGET, **_identity(key), status_code=status_code)
+
+
+def _identity(key: IdempotencyKey) -> dict[str, str]:
+    return {"tenant": key.tenant, "key_name": key.key_name, "route": key.route, "value": key.value}
 
 
 def run_once(tx: Tx, key: IdempotencyKey | None, kind: type[T], work: Callable[[], T]) -> T:
