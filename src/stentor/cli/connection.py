@@ -55,12 +55,12 @@ def is_loopback(url: httpx.URL) -> bool:
 def find_trust(settings: Settings, url: httpx.URL) -> ssl.SSLContext | bool:
     """Return what the certificate of the service is verified with. Raises CommandFailed.
 
-    The service of the data folder must have the certificate that its lock file names, any other one that of an
-    authority of SSL_CERT_FILE, which is unset on most machines, or else a public one.
+    The service of the data folder must have the certificate that its lock file names. The certificate of any other
+    service must be from an authority in SSL_CERT_FILE or, if that is unset as on most machines, from a public one.
     """
     if url.scheme != "https":
         return True
-    # A folder that this user may not read is that of another service.
+    # A folder that this user may not read belongs to another service.
     with suppress(OSError):
         if own := pinning.find_trust(settings.storage.data_dir, str(url)):
             return own
@@ -74,7 +74,7 @@ def find_trust(settings: Settings, url: httpx.URL) -> ssl.SSLContext | bool:
 
 
 def find_key(settings: Settings, url: httpx.URL) -> tuple[str, str]:
-    """Return the API key to send and where it came from; both are empty if there is none.
+    """Return the API key to send and where it came from, or two empty strings without a key.
 
     The order is --key or SERVICE_CLIENT_KEY, the admin key of the data folder, MCP_API_KEY. The admin key is sent only
     to a service on this machine.

@@ -75,7 +75,7 @@ def present_alert(alert: Alert, is_admin: bool) -> JsonObject:
 
 
 def alert_url(alert: Alert, is_admin: bool) -> str:
-    """Return the page with more about an alert; only admins may open that of an agent."""
+    """Return the page with more about an alert; only admins may open an agent's page."""
     if alert.agent_id and is_admin:
         return f"/agents/{quote_segment(alert.agent_id)}"
     return PAGES.get(alert.kind, "/alerts")

@@ -165,7 +165,7 @@ async def show_task(page: PageRequest, problem: str = "", status: int = 200) -> 
         status,
         block="live",
         problem=problem,
-        address=f"/tasks/{quote_segment(task_id)}",  # not that of the request, which may be to run it again
+        address=f"/tasks/{quote_segment(task_id)}",  # not the request's path, which may end in /rerun
         task=trail["task"],
         task_id=task_id,
         trail=trail,

@@ -130,7 +130,7 @@
   document.addEventListener("htmx:beforeRequest", ({ detail: { target, requestConfig } }) => {
     const part = target.closest("[data-live]");
     if (target.matches("tr.more")) part.dataset.grown = "1";
-    else if (target === part && !requestConfig.headers["X-Live"]) delete part.dataset.grown; // it begins anew, with a filter
+    else if (target === part && !requestConfig.headers["X-Live"]) delete part.dataset.grown; // a filter reloads it from its first row
   });
 
   // Forms: a question first, and never twice.
