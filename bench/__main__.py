@@ -7,12 +7,10 @@ import json
 import os
 import platform
 import sqlite3
-import tempfile
 import time
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
-from statistics import median
 
 from rich.console import Console
 from rich.table import Table
@@ -128,22 +126,10 @@ def _machine(sizes: Scale) -> str:
         platform.system(),
         f"Python {platform.python_version()}",
         f"SQLite {sqlite3.sqlite_version}",
-        f"fdatasync of 4 kB {number(_fdatasync_ms(sizes))} ms (median)",
+        f"fdatasync of 4 kB {number(sizes.fdatasync_ms())} ms (median)",
         "quick sizes" if sizes.quick else "full sizes",
     ]
     return ", ".join(parts) + "."
-
-
-def _fdatasync_ms(sizes: Scale) -> float:
-    """What a commit waits for at least, on the disk that the databases are on."""
-    waits = []
-    with tempfile.TemporaryFile(dir=sizes.folder) as file:
-        for _ in range(200):
-            os.pwrite(file.fileno(), b"x" * 4096, 0)
-            started = time.perf_counter()
-            os.fdatasync(file.fileno())
-            waits.append(1000 * (time.perf_counter() - started))
-    return median(waits)
 
 
 def _print(machine: str, areas: list[Area]) -> None:

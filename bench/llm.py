@@ -25,8 +25,8 @@ STREAMS, TOKENS, INTERVAL_MS = 200, 100, 50
 Rounds = dict[str, list[dict[str, Any]]]
 Open = Callable[[Path, int], AbstractContextManager[Way]]
 PEERS: dict[str, tuple[str, Open, Callable[[], str], float]] = {
-    "litellm": ("LiteLLM proxy", llmpeers.litellm, llmpeers.litellm_version, 30),
-    "portkey": ("Portkey gateway", llmpeers.portkey, llmpeers.portkey_version, 3),
+    "litellm": ("LiteLLM proxy", llmpeers.litellm, llmpeers.litellm_version, 60),
+    "portkey": ("Portkey gateway", llmpeers.portkey, llmpeers.portkey_version, 5),
 }
 """Name, how it is started, its version, and how many times faster we want to be."""
 
@@ -39,13 +39,15 @@ def run(scale: Scale) -> list[Figure]:
     with scale.scratch() as folder, ExitStack() as open_:
         provider = open_.enter_context(llmpeers.upstream())
         ways = {"stentor": open_.enter_context(llmpeers.stentor(folder, provider.port))}
+        ways["bare"] = open_.enter_context(llmpeers.bare(folder, provider.port))
         ways |= {key: open_.enter_context(peer[1](folder, provider.port)) for key, peer in peers.items()}
         ways["direct"] = provider
         chats, single = _chats(scale, ways)
         first = list(_first_tokens(scale, ways["stentor"], provider))
         many = list(_many_streams(scale, ways["stentor"]))
     left_out = f"; without {' and '.join(lacking)}, which is not installed" if lacking else ""
-    return [*_of_chats(chats, single, left_out), *_compared(chats, single, peers), *first, *many]
+    bare = _compared_with_bare(chats, single)
+    return [*_of_chats(chats, single, left_out), *bare, *_compared(chats, single, peers), *first, *many]
 
 
 def _chats(scale: Scale, ways: dict[str, Way]) -> tuple[Rounds, Rounds]:
@@ -112,7 +114,7 @@ def _of_chats(chats: Rounds, single: Rounds, left_out: str) -> Iterator[Figure]:
     how = "user and system time in the same rounds; it says more than the rate when others use the cores"
     yield Figure("processor time per chat", _cpu_ms(chats["stentor"]), "ms", how)
     how = "one connection; minus the same request sent to the provider directly, in turns"
-    yield Figure("added latency p50", _p50(single["stentor"]) - _p50(single["direct"]), "ms", how, at_most(1))
+    yield Figure("added latency p50", _added(single, "stentor"), "ms", how, at_most(1))
 
 
 def _compared(chats: Rounds, single: Rounds, peers: dict[str, Any]) -> Iterator[Figure]:
@@ -122,12 +124,29 @@ def _compared(chats: Rounds, single: Rounds, peers: dict[str, Any]) -> Iterator[
         yield Figure(f"{name}: chats", median(rates), "/s", "the same requests in the same rounds", None, spread(rates))
         cpu = _cpu_ms(chats[key])
         yield Figure(f"{name}: processor time per chat", cpu, "ms", "the same rounds")
-        added = _p50(single[key]) - _p50(single["direct"])
+        added = _added(single, key)
         yield Figure(f"{name}: added latency p50", added, "ms", "one connection, as above")
+        if key == "portkey":
+            share = _added(single, "stentor") / added
+            yield Figure(f"added latency to that of {name}", share, "×", "the two p50", at_most(0.5))
         how = "medians of the same run; it writes no record of a call"
         yield Figure(f"Stentor to {name}", ours / median(rates), "×", how, at_least(times))
         how = "processor time per chat of the same run"
         yield Figure(f"Stentor to {name}, by processor time", cpu / _cpu_ms(chats["stentor"]), "×", how)
+
+
+def _compared_with_bare(chats: Rounds, single: Rounds) -> Iterator[Figure]:
+    rates = [rate(found) for found in chats["bare"]]
+    how = "the same requests through uvicorn and our HTTP client alone: no key, no check, no record"
+    yield Figure("bare proxy: chats", median(rates), "/s", how, None, spread(rates))
+    yield Figure("bare proxy: processor time per chat", _cpu_ms(chats["bare"]), "ms", "the same rounds")
+    yield Figure("bare proxy: added latency p50", _added(single, "bare"), "ms", "one connection, as above")
+    ours = median(rate(found) for found in chats["stentor"])
+    yield Figure("Stentor to the bare proxy", ours / median(rates), "×", "medians of the same run", at_least(0.5))
+
+
+def _added(single: Rounds, key: str) -> float:
+    return _p50(single[key]) - _p50(single["direct"])
 
 
 def _cpu_seconds(way: Way) -> float:

@@ -9,23 +9,20 @@ from __future__ import annotations
 import json
 import os
 import shutil
-import socket
 import subprocess
 import sys
-import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
+from bench.ports import free_port, wait_until_listening
 from bench.service import KEY, command, environment, stop
 
 ROOT = Path(__file__).parents[1]
 PEERS = ROOT / ".venv" / "peers"
 LITELLM = PEERS / "litellm" / "bin" / "litellm"
 PORTKEY = PEERS / "portkey" / "node_modules" / "@portkey-ai" / "gateway"
-LIMIT_SECONDS = 120
 
 
 @dataclass(frozen=True)
@@ -75,9 +72,16 @@ def stentor(folder: Path, provider: int) -> Iterator[Way]:
 
 
 @contextmanager
+def bare(folder: Path, provider: int) -> Iterator[Way]:
+    with _process([sys.executable, "-m", "bench.bareproxy", str(provider)], ROOT) as process:
+        assert process.stdout is not None
+        yield Way(json.loads(process.stdout.readline())["port"], "bench", {}, process)
+
+
+@contextmanager
 def litellm(folder: Path, provider: int) -> Iterator[Way]:
     """Set up as its documentation says for production: one worker, logs at ERROR, no database, no telemetry."""
-    port, key = _free_port(), "sk-bench"
+    port, key = free_port(), "sk-bench"
     served = {"model": "openai/bench", "api_base": _address(provider), "api_key": "of-nobody"}
     models = [{"model_name": "bench", "litellm_params": served}]
     config = {"model_list": models, "general_settings": {"master_key": key}, "litellm_settings": {"telemetry": False}}
@@ -86,18 +90,18 @@ def litellm(folder: Path, provider: int) -> Iterator[Way]:
     words = [str(LITELLM), "--config", str(file), "--host", "127.0.0.1", "--port", str(port), "--num_workers", "1"]
     given = {"LITELLM_LOG": "ERROR", "LITELLM_MODE": "PRODUCTION", "LITELLM_LOCAL_MODEL_COST_MAP": "True"}
     with _process([*words, "--telemetry", "False"], folder, _plain() | given) as process:
-        _listening(process, port)
+        wait_until_listening(process, port)
         yield Way(port, "bench", {"Authorization": f"Bearer {key}"}, process)
 
 
 @contextmanager
 def portkey(folder: Path, provider: int) -> Iterator[Way]:
     """Headless, as built; it takes the provider's address and key from each request."""
-    port = _free_port()
+    port = free_port()
     words = ["node", str(PORTKEY / "build" / "start-server.js"), f"--port={port}", "--headless"]
     named = {"x-portkey-provider": "openai", "x-portkey-custom-host": _address(provider)}
     with _process(words, folder, _plain() | {"NODE_ENV": "production"}) as process:
-        _listening(process, port)
+        wait_until_listening(process, port)
         yield Way(port, "bench", {"Authorization": "Bearer of-nobody", **named}, process)
 
 
@@ -117,22 +121,3 @@ def _process(words: list[str], folder: Path, environ: dict[str, str] | None = No
         yield process
     finally:
         stop(process)
-
-
-def _listening(process: subprocess.Popen[Any], port: int) -> None:
-    ends = time.monotonic() + LIMIT_SECONDS
-    while True:
-        try:
-            socket.create_connection(("127.0.0.1", port), timeout=1).close()
-        except OSError:
-            if process.poll() is not None or time.monotonic() > ends:
-                raise RuntimeError(f"{process.args!r} did not start") from None
-            time.sleep(0.1)
-        else:
-            return
-
-
-def _free_port() -> int:
-    with socket.socket() as listener:
-        listener.bind(("127.0.0.1", 0))
-        return int(listener.getsockname()[1])

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 import json
+import shutil
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -32,6 +33,7 @@ PRAGMAS = Sql("select journal_mode, synchronous from pragma_journal_mode, pragma
 def run(scale: Scale) -> list[Figure]:
     ours: list[dict[str, Any]] = []
     peers: dict[str, list[dict[str, Any]]] = {mode: [] for mode in PEERS}
+    celery: list[dict[str, Any]] = []
     with scale.scratch() as folder:
         durable = _pragmas(folder)
         with serving(folder / "data") as service:
@@ -41,7 +43,8 @@ def run(scale: Scale) -> list[Figure]:
                 say(f"throughput: round {n + 1}, {ours[-1]['count'] / ours[-1]['seconds']:,.0f} tasks/s")
                 for mode, results in peers.items():
                     results.extend(_peer(scale, folder, mode, n))
-    return [*_ours(ours, durable), *_compared(_rates(ours), peers)]
+                celery.extend(_celery(scale, folder))
+    return [*_ours(ours, durable), *_compared(_rates(ours), peers), *_compared_with_celery(_rates(ours), celery)]
 
 
 def load(service: Service, kind: str, count: int, number: int) -> dict[str, Any]:
@@ -58,6 +61,15 @@ def _peer(scale: Scale, folder: Path, mode: str, n: int) -> Iterator[dict[str, A
         say("throughput: dbos is not installed (requirements/bench.txt), so there is no peer")
         return
     yield {"count": count, **told([sys.executable, "-m", "bench.peer", *words])}
+
+
+def _celery(scale: Scale, folder: Path) -> Iterator[dict[str, Any]]:
+    """Nothing where Celery or Redis is not installed."""
+    if importlib.util.find_spec("celery") is None or shutil.which("redis-server") is None:
+        say("throughput: celery (requirements/bench.txt) or redis-server is not installed, so it is no peer")
+        return
+    count = scale.pick(3_000, 100)
+    yield {"count": count, **told([sys.executable, "-m", "bench.celery_peer", str(folder), str(count)])}
 
 
 def told(command: list[str]) -> dict[str, Any]:
@@ -105,5 +117,15 @@ def _compared(rates: list[float], peers: dict[str, list[dict[str, Any]]]) -> Ite
         pragmas = f"journal_mode={results[0]['journal_mode']}, synchronous={results[0]['synchronous']}"
         how = f"{results[0]['count']:,} workflows of two empty steps, {PEERS[mode]}; {pragmas}"
         yield Figure(f"{name}: workflows", median(theirs), "/s", how, None, spread(theirs))
-        target = at_least(12) if mode == "start" else None
+        target = at_least(20) if mode == "start" else None
         yield Figure(f"Stentor to {name}", median(rates) / median(theirs), "×", "medians of the same run", target)
+
+
+def _compared_with_celery(rates: list[float], results: list[dict[str, Any]]) -> Iterator[Figure]:
+    if not results:
+        return
+    theirs = _rates(results)
+    name = f"Celery {results[0]['version']} with Redis {results[0]['redis']}"
+    how = f"{results[0]['count']:,} tasks that do nothing, a process for each core, every setting as it comes"
+    yield Figure(f"{name}: tasks", median(theirs), "/s", f"{how}; not durable", None, spread(theirs))
+    yield Figure(f"Stentor to {name}", median(rates) / median(theirs), "×", "medians of the same run", at_least(3))
