@@ -311,6 +311,24 @@ async def test_a_lower_role_applies_to_the_sessions_of_before(office: World, pro
 
 
 @requirement("people.end")
+async def test_a_refused_sign_in_without_a_role_ends_the_sessions_and_permissions_of_before(
+    office: World, provider: IdentityProvider
+) -> None:
+    before = await session(office, provider)
+    roles = office.kernel.infra.roles
+    assert (await sign_in(office, provider, Account("u-1", "anna@example.com", []))).status_code == 403
+    assert await whoami(office, before) == 401
+    found = roles.find_active("default", "anna@example.com")
+    assert found is None or not found.may("write")  # so her schedules pause
+    for _ in range(2):  # of an account that never had a role, and again of one that lost it: no change
+        assert (await sign_in(office, provider, Account("u-9", "eve@example.com", []))).status_code == 403
+        assert (await sign_in(office, provider, Account("u-1", "anna@example.com", []))).status_code == 403
+    changes = [event["metadata"]["change"] for event in await events(office, "changes")]
+    assert changes == ["left without a role"]
+    assert await whoami(office, await session(office, provider)) == 200
+
+
+@requirement("people.end")
 async def test_the_oldest_session_gives_way_to_the_twenty_first(office: World, provider: IdentityProvider) -> None:
     made = [await session(office, provider) for _ in range(21)]
     assert [await whoami(office, made[n]) for n in (0, 1, 20)] == [401, 200, 200]

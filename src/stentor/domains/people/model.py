@@ -32,7 +32,8 @@ class PersonSession(msgspec.Struct, frozen=True):
 class Person(msgspec.Struct, frozen=True):
     """`subject` is the provider's own id of the person, None while the name is released. `version` counts changes.
 
-    A person keeps the name, which records hold; role and permissions are those of the last sign-in.
+    A person keeps the name, which records hold; role and permissions are those of the last sign-in. There are no
+    permissions after one that was refused because no group gave a role.
     """
 
     name: str

@@ -100,7 +100,7 @@ class PeopleService:
                 # The ID token wins: it is signed for this sign-in.
                 claims = more | claims
         try:
-            granted = self._grant(claims)
+            granted = await self._grant(claims)
             name = model.read_name(claims, self._settings.name_claim)
             return await self._open_session(claims, name, granted, address)
         except SignInRefused as refusal:
@@ -149,13 +149,25 @@ class PeopleService:
         """
         return await self._change(caller, name, "released", {"sessions": (), "subject": None})
 
-    def _grant(self, claims: JsonObject) -> Granted:
+    async def _grant(self, claims: JsonObject) -> Granted:
         groups = model.read_groups(claims, self._settings.groups_claim)
         granted = model.grant(groups, self._settings.roles)
         if granted is None:
+            await self._withdraw(str(claims["iss"]), str(claims["sub"]))
             reason = "none of its groups has a role" if groups else "the provider sent no groups"
             raise SignInRefused(f"This account may not sign in: {reason}. SERVICE_OIDC_ROLES gives groups a role.")
         return granted
+
+    async def _withdraw(self, issuer: str, subject: str) -> None:
+        """End the sessions and permissions that an account got when its groups still gave it a role."""
+
+        def work(tx: Tx) -> None:
+            tx.lock(_LOCK)
+            person = store.find_subject(tx, issuer, subject)
+            if person is not None and (person.permissions or person.sessions):
+                self._update(tx, person, "left without a role", person.name, {"permissions": (), "sessions": ()})
+
+        await self._db.write(work)
 
     async def _open_session(self, claims: JsonObject, name: str, granted: Granted, address: str) -> SignedIn:
         issuer, subject, secret = str(claims["iss"]), str(claims["sub"]), generate_key()
