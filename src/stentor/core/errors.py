@@ -195,10 +195,11 @@ class ApprovalPending(Conflict):
 
 
 class ProviderFault(StentorError):
-    """A provider of language models failed; never counted against an agent. `upstream_status` is its HTTP status."""
+    """A provider of language models failed; never counted against an agent."""
 
     code, status = "PROVIDER_ERROR", 502
     upstream_status: int | None = None
+    """The provider's HTTP status; 401 also for a 400 about the configured key or its account."""
     has_retry_after = False
     """Whether `retry_after` came from the provider."""
     was_called = True

@@ -8,6 +8,8 @@ from typing import Any
 
 import pytest
 
+from stentor.domains.llm.providers import Provider
+from stentor.domains.llm.providers.failures import fault_from_response
 from tests.conftest import World
 from tests.domains.llm import upstream as moods
 from tests.domains.llm.conftest import KEY, Gate, asking, chat
@@ -78,6 +80,37 @@ async def test_the_message_of_the_provider_is_told_when_there_is_one(world: Worl
     assert "max_tokens is too large xxx" in error["message"]
     assert len(error["message"]) < 600
     assert error["details"] == {"provider_failure": True, "provider": "openai", "status": 400}
+
+
+@requirement("llm.fallbacks", "llm.provider-error-502")
+@pytest.mark.parametrize(
+    "error",
+    [
+        {"message": "API key not valid.", "details": [{"reason": "API_KEY_INVALID"}]},
+        {"message": "Your credit balance is too low to access the Anthropic API."},
+    ],
+)
+async def test_a_400_about_the_operators_account_is_not_the_callers_mistake(
+    make_llm: Gate, upstream: Upstream, error: dict[str, Any]
+) -> None:
+    world = await make_llm(SERVICE_LLM_FALLBACKS="openai/sea-large=anthropic/sea-small")
+    body = {"model": "openai/sea-large", "messages": asking()["messages"]}
+    upstream.mood = moods.status(400, {"error": error})
+    answer = await world.admin.post("/v1/chat/completions", json=body)
+    assert (answer.status_code, answer.json()["error"]["code"]) == (502, "provider_error")
+    assert error["message"] in answer.json()["error"]["message"]
+    upstream.mood = moods.first(upstream.mood, None, upstream)
+    answer = await world.admin.post("/v1/chat/completions", json=body)
+    assert (answer.status_code, answer.json()["model"]) == (200, "anthropic/sea-small")
+
+
+@pytest.mark.parametrize("code", [401, 403, 429])
+def test_a_refusal_says_what_the_provider_says_of_it(code: int) -> None:
+    provider = Provider("one", "openai", "https://one.example.com/v1", KEY)
+    body = b'{"error": {"message": "You exceeded your quota with %s."}}' % KEY.encode()
+    message = fault_from_response(provider, code, "", body).message
+    assert message.endswith(f"({code}): You exceeded your quota with [redacted].")
+    assert fault_from_response(provider, code, "", b"").message.endswith(".")
 
 
 @requirement("llm.provider-rate-limit-429")

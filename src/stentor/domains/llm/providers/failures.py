@@ -29,6 +29,8 @@ DEFAULT_RETRY_SECONDS = 5
 """Retry-After of a 429 without one of its own."""
 NOT_ACCEPTED_STATUSES = (429, 503, 529)
 """The provider did not process the request, so a retry is safe; after any other failure it may have done so."""
+ACCOUNT_MARKS = (b"API_KEY_INVALID", b"credit balance is too low")
+"""Parts of a 400 of Gemini and Anthropic that is not about the request, but about the key or an empty account."""
 MAX_RETRY_AFTER_SECONDS = 86_400
 MAX_BODY_BYTES = 64 * 1024
 """Largest body that is searched for a message."""
@@ -41,7 +43,8 @@ _KEY_PATTERN = re.compile(r"(?i)\b(sk|pk|rk|gsk|xai|aiza|key|bearer)[-_ ]?[\w*.-
 def fault_from_response(provider: Provider, status: int, retry_after: str, body: bytes) -> ProviderFault:
     """Return the fault for an error response."""
     fault = _classify(provider, status, body)
-    fault.upstream_status = status
+    is_about_account = status == 400 and any(mark in body for mark in ACCOUNT_MARKS)
+    fault.upstream_status = 401 if is_about_account else status
     fault.details = {"provider": provider.name, "status": status}
     if status in NOT_ACCEPTED_STATUSES:
         wait = parse_retry_after(retry_after)
@@ -52,18 +55,22 @@ def fault_from_response(provider: Provider, status: int, retry_after: str, body:
 
 def _classify(provider: Provider, status: int, body: bytes) -> ProviderFault:
     name = provider.name
+    message = extract_error_message(body, provider.key)
+    said = f": {message}" if message else ""
     if status == 429:
-        return ProviderBusy(f"The provider {name} limits the rate of the configured key ({status}). Retry later.")
+        limited = f"The provider {name} limits the rate of the configured key ({status})"
+        return ProviderBusy(limited + (said or ". Retry later."))
     if status in (408, 504):
         return ProviderTimeout(f"The provider {name} timed out ({status}).")
     if status in (502, 503, 529):
         return ProviderUnreachable(f"The provider {name} is unavailable ({status}). Retry later.")
-    if status in (401, 403):
-        return ProviderError(f"The provider {name} rejected its configured key ({status}). Check the key.")
+    if status == 401:
+        return ProviderError(f"The provider {name} rejected its configured key ({status}){said or '. Check the key.'}")
+    if status == 403:
+        return ProviderError(f"The provider {name} refused access ({status}){said or '. Check its key.'}")
     if 300 <= status < 400:
         return ProviderError(f"The provider {name} redirected the request ({status}). Check its base address.")
-    message = extract_error_message(body, provider.key)
-    return ProviderError(f"The provider {name} returned {status}{': ' + message if message else '.'}")
+    return ProviderError(f"The provider {name} returned {status}{said or '.'}")
 
 
 def extract_error_message(body: bytes, key: str) -> str:
