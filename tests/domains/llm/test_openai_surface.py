@@ -8,6 +8,7 @@ from typing import Any
 import httpx
 import openai
 import pytest
+from aiohttp import web
 from pydantic import BaseModel
 
 from stentor.core.errors import InvalidRequest
@@ -27,6 +28,10 @@ ASKED: Any = [{"role": "user", "content": "Why is the sea salty?"}]
 MANY = [1] * 10_000
 """Items of a type that no list has."""
 TOOL: Any = {"type": "function", "function": {"name": "weather", "description": "Now.", "parameters": SCHEMA}}
+TOOLS_REFUSED = (
+    "Function tools with reasoning_effort are not supported for sea-large in /v1/chat/completions. To use function "
+    "tools, use /v1/responses or set reasoning_effort to 'none'."
+)
 PIXEL = "data:image/png;base64,iVBORw0KGgo="
 
 
@@ -104,6 +109,51 @@ async def test_a_tool_is_offered_called_and_its_result_sent_back(
     assert "sunny" in sent
     assert "Łódź" in sent
     assert ("thoughtSignature" in sent) is model.startswith("gemini")
+
+
+def only_without_reasoning(upstream: Upstream, accepts_none: bool = True) -> moods.Mood:
+    """As OpenAI's gpt-5.6, or as gpt-6-astra, which has no effort "none": no functions beside reasoning."""
+
+    async def answer(request: web.Request) -> web.StreamResponse:
+        body = json.loads(await request.read())
+        effort = body.get("reasoning_effort")
+        if effort == "none" and accepts_none:
+            return await upstream.answer(request, body)
+        told = TOOLS_REFUSED if effort != "none" else "'reasoning_effort' does not support 'none' with this model."
+        return await moods.status(400, {"error": {"message": told, "param": "reasoning_effort"}})(request)
+
+    return answer
+
+
+@requirement("llm.tool-calls", "llm.retries")
+@pytest.mark.parametrize("streamed", [False, True])
+async def test_functions_that_a_model_refuses_beside_its_default_reasoning_are_sent_again_without_reasoning(
+    client: openai.AsyncOpenAI, upstream: Upstream, streamed: bool
+) -> None:
+    upstream.tool = {"name": "weather", "args": {"city": "Łódź"}}
+    upstream.mood = only_without_reasoning(upstream)
+    call = await (_streamed_call if streamed else _whole_call)(client, MODELS[0])
+    assert call["name"] == "weather"
+    assert [asked["body"].get("reasoning_effort") for asked in upstream.asked] == [None, "none"]
+
+
+@requirement("llm.retries")
+async def test_functions_beside_an_effort_that_the_caller_names_are_refused_as_the_provider_does(
+    world: World, upstream: Upstream
+) -> None:
+    upstream.mood = only_without_reasoning(upstream)
+    error = await refused(world, "chat/completions", tools=[TOOL], reasoning_effort="high")
+    assert "set reasoning_effort to 'none'" in error["message"]
+    assert len(upstream.asked) == 1
+
+
+@requirement("llm.retries")
+async def test_a_model_without_an_effort_none_is_refused_with_its_first_reason(
+    world: World, upstream: Upstream
+) -> None:
+    upstream.mood = only_without_reasoning(upstream, accepts_none=False)
+    error = await refused(world, "chat/completions", tools=[TOOL])
+    assert "Function tools with reasoning_effort" in error["message"]
 
 
 @requirement("llm.tool-calls")

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
-from typing import Any, Protocol
+from typing import Any, Protocol, TypeVar
 
 import msgspec
 
-from stentor.core.errors import InvalidRequest, ProviderError
+from stentor.core.errors import InvalidRequest, ProviderError, ProviderFault
 from stentor.domains.llm import formats
 from stentor.domains.llm.formats.base import StreamReader, require_texts
 from stentor.domains.llm.model import ChatReply, ChatRequest, EmbeddingInput, EmbeddingReply, ReplyDelta
@@ -15,6 +15,9 @@ from stentor.domains.llm.model_routes import ModelTarget
 from stentor.domains.llm.providers.registry import EXTRACTIVE_MODEL, LOCAL_MODELS
 from stentor.domains.llm.providers.transport import CallEvidence, EventSource, ProviderTransport
 
+REFUSED_WITH_REASONING = "Function tools with reasoning_effort"
+"""How OpenAI's message begins if a model accepts functions only without reasoning, as gpt-5.6 in this format."""
+T = TypeVar("T")
 SummarizeText = Callable[[str], Awaitable[str]]
 EmbedTexts = Callable[[Sequence[str]], Awaitable[Any]]
 
@@ -47,15 +50,23 @@ class HttpBackend:
 
     async def chat(self, target: ModelTarget, request: ChatRequest, evidence: CallEvidence) -> ChatReply:
         form = formats.get_format(target.provider.format)
-        call = form.build_chat_request(request, target.provider.quirks, stream=False)
-        reply = form.parse_reply(await self._transport.send(target.provider, call, evidence), target.name)
+
+        async def send(request: ChatRequest) -> bytes:
+            call = form.build_chat_request(request, target.provider.quirks, stream=False)
+            return await self._transport.send(target.provider, call, evidence)
+
+        reply = form.parse_reply(await _send_with_tools(request, send), target.name)
         evidence.response_id = reply.id
         return msgspec.structs.replace(reply, tool_calls=reply.tool_calls[:1]) if request.is_single_tool_call else reply
 
     async def stream(self, target: ModelTarget, request: ChatRequest, evidence: CallEvidence) -> DeltaSource:
         form = formats.get_format(target.provider.format)
-        call = form.build_chat_request(request, target.provider.quirks, stream=True)
-        source = await self._transport.open_stream(target.provider, call, evidence)
+
+        async def open_stream(request: ChatRequest) -> EventSource:
+            call = form.build_chat_request(request, target.provider.quirks, stream=True)
+            return await self._transport.open_stream(target.provider, call, evidence)
+
+        source = await _send_with_tools(request, open_stream)
         return _HttpDeltaSource(source, form.stream_reader(), evidence, one_call=request.is_single_tool_call)
 
     async def embed(
@@ -68,6 +79,23 @@ class HttpBackend:
         if len(reply.vectors) != len(inputs) or not all(reply.vectors):
             raise ProviderError(f"The provider returned {len(reply.vectors)} vectors for {len(inputs)} inputs.")
         return reply
+
+
+async def _send_with_tools(request: ChatRequest, send: Callable[[ChatRequest], Awaitable[T]]) -> T:
+    """Send a request, once more without reasoning if the model refuses functions beside its default reasoning.
+
+    An effort that the caller names is not changed. Raises ProviderFault.
+    """
+    try:
+        return await send(request)
+    except ProviderFault as fault:
+        if REFUSED_WITH_REASONING not in fault.message or "reasoning_effort" in request.extra:
+            raise
+        try:
+            return await send(msgspec.structs.replace(request, extra={**request.extra, "reasoning_effort": "none"}))
+        except ProviderFault as second:
+            # Some models have no effort "none": the caller, who named none, must read why functions are refused.
+            raise (fault if "reasoning_effort" in second.message else second) from None
 
 
 class _HttpDeltaSource:
