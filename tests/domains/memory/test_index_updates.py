@@ -3,20 +3,21 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from stentor.domains.memory.index import watcher
+from stentor.domains.memory.index import indexer, watcher
 from stentor.domains.memory.index.index import SearchIndex
 from stentor.domains.memory.index.indexer import Indexer
 from stentor.domains.memory.index.lag import SyncLag
+from stentor.domains.memory.index.model import IndexEntry
 from stentor.domains.memory.index.sqlite import open_index
 from stentor.testing import FixedClock
 from stentor_vault.notes.folder_vault import FolderVault
-from stentor_vault.notes.model import Note, Stat
+from stentor_vault.notes.model import MAX_NOTE_BYTES, Note, Stat
 from tests.patience import soon
 from tests.requirements import requirement
 from tests.unreadable import make_unreadable
@@ -63,7 +64,7 @@ class Vault:
         self.root = folder / "notes"
         self.root.mkdir()
         self.index: SearchIndex = open_index(folder / "notes-index")
-        self._vault = GatedVault(self.root)
+        self._vault = GatedVault(self.root, max_read_bytes=MAX_NOTE_BYTES)
         self._vault.gates = {}
         self.indexer = Indexer(self._vault, self.index, FixedClock())
 
@@ -271,6 +272,35 @@ async def test_a_file_that_is_not_text_is_read_once_and_forgotten_when_it_is_gon
     (vault.root / "b.png").unlink()
     assert await vault.indexer.reconcile() == 0
     assert vault.indexer._unindexed == {}
+
+
+async def test_a_file_that_is_larger_than_a_note_may_be_is_never_read_and_leaves_the_index(vault: Vault) -> None:
+    (vault.root / "a.md").write_text("text")
+    assert await vault.indexer.reconcile() == 1
+    # Sparse: of the size that reading it whole would need in memory.
+    for name in ("a.md", "video.mp4"):
+        with (vault.root / name).open("ab") as file:
+            file.truncate(1 << 40)
+    await vault.indexer.check_files(["a.md", "video.mp4"])
+    assert await vault.texts() == {}
+    assert [await vault.indexer.reconcile() for _ in range(2)] == [0, 0]
+    assert (await vault.indexer.reindex("", 10)).done == 0
+    assert (await vault.indexer.verify("", 10)).differences == []
+
+
+async def test_only_a_few_large_files_are_held_at_once(vault: Vault, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(indexer, "BATCH_BYTES", 20)
+    for name in "abcdef":
+        (vault.root / f"{name}.md").write_text(name * 8)
+    upsert, sizes = vault.index.upsert, list[int]()
+
+    async def record(entries: Sequence[IndexEntry], *args: Any, **options: Any) -> dict[str, int]:
+        sizes.append(sum(entry.size for entry in entries))
+        return await upsert(entries, *args, **options)
+
+    monkeypatch.setattr(vault.index, "upsert", record)
+    assert await vault.indexer.reconcile() == 6
+    assert sizes == [24, 24]
 
 
 @pytest.mark.parametrize(("count", "p95"), [(1, 1), (20, 19), (40, 38), (100, 95)])

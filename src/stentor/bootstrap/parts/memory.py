@@ -25,7 +25,8 @@ from stentor.domains.memory.embedding.remote import RemoteEmbedder
 from stentor.domains.memory.embedding_worker import NO_FLOORS, EmbeddingWorker, SimilarityFloors
 from stentor.domains.memory.health import MemoryHealth
 from stentor.domains.memory.index.index import SearchIndex
-from stentor.domains.memory.index.indexer import Indexer, IndexMaintenance
+from stentor.domains.memory.index.indexer import Indexer
+from stentor.domains.memory.index.maintenance import IndexMaintenance
 from stentor.domains.memory.index.sqlite import open_index
 from stentor.domains.memory.index.watcher import VaultWatcher
 from stentor.domains.memory.search import SearchService
@@ -41,6 +42,7 @@ from stentor.domains.reports.service import ReportService
 from stentor.domains.tasknotes.model import is_mirrored
 from stentor.domains.tasks.service import require_task
 from stentor_vault.notes.folder_vault import FolderVault
+from stentor_vault.notes.model import MAX_NOTE_BYTES
 
 RECOVER_SECONDS = 10.0
 ABANDONED_US = 30 * SECOND
@@ -154,7 +156,7 @@ def open_memory(infra: Infrastructure) -> Memory:
     embedder = open_embedder(settings)
     vault = _open_default_vault(settings)
     others = {
-        name: _open(infra, FolderVault(_create_folder(folder)), embedder, name)
+        name: _open(infra, FolderVault(_create_folder(folder), max_read_bytes=MAX_NOTE_BYTES), embedder, name)
         for name, folder in _other_folders(settings, _watched_folder(vault))
     }
     default = _open(infra, vault, embedder)
@@ -212,7 +214,9 @@ def vault_folder(settings: Settings) -> Path:
 
 
 def _open_default_vault(settings: Settings) -> FolderVault | PluginVault:
-    return open_plugin_vault(settings) or FolderVault(_create_folder(vault_folder(settings)), is_unlisted=is_mirrored)
+    return open_plugin_vault(settings) or FolderVault(
+        _create_folder(vault_folder(settings)), is_mirrored, MAX_NOTE_BYTES
+    )
 
 
 def open_plugin_vault(settings: Settings) -> PluginVault | None:

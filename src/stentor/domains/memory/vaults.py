@@ -10,7 +10,7 @@ from stentor.core.errors import InvalidRequest
 from stentor.domains.memory.embedding_worker import EmbeddingWorker
 from stentor.domains.memory.health import MemoryHealth
 from stentor.domains.memory.index.index import SearchIndex
-from stentor.domains.memory.index.indexer import IndexMaintenance
+from stentor.domains.memory.index.maintenance import IndexMaintenance
 from stentor.domains.memory.search import SearchService
 from stentor.domains.memory.service import MemoryService, VersionHistory
 

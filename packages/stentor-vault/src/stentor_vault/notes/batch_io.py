@@ -83,11 +83,11 @@ def write_batch(root: Path, requests: Iterable[WriteRequest], fsync_pool: FsyncP
     return [file.outcome for file in files if file.outcome is not None]
 
 
-def read_batch(root: Path, note_paths: Iterable[str]) -> list[Note | Exception]:
-    """Return the note of each path, or the error that reading it raised."""
+def read_batch(root: Path, note_paths: Iterable[str], max_bytes: int | None = None) -> list[Note | Exception]:
+    """Return the note of each path, or the error that reading it raised: NoteTooLarge above `max_bytes`."""
     with ExitStack() as stack:
         folders = _FolderCache(root, stack, make=False)
-        return [_read(folders, path) for path in note_paths]
+        return [_read(folders, path, max_bytes) for path in note_paths]
 
 
 class _Folder:
@@ -191,19 +191,19 @@ class _FileWrite:
             safe_files.unlink_if_exists(self.folder.descriptor, self.temp_name)
 
 
-def _read(folders: _FolderCache, path: str) -> Note | Exception:
+def _read(folders: _FolderCache, path: str, max_bytes: int | None) -> Note | Exception:
     try:
         with safe_files.translate_os_errors(f"Cannot use {path!r}"):
-            return _read_located(folders, path)
+            return _read_located(folders, path, max_bytes)
     except Exception as error:  # noqa: BLE001 - raised again for the caller of this path; the others go on
         return error
 
 
-def _read_located(folders: _FolderCache, path: str) -> Note:
+def _read_located(folders: _FolderCache, path: str, max_bytes: int | None) -> Note:
     try:
         folder, name = folders.locate(path)
         stored_name = safe_files.require_file_name(folder.descriptor, name, path)
-        return safe_files.read_note(folder.descriptor, stored_name, path)
+        return safe_files.read_note(folder.descriptor, stored_name, path, max_bytes)
     except PermissionError as error:
         raise UnreadablePath(f"Cannot read {path!r}: {error.strerror}.") from error
 

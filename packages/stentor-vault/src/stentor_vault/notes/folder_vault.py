@@ -49,11 +49,18 @@ log = logging.getLogger(__name__)
 class FolderVault:
     """Implements the port `Vault`, and synchronous methods (`*_sync`) for callers that are in a thread already.
 
-    `walk` leaves out the folders for which `is_unlisted` is true; their files can still be read.
+    `walk` leaves out the folders for which `is_unlisted` is true; their files can still be read. `read` raises
+    NoteTooLarge for a file of more than `max_read_bytes`.
     """
 
-    def __init__(self, root: Path, is_unlisted: Callable[[str], bool] = lambda folder: False) -> None:
+    def __init__(
+        self,
+        root: Path,
+        is_unlisted: Callable[[str], bool] = lambda folder: False,
+        max_read_bytes: int | None = None,
+    ) -> None:
         self.root = root
+        self._max_read_bytes = max_read_bytes
         self._is_unlisted = is_unlisted
         self._unreadable_folders: set[str] = set()
         # A fixed number, so that nothing has to be removed; two paths that share a lock only wait for each other.
@@ -105,7 +112,7 @@ class FolderVault:
 
     def read_batch_sync(self, note_paths: Sequence[str]) -> list[Note | Exception]:
         """Return the note of each path, or the error that reading it raised."""
-        return batch_io.read_batch(self.root, note_paths)
+        return batch_io.read_batch(self.root, note_paths, self._max_read_bytes)
 
     def write_sync(self, path: str, content: bytes, expected: str = ANY_STATE) -> FileChange:
         return _result(self.write_batch_sync([WriteRequest(path, content, expected)])[0])

@@ -114,7 +114,7 @@ class Vault(Protocol):
     """
 
     async def read(self, path: str) -> Note:
-        """Return the note. Raises NoSuchNote, UnreadablePath."""
+        """Return the note. Raises NoSuchNote, UnreadablePath, NoteTooLarge."""
         ...
 
     async def write(self, path: str, content: bytes, expected: str = ANY_STATE) -> FileChange:

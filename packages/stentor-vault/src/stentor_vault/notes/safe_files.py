@@ -22,7 +22,16 @@ from pathlib import Path
 
 from stentor_vault import file_modes
 from stentor_vault.notes import model, paths
-from stentor_vault.notes.model import NameTaken, NoSuchNote, Note, NoteChanged, Stat, VaultUnavailable, matches_state
+from stentor_vault.notes.model import (
+    NameTaken,
+    NoSuchNote,
+    Note,
+    NoteChanged,
+    NoteTooLarge,
+    Stat,
+    VaultUnavailable,
+    matches_state,
+)
 from stentor_vault.notes.paths import fold_path, is_hidden
 
 TEMP_PREFIX = ".stentor-"
@@ -178,12 +187,12 @@ def require_file_name(folder: int, name: str, path: str) -> str:
     return stored_name
 
 
-def read_note(folder: int, name: str, path: str) -> Note:
-    return Note(stat_file(folder, name, path), read_content(folder, name))
+def read_note(folder: int, name: str, path: str, max_bytes: int | None = None) -> Note:
+    return Note(stat_file(folder, name, path), read_content(folder, name, max_bytes))
 
 
-def read_content(folder: int, name: str) -> bytes:
-    """Return the bytes of a regular file. Raises NoSuchNote."""
+def read_content(folder: int, name: str, max_bytes: int | None = None) -> bytes:
+    """Return the bytes of a regular file. Raises NoSuchNote, NoteTooLarge."""
     try:
         descriptor = os.open(name, _READ_FLAGS, dir_fd=folder)
     except OSError as error:
@@ -191,10 +200,13 @@ def read_content(folder: int, name: str) -> bytes:
             raise NoSuchNote(f"{name!r} is not a file of the vault ({error.strerror}).") from error
         raise
     # Of the open file and not of its name, which may mean another file by now.
-    if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+    info = os.fstat(descriptor)
+    if not stat.S_ISREG(info.st_mode):
         os.close(descriptor)
         raise NoSuchNote(f"{name!r} is not a file of the vault.")
     with os.fdopen(descriptor, "rb") as file:
+        if max_bytes is not None and info.st_size > max_bytes:
+            raise NoteTooLarge(f"{name!r} has {info.st_size} bytes; the maximum is {max_bytes}.")
         return file.read()
 
 

@@ -10,59 +10,38 @@ import logging
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from datetime import UTC, datetime
-from typing import Literal, Protocol
-
-import msgspec
 
 from stentor.core.clock import SECOND, Clock, micros_from_datetime
 from stentor.core.jsontext import JsonObject
 from stentor.domains.memory.disk_edits import DiskChange
 from stentor.domains.memory.index.index import SearchIndex
 from stentor.domains.memory.index.lag import ChangeWindow, SyncLag
+from stentor.domains.memory.index.maintenance import DifferenceProblem, IndexDifference, MaintenanceStep
 from stentor.domains.memory.index.model import IndexedFileState, IndexEntry, build_entry
-from stentor_vault.notes.model import NO_FILE, NoSuchNote, Note, Stat, UnreadablePath, Vault
+from stentor_vault.notes.model import (
+    MAX_NOTE_BYTES,
+    NO_FILE,
+    NoSuchNote,
+    Note,
+    NoteTooLarge,
+    Stat,
+    UnreadablePath,
+    Vault,
+)
 from stentor_vault.notes.paths import InvalidPath, is_valid_path
 from stentor_vault.text import documents
 
 BATCH = 64
+BATCH_BYTES = 32 * 1024 * 1024
+"""A batch ends with the file that makes it larger."""
 INLINE_BYTES = 8_000
 """Notes up to this size are parsed on the event loop, longer ones in a thread."""
 MAX_RECENT = 10_000
 """Files that are remembered as just indexed."""
+NO_NOTE = NoSuchNote, InvalidPath, NoteTooLarge
+"""Raised for a file that the index cannot have."""
 log = logging.getLogger(__name__)
 ReconcileProgress = Callable[[int, int], None]
-DifferenceProblem = Literal["missing", "stale", "gone", "unwritten", "altered"]
-
-
-class IndexDifference(msgspec.Struct, frozen=True):
-    """A difference between the vault and the index, or between a task and its note.
-
-    A note is "missing" or "stale" in the index or "gone" from the vault; a task's note is "unwritten" or "altered".
-    """
-
-    path: str
-    problem: DifferenceProblem
-
-
-class MaintenanceStep(msgspec.Struct, frozen=True):
-    """One step of a long operation over all notes; `next` is the path to continue after, None at the end.
-
-    `what` says what `done` counts: notes of the vault as the index has them, or notes of tasks.
-    """
-
-    done: int
-    total: int
-    next: str | None
-    differences: list[IndexDifference] = []
-    what: Literal["notes", "tasks"] = "notes"
-
-
-class IndexMaintenance(Protocol):
-    """Long operations over the whole vault, in steps; `after` is the `next` of the previous step, empty at first."""
-
-    async def reindex(self, after: str, limit: int) -> MaintenanceStep: ...
-
-    async def verify(self, after: str, limit: int) -> MaintenanceStep: ...
 
 
 class _Updates:
@@ -179,7 +158,7 @@ class Indexer:
             return NO_FILE
         try:
             return (await self._vault.read(path)).hash
-        except (NoSuchNote, InvalidPath):
+        except NO_NOTE:
             return NO_FILE
 
     def was_just_indexed(self, path: str, size: int, modified_at: int) -> bool:
@@ -212,18 +191,22 @@ class Indexer:
         for start in range(0, len(ordered), BATCH):
             changed = await self._compare(ordered[start : start + BATCH], window)
             now = self._clock.now()
-            for note in changed:
-                self.lag.add(max(0, now - window.changed_at(note.stat)) / SECOND)
+            for stat in changed:
+                self.lag.add(max(0, now - window.changed_at(stat)) / SECOND)
 
     async def check_folder(self, folder: str, window: ChangeWindow | None = None) -> None:
         """Check all files that are in a folder, and those that the index has there."""
         indexed = await self._index.paths_under(folder)
         try:
-            found = [stat.path for stat in await self._vault.walk(folder)]
+            found = [stat.path for stat in await self._walk(folder)]
         except UnreadablePath as error:
             self._leave_out(folder, error)
             return
         await self.check_files([*indexed, *found], window)
+
+    async def _walk(self, folder: str = "") -> list[Stat]:
+        """List the files that the index may have: videos and the like may be larger than the memory."""
+        return [stat for stat in await self._vault.walk(folder) if stat.size <= MAX_NOTE_BYTES]
 
     def _leave_out(self, path: str, error: UnreadablePath) -> None:
         """Log the path, the first time only, because each reconciliation meets it again."""
@@ -240,7 +223,7 @@ class Indexer:
                 await self.before_reconcile()
             # Before the files: a note that is written in between is compared once more, but never forgotten.
             indexed = await self._index.file_states()
-            files = {stat.path: stat for stat in await self._vault.walk()}
+            files = {stat.path: stat for stat in await self._walk()}
             self._unindexed = {path: state for path, state in self._unindexed.items() if path in files}
             deleted = [path for path in indexed if path not in files]
             stale = [path for path, stat in files.items() if not self._is_current(indexed.get(path), stat)]
@@ -262,7 +245,7 @@ class Indexer:
     async def reindex(self, after: str, limit: int) -> MaintenanceStep:
         """Reindex the next notes in the order of their paths, even unchanged ones."""
         indexed = await self._index.file_states()
-        files = {stat.path for stat in await self._vault.walk()}
+        files = {stat.path for stat in await self._walk()}
         if deleted := [path for path in indexed if path not in files and path > after]:
             await self.check_files(deleted)
         todo = sorted(path for path in files if path > after)
@@ -274,7 +257,7 @@ class Indexer:
         with self._updates.track([path]) as shared:
             try:
                 note = await self._vault.read(path)
-            except (NoSuchNote, InvalidPath):
+            except NO_NOTE:
                 return False  # deleted since the walk, of which the watcher receives the event; or no path of a vault
             except UnreadablePath as error:
                 self._leave_out(path, error)
@@ -287,7 +270,7 @@ class Indexer:
     async def verify(self, after: str, limit: int) -> MaintenanceStep:
         """Compare the next notes with the index by their bytes, without changing anything."""
         indexed = await self._index.file_states()
-        files = {stat.path for stat in await self._vault.walk()}
+        files = {stat.path for stat in await self._walk()}
         todo = sorted(path for path in files | set(indexed) if path > after)
         differences = [
             IndexDifference(path, problem)
@@ -302,7 +285,7 @@ class Indexer:
     async def _find_problem(self, path: str, indexed: IndexedFileState | None) -> DifferenceProblem | None:
         try:
             note = await self._vault.read(path)
-        except (NoSuchNote, InvalidPath):
+        except NO_NOTE:
             return "gone" if indexed is not None else None
         except UnreadablePath:
             return "missing" if indexed is None else "stale"
@@ -310,16 +293,20 @@ class Indexer:
             return None if documents.parse_document(path, note.content) is None else "missing"
         return None if indexed.raw_hash == note.hash else "stale"
 
-    async def _compare(self, paths: list[str], window: ChangeWindow) -> list[Note]:
-        """Bring these files into the index; return the notes that were new or different."""
-        with self._updates.track(paths) as shared:
-            different, deleted = await self._update(paths, window)
-        await self._recheck([*different, *deleted], shared)
-        return different
+    async def _compare(self, paths: list[str], window: ChangeWindow) -> list[Stat]:
+        """Bring these files into the index; return those that were new or different."""
+        found = list[Stat]()
+        while paths:
+            with self._updates.track(paths) as shared:
+                notes, missing, paths = await self._read_first(paths)
+                different = await self._update(notes, missing, window)
+            await self._recheck([*different, *missing], shared)
+            found += [note.stat for note in different]
+        return found
 
-    async def _update(self, paths: list[str], window: ChangeWindow) -> tuple[list[Note], list[str]]:
-        """Bring these files into the index; return the notes that were new or different, and the missing files."""
-        notes, deleted = await self._read_all(paths)
+    async def _update(self, notes: Sequence[Note], deleted: Sequence[str], window: ChangeWindow) -> list[Note]:
+        """Bring these notes into the index, without the deleted ones; return those that were new or different."""
+        paths = [*(note.path for note in notes), *deleted]
         indexed = await self._index.file_states_of(paths)
         await self._report_disk_changes(notes, deleted, indexed)
         different = [n for n in notes if (state := indexed.get(n.path)) is None or state.raw_hash != n.hash]
@@ -333,23 +320,28 @@ class Indexer:
             await self._index.touch(touched)
         if deleted:
             await self._delete(deleted)
-        return different, deleted
+        return different
 
-    async def _read_all(self, paths: Sequence[str]) -> tuple[list[Note], list[str]]:
-        """Return the notes at these paths, and the paths that have none; leave out those that may not be read."""
-        notes, missing = list[Note](), list[str]()
-        for path in paths:
+    async def _read_first(self, paths: Sequence[str]) -> tuple[list[Note], list[str], list[str]]:
+        """Read files until BATCH_BYTES; return their notes, the paths that have none, and the paths that are left.
+
+        Leaves out files that may not be read.
+        """
+        notes, missing, left, size = list[Note](), list[str](), list(paths), 0
+        while left and size < BATCH_BYTES:
+            path = left.pop(0)
             try:
                 if self.is_excluded(path):
                     raise NoSuchNote(path)  # as if deleted: the index may still have it
                 notes.append(await self._vault.read(path))
+                size += notes[-1].stat.size
                 self._unreadable.discard(path)
-            except (NoSuchNote, InvalidPath):
+            except NO_NOTE:
                 missing.append(path)
                 self._unreadable.discard(path)
             except UnreadablePath as error:
                 self._leave_out(path, error)
-        return notes, missing
+        return notes, missing, left
 
     async def _report_disk_changes(
         self, notes: Sequence[Note], deleted: Sequence[str], indexed: Mapping[str, IndexedFileState]
