@@ -107,6 +107,19 @@ async def test_more_than_one_message_can_hold_arrives_in_order(pair: Pair) -> No
         assert await tokens(watcher, 200) == said
 
 
+@requirement("scale.streams-across-instances")
+async def test_a_text_too_long_for_one_message_arrives_with_what_follows_it(pair: Pair) -> None:
+    said = "漢" * 5_000
+    with pair.watches.watch(*KEY) as watcher:
+        await asyncio.sleep(0.05)
+        pair.runs.append_token(*KEY, "attempt", said)
+        pair.runs.append_token(*KEY, "attempt", "!")
+        found = ""
+        while not found.endswith("!"):
+            found += (await tokens(watcher, 1))[0]
+    assert found == said + "!"
+
+
 async def test_a_change_elsewhere_makes_a_watcher_look_and_nobody_else_is_told(
     pair: Pair, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -9,7 +9,7 @@ import pytest
 
 from stentor.core.db import Database, Sql, Tx
 from stentor.core.errors import CorruptRecord, ProviderFault, all_errors
-from stentor.core.live import MAX_QUEUED, MAX_TOKENS, Hub
+from stentor.core.live import MAX_QUEUED, MAX_TOKEN_CHARACTERS, MAX_TOKENS, Hub
 from stentor.core.runlog import EventDraft, RunLog, read_task_events
 from stentor.core.security.redaction import MASK, RedactingFormatter, Redactor
 from tests.requirements import requirement
@@ -87,6 +87,9 @@ def test_tokens_are_numbered_per_attempt_bounded_and_forgotten() -> None:
     assert (len(kept), kept[0].n, kept[-1].n) == (MAX_TOKENS, 6, MAX_TOKENS + 5)
     hub.append_token("a", "t", "second", "x")
     assert [(token.attempt, token.n) for token in hub.tokens("a", "t")] == [("second", 1)]
+    for _ in range(3):
+        hub.append_token("a", "t", "second", "y" * (MAX_TOKEN_CHARACTERS // 2))
+    assert "".join(token.text for token in hub.tokens("a", "t")) == "y" * MAX_TOKEN_CHARACTERS
     hub.drop_tokens("a", "t")
     assert hub.tokens("a", "t") == []
 

@@ -41,8 +41,8 @@ __all__ = [
 
 MAX_QUEUED = 1_000
 """Messages that a watcher may be behind before it is dropped."""
-MAX_TOKENS = 10_000
-"""Tokens stored for each attempt, for watchers that start late."""
+MAX_TOKENS, MAX_TOKEN_CHARACTERS = 10_000, 1_000_000
+"""Tokens stored for each attempt, and their characters in all, for watchers that start late."""
 QUIET_SECONDS = 60.0
 """After this time without a token it is checked whether the attempt has ended."""
 POLL_SECONDS = 2.0
@@ -119,11 +119,14 @@ class Hub:
             self.drop_tokens(tenant, task_id)
 
     def append_token(self, tenant: str, task_id: str, attempt: str, text: str) -> None:
-        """Add a token of the running attempt and deliver it to all watchers."""
-        number = self.last_number(tenant, task_id, attempt) + 1
-        self.add_token(tenant, task_id, attempt, number, text)
-        if self._remote:
-            self._remote.token((tenant, task_id), attempt, number, text)
+        """Add a text of the running attempt and deliver it to all watchers, a long one as several tokens."""
+        number = self.last_number(tenant, task_id, attempt)
+        # A message to another process is dropped if it is too large.
+        for start in range(0, len(text), MAX_BATCH_CHARACTERS):
+            number, piece = number + 1, text[start : start + MAX_BATCH_CHARACTERS]
+            self.add_token(tenant, task_id, attempt, number, piece)
+            if self._remote:
+                self._remote.token((tenant, task_id), attempt, number, piece)
 
     def add_token(
         self, tenant: str, task_id: str, attempt: str, number: int, text: str, process: str | None = None
@@ -179,7 +182,8 @@ class AttemptTokens:
 
     def __init__(self, attempt: str) -> None:
         self.attempt = attempt
-        self.tokens: deque[StreamedToken] = deque(maxlen=MAX_TOKENS)
+        self.tokens: deque[StreamedToken] = deque()
+        self._characters = 0
         self.last_numbers: dict[str | None, int] = {}
         """The number of the last token of each process."""
         self.added_at = 0.0
@@ -190,6 +194,9 @@ class AttemptTokens:
         # If all come from one process, their place is their number: also here, where the first ones may be missing.
         token = StreamedToken(self.attempt, max(last + 1, number), text, process)
         self.tokens.append(token)
+        self._characters += len(text)
+        while len(self.tokens) > MAX_TOKENS or self._characters > MAX_TOKEN_CHARACTERS:
+            self._characters -= len(self.tokens.popleft().text)
         self.last_numbers[process] = number
         return token
 
