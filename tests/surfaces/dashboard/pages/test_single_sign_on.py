@@ -153,6 +153,22 @@ async def test_what_the_provider_says_is_shown_as_text_and_leads_nowhere_else(
 
 
 @requirement("dashboard.single-sign-on")
+async def test_failed_sign_ins_of_others_at_one_address_keep_nobody_out_and_fill_no_log(
+    office: Site, provider: IdentityProvider, caplog: pytest.LogCaptureFixture
+) -> None:
+    browser = new_browser(office.board)
+    for _ in range(22):
+        state = parse_qs(urlsplit(await begin(browser)).query)["state"][0]
+        query = {"error": "access_denied", "error_description": "no\n2026-11-28 WARNING forged\x1b[2J", "state": state}
+        assert (await browser.get("/sign-in/callback", params=query)).status_code == 403
+    lines = [record.getMessage() for record in caplog.records if "failed with the provider" in record.getMessage()]
+    assert len(lines) == 20
+    assert all(line.isprintable() for line in lines)
+    assert (await sign_in(office, provider, ANNA)).status_code == 303
+    await browser.aclose()
+
+
+@requirement("dashboard.single-sign-on")
 async def test_without_a_provider_there_is_no_button_and_no_way(site: Site) -> None:
     assert "/sign-in/provider" not in (await site.board.http.get("/sign-in")).text
     for path in ("/sign-in/provider", "/sign-in/callback"):

@@ -68,13 +68,15 @@ async def test_what_is_no_key_opens_nothing(stranger: httpx.AsyncClient, key: st
 
 
 @requirement("dashboard.sign-in")
-async def test_guessing_is_slowed_down(stranger: httpx.AsyncClient) -> None:
+async def test_wrong_keys_become_too_many_and_a_right_key_still_opens_a_session(stranger: httpx.AsyncClient) -> None:
     for _ in range(20):
         assert (await stranger.post("/sign-in", data={"key": "wrong"})).status_code == 401
-    assert (await stranger.post("/sign-in", data={"key": KEY})).status_code == 429
+    assert (await stranger.post("/sign-in", data={"key": "wrong"})).status_code == 429
+    # Behind a proxy everybody has one address.
+    assert (await stranger.post("/sign-in", data={"key": KEY})).status_code == 303
     elsewhere = httpx.ASGITransport(stranger._transport.app, client=("10.0.0.7", 1))  # pyrefly: ignore[missing-attribute] - private
     async with httpx.AsyncClient(transport=elsewhere, base_url=LOCAL) as other:
-        assert (await other.post("/sign-in", data={"key": KEY})).status_code == 303
+        assert (await other.post("/sign-in", data={"key": "wrong"})).status_code == 401
 
 
 @requirement("dashboard.sign-in")
@@ -242,6 +244,15 @@ def test_over_tls_a_cookie_without_the_prefix_is_no_session() -> None:
     plain, prefixed = {SESSION_COOKIE: "planted"}, {HOST_SESSION_COOKIE: "own", SESSION_COOKIE: "planted"}
     assert (read_session_cookie(plain, is_tls=True), read_session_cookie(plain, is_tls=False)) == ("", "planted")
     assert (read_session_cookie(prefixed, is_tls=True), read_session_cookie(prefixed, is_tls=False)) == ("own", "own")
+
+
+@requirement("dashboard.session-lifetime")
+async def test_behind_a_proxy_with_tls_a_cookie_without_the_prefix_is_no_session(stranger: httpx.AsyncClient) -> None:
+    answer = await stranger.post("/sign-in", data={"key": KEY}, headers={"X-Forwarded-Proto": "https"})
+    token = answer.cookies[HOST_SESSION_COOKIE]
+    for name, status in ((HOST_SESSION_COOKIE, 200), (SESSION_COOKIE, 303)):
+        headers = {"Cookie": f"{name}={token}", "X-Forwarded-Proto": "https"}
+        assert (await stranger.get("/tasks", headers=headers)).status_code == status
 
 
 @requirement("dashboard.sign-in")

@@ -124,7 +124,7 @@ def _with_session(site: Site, handler: PageHandler) -> Callable[[Request], Await
 
 
 def _find_session(site: Site, request: Request) -> BrowserSession | None:
-    is_tls = request.url.scheme == "https"
+    is_tls = browser_sessions.is_tls_request(request)
     return site.sessions.find(browser_sessions.read_session_cookie(request.cookies, is_tls=is_tls))
 
 

@@ -18,6 +18,7 @@ from stentor.surfaces.dashboard.site.sessions import (
     is_bound_agent,
     is_https_request,
     is_same_origin,
+    is_tls_request,
     read_session_cookie,
 )
 
@@ -42,11 +43,7 @@ async def sign_in(site: Site, request: Request) -> Response:
         return render_sign_in(site, request, CROSS_SITE_FORM_MESSAGE, 403)
     if not key:
         return render_sign_in(site, request, EMPTY_KEY_MESSAGE, 400)
-    # Checked before the gateway is asked, so that guessing costs it nothing.
     address = request.client.host if request.client else ""
-    if site.login_throttle.is_blocked(address):
-        site.refused_sign_ins.add(address)
-        return render_sign_in(site, request, TOO_MANY_ATTEMPTS_MESSAGE, 429)
     try:
         holder = await site.gateway.call(key, "whoami", {})
     except ServiceUnavailable as error:
@@ -56,8 +53,10 @@ async def sign_in(site: Site, request: Request) -> Response:
             site.refused_sign_ins.add(address)
             return render_sign_in(site, request, NO_READ_PERMISSION_MESSAGE, 403)
         if error.status == 401:
-            site.login_throttle.record_failure(address)
             site.refused_sign_ins.add(address)
+            if site.login_throttle.is_blocked(address):
+                return render_sign_in(site, request, TOO_MANY_ATTEMPTS_MESSAGE, 429)
+            site.login_throttle.record_failure(address)
             return render_sign_in(site, request, UNKNOWN_KEY_MESSAGE, 401)
         # The key may be valid, so this is no failed sign-in: the gateway is busy or has failed.
         return render_sign_in(site, request, error.message, 429 if error.status == 429 else 503)
@@ -95,7 +94,7 @@ async def sign_out(page: PageRequest) -> Response:
         except (GatewayError, ServiceUnavailable) as error:
             # This process forgets the session all the same; it ends at the gateway by itself.
             log.warning("sign_out: session not ended at the gateway reason=%s", error.message)
-    page.site.sessions.delete(read_session_cookie(page.request.cookies, is_tls=page.request.url.scheme == "https"))
+    page.site.sessions.delete(read_session_cookie(page.request.cookies, is_tls=is_tls_request(page.request)))
     response = RedirectResponse("/sign-in", 303)
     # Both: the browser may have signed in with and without TLS.
     for name in (HOST_SESSION_COOKIE, SESSION_COOKIE):

@@ -12,7 +12,7 @@ from starlette.responses import RedirectResponse, Response
 from stentor.core.errors import ServiceUnavailable, SignInFailed
 from stentor.surfaces.dashboard.gateway import GatewayError
 from stentor.surfaces.dashboard.pages.recent_changes import read_visit
-from stentor.surfaces.dashboard.pages.sign_in import TOO_MANY_ATTEMPTS_MESSAGE, open_session, render_sign_in
+from stentor.surfaces.dashboard.pages.sign_in import open_session, render_sign_in
 from stentor.surfaces.dashboard.site.page import Site
 from stentor.surfaces.dashboard.site.sessions import is_https_request
 from stentor.surfaces.dashboard.site.single_sign_on import PENDING_COOKIE, PENDING_SECONDS, PendingSignIn, SingleSignOn
@@ -53,8 +53,6 @@ async def finish(site: Site, request: Request) -> Response:
     """Exchange the code that the provider sent, have the gateway open a session, and set its cookie."""
     single_sign_on = _require(site)
     address = request.client.host if request.client else ""
-    if site.login_throttle.is_blocked(address):
-        return render_sign_in(site, request, TOO_MANY_ATTEMPTS_MESSAGE, 429)
     pending = single_sign_on.open(request.cookies.get(PENDING_COOKIE, ""))
     # Somebody else's response, slipped into this browser, would sign its user in as somebody else.
     state = request.query_params.get("state", "").encode("utf-8", "replace")  # of bytes, because a text may be any
@@ -63,10 +61,12 @@ async def finish(site: Site, request: Request) -> Response:
     try:
         made = await _open_at_gateway(site, single_sign_on, pending, request, address)
     except (SignInFailed, ServiceUnavailable, GatewayError) as error:
+        # Everybody can cause such lines, so an address has few in a minute.
+        if not site.login_throttle.is_blocked(address):
+            log.warning("sign_in: failed with the provider reason=%s", error.message)
         # Not for an outage of the provider or the gateway, which is not the user's fault.
         if error.status in (401, 403):
             site.login_throttle.record_failure(address)
-        log.warning("sign_in: failed with the provider reason=%s", error.message)
         response = render_sign_in(site, request, error.message, error.status)
     else:
         token = site.sessions.create(made["session"], made, read_visit(request), is_personal=True)
@@ -81,7 +81,8 @@ async def _open_at_gateway(
 ) -> dict[str, str]:
     parameters = request.query_params
     if problem := parameters.get("error"):
-        text = parameters.get("error_description") or problem
+        # Anybody may have written it: a line break would forge a line of the log.
+        text = "".join(c for c in parameters.get("error_description") or problem if c.isprintable())
         raise SignInFailed(f"The provider did not sign you in: {text[:300]}")
     tokens = await single_sign_on.provider.exchange(parameters.get("code", ""), pending.verifier, pending.redirect_uri)
     body = {

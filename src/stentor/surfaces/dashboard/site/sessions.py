@@ -124,9 +124,10 @@ def is_csrf_token_valid(session: BrowserSession, token: str) -> bool:
 
 
 class LoginThrottle:
-    """Blocks an address after `max_failures` failed sign-ins within a minute.
+    """Blocks an address after `max_failures` failed sign-ins within a minute: its further failures are not examined.
 
-    Counts by client address, not by key, so that nobody can lock out another user.
+    Ask it only about a sign-in that has failed. Behind a proxy all users have one address, and nobody may lock out
+    another one.
     """
 
     def __init__(self, max_failures: int, now: Callable[[], float]) -> None:
@@ -170,9 +171,12 @@ def is_https_request(request: Request) -> bool:
 
     A false claim harms only its sender, who gets a `Secure` cookie that is not sent back without TLS.
     """
-    headers = request.headers
-    is_claimed = headers.get("origin", "").startswith("https://") or headers.get("x-forwarded-proto") == "https"
-    return request.url.scheme == "https" or is_claimed
+    return is_tls_request(request) or request.headers.get("origin", "").startswith("https://")
+
+
+def is_tls_request(request: Request) -> bool:
+    """Return whether the connection, or the proxy by its header, says that the request came over TLS."""
+    return request.url.scheme == "https" or request.headers.get("x-forwarded-proto") == "https"
 
 
 # Digests, so that a dump of this process's memory does not show tokens that are still valid.
