@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import threading
 from collections.abc import Iterable
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -12,8 +13,11 @@ import pytest
 from stentor.core.db import Database, Sql, Tx
 from stentor.core.db.driver import DbConnection, Driver, Insert, Locks, Params, Row
 from stentor.core.db.lock_session import LockSession
+from stentor.core.db.postgres import PostgresDriver
+from stentor.core.db.sqlite import SqliteDriver
 from stentor.core.errors import StoreUnavailable
 from stentor.testing import FixedClock
+from tests.requirements import requirement
 
 PUT = Sql("insert into rate_buckets (agent_id, tool, tokens, updated_at) values (:agent_id, 't', :tokens, :now)")
 GET = Sql("select agent_id, tokens from rate_buckets order by agent_id")
@@ -302,4 +306,46 @@ async def test_a_store_that_cannot_be_opened_is_opened_once_it_can(driver: Drive
     flaky.closed = False
     await database.write(put("a"))
     assert await names(database) == ["a"]
+    await asyncio.to_thread(database.close)
+
+
+HIDDEN = "The database is not available. The service's log has the reason."
+
+
+@requirement("http.no-driver-text")
+@pytest.mark.only("sqlite", reason="both drivers are made here, and neither has a database")
+@pytest.mark.parametrize("kind", ["sqlite", "postgresql"])
+async def test_a_database_that_cannot_be_opened_shows_nothing_of_the_drivers_words(
+    kind: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    missing = tmp_path / "missing" / "stentor.db"
+    away = SqliteDriver(missing) if kind == "sqlite" else PostgresDriver("postgresql://role@127.0.0.1:1/hidden")
+    database = Database(away)
+    for call in (database.write, database.read):
+        with pytest.raises(StoreUnavailable) as error:
+            await call(lambda tx: tx.rows(GET))
+        assert error.value.message == HIDDEN
+        assert ("unable to open" if kind == "sqlite" else "port 1") in str(error.value)
+        assert str(error.value) in caplog.text
+    await asyncio.to_thread(database.close)
+
+
+@requirement("http.no-driver-text")
+async def test_a_commit_or_a_statement_that_fails_shows_nothing_of_the_drivers_words(
+    driver: Driver, caplog: pytest.LogCaptureFixture
+) -> None:
+    flaky = FlakyDriver(driver)
+    database = Database(flaky)
+    flaky.errors[:] = [StoreUnavailable.of_driver("lost host nowhere")]
+    with pytest.raises(StoreUnavailable) as lost:
+        await database.write(put("a"))
+    errors, no_table = [lost.value], Sql("select 1 from nowhere")
+    for call in (database.write, database.read):
+        caplog.clear()
+        with pytest.raises(StoreUnavailable) as missing:
+            await call(lambda tx: tx.rows(no_table))
+        assert str(missing.value) in caplog.text
+        errors.append(missing.value)
+    assert [error.message for error in errors] == [HIDDEN] * 3
+    assert all("nowhere" in str(error) for error in errors)
     await asyncio.to_thread(database.close)

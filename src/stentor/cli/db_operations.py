@@ -201,7 +201,7 @@ def copy_database(source: str, target: str, verifiers: list[str], data_dir: Path
         keys = load_verifiers(chosen, verifiers, ends[0].path or ends[1].path) or load_verifiers(chosen, [], None)
         return _copy_and_verify(chosen, ends, sides, keys)
     except StentorError as error:
-        raise CommandFailed(redactor.redact(error.message), EXIT_REFUSED) from None
+        raise CommandFailed(redactor.redact(str(error)), EXIT_REFUSED) from None
 
 
 def parse_url(name: str, text: str) -> DatabaseUrl:

@@ -65,7 +65,7 @@ def split_tenants(tenants: list[str], target: str, verifiers: list[str], data_di
     try:
         return _split(chosen, ends, sorted(set(tenants)), load_verifiers(chosen, verifiers, None))
     except StentorError as error:
-        raise CommandFailed(redactor.redact(error.message), EXIT_REFUSED) from None
+        raise CommandFailed(redactor.redact(str(error)), EXIT_REFUSED) from None
 
 
 def _split(

@@ -6,6 +6,8 @@ Sources: core contract, "Errors"; docs/decisions for the routing codes.
 
 from __future__ import annotations
 
+from typing import Self
+
 # The base and the errors that notes raise too belong to the vault's package, which does not know this one.
 from stentor_vault.errors import (
     Conflict,
@@ -119,6 +121,13 @@ class FeatureNotImplemented(StentorError):
 
 class StoreUnavailable(ServiceUnavailable):
     """The database failed or is unreachable. Nothing was written."""
+
+    @classmethod
+    def of_driver(cls, text: str) -> Self:
+        """Return an error that has the text, which may name tables and addresses, only as `str()`: for the log."""
+        error = cls(text)
+        error.message = "The database is not available. The service's log has the reason."
+        return error
 
 
 class StoreConflict(StoreUnavailable):

@@ -5,7 +5,6 @@ The error classes are in `core.errors`; each names its code and status.
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Awaitable, Callable, Sequence
 from http import HTTPStatus
 from typing import Any
@@ -19,7 +18,7 @@ from starlette.routing import Match
 from starlette.types import Scope
 
 from stentor.core import jsontext
-from stentor.core.errors import InvalidRequest, ProviderFault, RateLimited, StentorError, StoreUnavailable
+from stentor.core.errors import InvalidRequest, ProviderFault, RateLimited, StentorError
 from stentor.core.jsontext import JsonObject
 
 PROBLEM_MEDIA_TYPE = "application/problem+json"
@@ -39,7 +38,6 @@ THROTTLED_TITLE = "Rate limit exceeded"
 UNEXPECTED_MESSAGE = (
     "The service failed on this request. The operator can find the reason in the log by the request id."
 )
-DATABASE_OUTAGE_MESSAGE = "The database is not available. The service's log has the reason."
 OPENAI_PREFIX = "/v1/"
 _OPENAI_TYPES = {401: "authentication_error", 403: "permission_error", 429: "rate_limit_error"}
 _PLAIN_WORDS = {
@@ -55,7 +53,6 @@ _PLAIN_WORDS = {
 _NO_OBJECT = frozenset(("dict_type", "model_type", "model_attributes_type", "dataclass_type"))
 """Pydantic's errors that name a Python class, or a dictionary, where JSON has an object."""
 _METHODS = ("GET", "HEAD", "POST", "PUT", "PATCH", "DELETE")
-log = logging.getLogger(__name__)
 
 
 def install_error_handlers(app: FastAPI) -> None:
@@ -99,16 +96,7 @@ def render_error(
 
 
 def render_stentor_error(scope: Scope, error: StentorError) -> Response:
-    """Return the response of an error of the service.
-
-    The message of an outage that was caused by a database driver only goes to the log: it names tables and addresses.
-    """
-    # A cause is the driver's exception; without one the text is our own and may be shown.
-    if isinstance(error, StoreUnavailable) and error.__cause__ is not None:
-        log.warning("http: store unavailable error=%s", error.message)
-        return render_error(
-            scope, error.status, error.code, DATABASE_OUTAGE_MESSAGE, None, {"Retry-After": str(error.retry_after)}
-        )
+    """Return the response of an error of the service."""
     headers = {"Retry-After": str(error.retry_after)} if error.status in (429, 503) else None
     if isinstance(error, RateLimited) and headers:
         title = "Provider rate limit exceeded" if isinstance(error, ProviderFault) else THROTTLED_TITLE

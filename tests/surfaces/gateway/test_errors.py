@@ -12,6 +12,10 @@ from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
 from stentor.core.db import Sql
+from stentor.core.errors import StoreUnavailable
+from stentor.domains.llm.streaming import stream_error_message
+from stentor.surfaces.grpc.errors import error_metadata, status_message
+from stentor.web.errors import render_stentor_error
 from stentor.web.request_context import RequestContextMiddleware
 from tests.conftest import World
 from tests.requirements import requirement
@@ -225,3 +229,12 @@ async def test_an_unreadable_table_shows_nothing_of_the_databases_own_words(worl
     assert "no such table" not in answer.text
     assert "relation" not in answer.text
     assert "Retry-After" in answer.headers
+
+
+@requirement("http.no-driver-text")
+def test_neither_a_response_nor_a_stream_nor_grpc_shows_the_databases_own_words() -> None:
+    error = StoreUnavailable.of_driver(LEAK)
+    response = bytes(render_stentor_error({"path": "/api/v1/tasks", "headers": []}, error).body)
+    shown = (response, stream_error_message(error), status_message(error), error_metadata(error, "id"))
+    assert "hunter2" not in str(shown)
+    assert str(shown).count("The database is not available.") == len(shown)

@@ -147,7 +147,7 @@ def check_postgresql(context: CheckContext) -> Iterator[CheckFinding]:
     try:
         version = migrations.current_version(ReadOnlyDriver(bootstrap.open_driver(context.settings)))
     except (StoreUnavailable, StartRefused) as error:
-        reason = redactor.redact(" ".join(error.message.split()))
+        reason = redactor.redact(" ".join(str(error).split()))
         yield CheckFinding("problem", "PostgreSQL", f"SERVICE_DATABASE_URL: {reason}")
         return
     yield CheckFinding("ok", "PostgreSQL", "Connected to the server in SERVICE_DATABASE_URL.")

@@ -158,7 +158,7 @@ class Database:
             except StoreConflict:
                 result = self._read_once(fn)  # the connection was lost: try once with a new one
         except StoreUnavailable as error:
-            self._read_outages.record_failure(error.message)
+            self._read_outages.record_failure(str(error))
             raise
         self._read_outages.record_success()
         return result
@@ -183,7 +183,7 @@ class Database:
                 self._write_outages.record_success()
                 self._observe(units)
             except StoreUnavailable as error:
-                self._write_outages.record_failure(error.message)
+                self._write_outages.record_failure(str(error))
                 group_commit.fail_group(units, error)
             except Exception as error:
                 # Nothing was committed. The thread must survive: without it no write would ever complete.

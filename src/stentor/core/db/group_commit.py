@@ -9,6 +9,7 @@ it does through its `Tx` is undone. `database` has the thread that forms the gro
 from __future__ import annotations
 
 import asyncio
+import copy
 import logging
 import random
 import time
@@ -141,6 +142,8 @@ def _run_unit_in_savepoint(connection: DbConnection, unit: WriteUnit, tx: Tx) ->
             isinstance(error, StoreUnavailable) and not connection.in_transaction()
         ):
             raise  # the database has aborted the whole transaction, so there is no savepoint to return to
+        if isinstance(error, StoreUnavailable):
+            log.error("database: statement failed error=%s", error)  # the caller is not told the driver's words
         unit.error, unit.hooks, unit.added = error, [], []
         connection.control("rollback to savepoint unit")
     # Also after a rollback to the savepoint, which leaves the savepoint itself in place.
@@ -156,7 +159,7 @@ def fail_group(group: list[WriteUnit], error: StoreUnavailable) -> None:
     """Give the error to every unit that has none of its own, after nothing was committed."""
     for unit in group:
         # An exception of its own for each: one that is raised in many tasks would collect the tracebacks of all.
-        unit.error = unit.error or StoreUnavailable(error.message)
+        unit.error = unit.error or copy.copy(error)
         unit.hooks = []
 
 

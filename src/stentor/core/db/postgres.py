@@ -111,7 +111,7 @@ class PostgresConnection:
                 if not self._read_only:
                     _take_serving_lock(raw)
         except psycopg.OperationalError as error:
-            raise _unavailable(error) from error
+            raise StoreUnavailable.of_driver(_outage_text(error)) from error
         except psycopg.ProgrammingError as error:
             # Without the client's message, which may contain the password.
             raise StoreUnavailable(
@@ -174,8 +174,8 @@ class PostgresConnection:
             self._cursor.execute("commit", prepare=False)
         except psycopg.Error as error:
             if error.sqlstate in _RETRYABLE:
-                raise StoreConflict(_unavailable(error).message) from error
-            raise _unavailable(error) from error
+                raise StoreConflict.of_driver(_outage_text(error)) from error
+            raise StoreUnavailable.of_driver(_outage_text(error)) from error
 
     def rollback(self) -> None:
         if not self.in_transaction():
@@ -237,11 +237,11 @@ class PostgresConnection:
         except psycopg.Error as error:
             # A connection that was lost before the commit has committed nothing, so the transaction may run again.
             if error.sqlstate in _RETRYABLE or self._raw.closed:
-                raise StoreConflict(_unavailable(error).message) from error
+                raise StoreConflict.of_driver(_outage_text(error)) from error
             if isinstance(error, psycopg.OperationalError):
-                raise _unavailable(error) from error
+                raise StoreUnavailable.of_driver(_outage_text(error)) from error
             if isinstance(error, psycopg.errors.UndefinedTable | psycopg.errors.InvalidSchemaName):
-                raise TableMissing(f"A table is missing in the database: {error}.") from error
+                raise TableMissing.of_driver(f"A table is missing in the database: {error}.") from error
             raise
 
 
@@ -251,8 +251,8 @@ def _lock_number(name: str) -> int:
     return zlib.crc32(name.encode()) - 2**31
 
 
-def _unavailable(error: psycopg.Error) -> StoreUnavailable:
-    return StoreUnavailable(f"The database cannot be used: {str(error).rstrip('.')}.")
+def _outage_text(error: psycopg.Error) -> str:
+    return f"The database cannot be used: {str(error).rstrip('.')}."
 
 
 def _options(url: str) -> dict[str, Any]:

@@ -27,11 +27,11 @@ def _store_errors() -> Iterator[None]:
     except sqlite3.IntegrityError:
         raise
     except (sqlite3.OperationalError, sqlite3.InternalError) as error:
-        raise StoreUnavailable(f"The database cannot be used: {error}.") from error
+        raise StoreUnavailable.of_driver(f"The database cannot be used: {error}.") from error
     except sqlite3.DatabaseError as error:
         if isinstance(error, sqlite3.ProgrammingError | sqlite3.DataError):
             raise
-        raise StoreUnavailable(f"The database file is damaged: {error}.") from error
+        raise StoreUnavailable.of_driver(f"The database file is damaged: {error}.") from error
 
 
 class SqliteConnection:

@@ -274,7 +274,7 @@ class TaskNoteMirror:
     def _log_outage(self, error: StentorError) -> None:
         """Log the first error of an outage only."""
         if not self._is_outage_logged:
-            log.error("task notes: waiting for the vault or the database reason=%s", error.message)
+            log.error("task notes: waiting for the vault or the database reason=%s", error)
             self._is_outage_logged = True
 
 
