@@ -319,6 +319,28 @@ async def test_a_fallback_answers_when_the_first_provider_fails(make_llm: Gate, 
     assert len(upstream.asked) == before + 1
 
 
+@requirement("llm.fallbacks")
+async def test_a_fallback_that_cannot_do_the_request_does_not_hide_the_outage(
+    make_llm: Gate, upstream: Upstream
+) -> None:
+    world = await make_llm(SERVICE_LLM_FALLBACKS="*=anthropic/sea-small")
+    upstream.mood = moods.first(moods.status(503), moods.status(400), upstream)
+    assert (await chat(world)).status_code == 503
+    upstream.mood = moods.status(503)
+    answer = await world.admin.post("/v1/embeddings", json={"model": "openai/sea-vector", "input": "salt"})
+    assert (answer.status_code, answer.headers["Retry-After"]) == (503, "1")
+
+
+@requirement("llm.fallbacks")
+async def test_a_model_whose_api_has_no_such_request_passes_it_on(make_llm: Gate, upstream: Upstream) -> None:
+    world = await make_llm(SERVICE_LLM_GROUPS="vectors=anthropic/sea-small|openai/sea-vector")
+    for _ in range(2):
+        answer = await world.admin.post("/v1/embeddings", json={"model": "vectors", "input": "salt"})
+        assert (answer.status_code, answer.json()["model"]) == (200, "openai/sea-vector")
+    alone = await world.admin.post("/v1/embeddings", json={"model": "anthropic/sea-small", "input": "salt"})
+    assert (alone.status_code, alone.json()["error"]["code"]) == (400, "invalid_request")
+
+
 @requirement("llm.balancing")
 async def test_models_of_a_group_take_turns_by_their_weight(make_llm: Gate, upstream: Upstream) -> None:
     world = await make_llm(SERVICE_LLM_GROUPS="fast=openai/sea-large*3|anthropic/sea-small")

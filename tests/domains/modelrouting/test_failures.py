@@ -13,6 +13,7 @@ from tests.conftest import World
 from tests.domains.llm.conftest import asking
 from tests.domains.llm.upstream import ANSWER, raw, sse, status
 from tests.domains.modelrouting.conftest import (
+    QUESTION,
     Make,
     Providers,
     ask,
@@ -67,6 +68,27 @@ async def test_a_model_that_refuses_what_another_takes_is_left(
         await ask(client, tools=[TOOL])
     assert 1 <= len(providers["east"].asked) <= 5
     assert ("east/m", 0.0) in await outcomes(world)
+
+
+@requirement("modelrouting.failures")
+async def test_a_model_whose_api_has_no_such_request_is_passed_over_and_nothing_is_learned_of_it(
+    world: World, providers: Providers
+) -> None:
+    body = {"provider": "east", "apiKey": "k", "baseUrl": providers["east"].url, "format": "gemini"}
+    assert (await world.admin.post("/api/v1/llm/provider", json=body)).status_code == 200
+    seen = [{"type": "image_url", "image_url": {"url": "data:image/png;base64,QUJD"}}]
+    call = {"id": "call_1", "type": "function", "function": {"name": "look", "arguments": "{}"}}
+    said = [
+        {"role": "user", "content": QUESTION},
+        {"role": "assistant", "content": None, "tool_calls": [call]},
+        {"role": "tool", "tool_call_id": "call_1", "content": seen},
+    ]
+    for _ in range(2):
+        answer = await world.admin.post("/v1/chat/completions", json={"model": "auto", "messages": said})
+        assert (answer.status_code, answer.json()["model"]) == (200, "west/m")
+    alone = await world.admin.post("/v1/chat/completions", json={"model": "east/m", "messages": said})
+    assert alone.status_code == 400
+    assert await outcomes(world) == [("west/m", 1.0)] * 2
 
 
 @requirement("modelrouting.failures")

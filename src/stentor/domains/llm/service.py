@@ -161,7 +161,8 @@ class LlmGateway:
     async def _try_models(self, caller: LlmCaller, name: str, call: Callable[[ModelTarget], Awaitable[T]]) -> T:
         """Call the model and then its fallbacks until one succeeds; if none does, raise the first one's fault.
 
-        Ignores a fallback that no provider has. Raises ModelNotFound if no name can be resolved.
+        Ignores a fallback that no provider has. Raises ModelNotFound if no name can be resolved, and InvalidRequest if
+        no model's API format can express the request.
         """
         if name.startswith(AGENT_PREFIX):
             raise InvalidRequest(
@@ -174,6 +175,7 @@ class LlmGateway:
         providers = await self.provider_registry.providers_of(caller.tenant)
         name = name or self._default_model(providers)
         first_fault: ProviderFault | None = None
+        mismatch: InvalidRequest | None = None
         for candidate in self.routes.of(caller.tenant).candidate_names(name):
             # One by one and not all at first: the list of models of a provider that is not needed is not fetched.
             target = await self.resolve_target(candidate, providers)
@@ -181,12 +183,14 @@ class LlmGateway:
                 continue
             try:
                 return await call(target)
+            except InvalidRequest as error:
+                mismatch = mismatch or error
             except ProviderFault as fault:
                 add_provider_details(fault, target)
-                if fault.upstream_status in CLIENT_ERROR_STATUSES:
-                    raise
                 first_fault = first_fault or fault
-        raise first_fault or ModelNotFound(_not_found_message(name, providers))
+                if fault.upstream_status in CLIENT_ERROR_STATUSES:
+                    break
+        raise first_fault or mismatch or ModelNotFound(_not_found_message(name, providers))
 
     async def resolve_target(self, name: str, providers: dict[str, Provider]) -> ModelTarget | None:
         """Return the provider and model of a name, None if there is none.

@@ -213,9 +213,11 @@ class AutoModelRouter:
         """Return the reply of the first model that gives one. Raises ProviderFault if none does.
 
         A failure on the way counts as evidence, and so does a rejection of a request that another model then accepts.
-        A request that two models reject is the caller's mistake and counts for none of them.
+        A request that two models reject is the caller's mistake and counts for none of them. A model whose API format
+        cannot express the request was not called.
         """
         failure: ProviderFault | None = None
+        mismatch: InvalidRequest | None = None
         rejections: list[ModelOutcome] = []
         for number, target in enumerate(run.targets):
             # The first one was counted in `_begin`.
@@ -224,6 +226,8 @@ class AutoModelRouter:
             started = time.monotonic()
             try:
                 reply = await call(run, target)
+            except InvalidRequest as error:
+                mismatch = mismatch or error
             except ProviderFault as fault:
                 add_provider_details(fault, target)
                 failure = failure or fault
@@ -232,18 +236,23 @@ class AutoModelRouter:
                     rejections.append(outcome)
                     if len(rejections) == MAX_CLIENT_ERRORS:
                         raise
-                elif isinstance(fault, ProviderBusy):
-                    wait = (fault.retry_after or 1) * SECOND
-                    self._busy_until[run.caller.tenant, target.name] = self._clock.monotonic() + wait
-                # An open circuit rejects without a call, which says nothing new about the model.
-                elif fault.was_called:
-                    await self._outcomes.record(run.caller, outcome)
+                else:
+                    await self._record_failure(run.caller, fault, outcome)
             else:
                 for outcome in rejections:
                     await self._outcomes.record(run.caller, outcome)
                 return reply
-        assert failure is not None  # there is at least one target
-        raise failure
+        error = failure or mismatch
+        assert error is not None  # there is at least one target
+        raise error
+
+    async def _record_failure(self, caller: LlmCaller, fault: ProviderFault, outcome: ModelOutcome) -> None:
+        if isinstance(fault, ProviderBusy):
+            wait = (fault.retry_after or 1) * SECOND
+            self._busy_until[caller.tenant, outcome.model] = self._clock.monotonic() + wait
+        # An open circuit rejects without a call, which says nothing new about the model.
+        elif fault.was_called:
+            await self._outcomes.record(caller, outcome)
 
     async def _chat(self, run: AutoRun, target: ModelTarget) -> ChatResult:
         started = time.monotonic()
