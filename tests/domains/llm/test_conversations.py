@@ -12,6 +12,7 @@ from aiohttp import web
 
 from stentor.core.db import Sql
 from stentor.domains.contents import store as contents
+from stentor.domains.llm import providers
 from stentor.domains.steps import store as step_store
 from tests.conftest import World
 from tests.domains.llm.conftest import Gate
@@ -95,6 +96,21 @@ async def test_calls_of_tools_and_their_results_are_part_of_it(world: World, ups
     ]
     call = (await items(world))[1]["value"]["tool_calls"][0]
     assert (call["type"], call["function"]["name"]) == ("function", "http_request")
+
+
+@requirement("sessions.model", "execution.llm-tools")
+async def test_the_reasoning_before_a_call_of_a_tool_goes_back_to_a_provider_that_wants_it(
+    make_llm: Gate, upstream: Upstream, site: Site, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(providers, "REASONING_HOSTS", ("127.0.0.1",))
+    world = await make_llm(SERVICE_OUTBOUND_ALLOW="127.0.0.1")
+    await ok(world, "POST", "/sessions", {"id": "s"})
+    await world.register(**agent_body(site))
+    upstream.reasoning = "Hm."
+    Script(upstream, get(site), "It is 42.", "As I said.")
+    for words, expected in (("What is it?", ["Hm."]), ("Sure?", ["Hm.", " "])):
+        assert (await say(world, words))["status"] == "completed"
+        assert [m["reasoning_content"] for m in messages(upstream) if m["role"] == "assistant"] == expected
 
 
 @requirement("sessions.model")

@@ -23,6 +23,7 @@ from stentor.domains.llm.model_routes import (
     resolve_listed_name,
     resolve_qualified_name,
 )
+from stentor.domains.llm.openai_api.wire import ChatMessageIn
 from stentor.domains.llm.providers import Provider, normalize_url, operator_hosts
 from stentor.domains.llm.providers.failures import extract_error_message
 from tests.conftest import World
@@ -121,6 +122,28 @@ def test_openai_itself_wants_the_newer_name_of_the_limit_and_azure_another_heade
             asked, Provider("mistral", "openai", "https://api.mistral.ai/v1").quirks, stream=True
         ).body
     )
+
+
+@requirement("llm.tool-calls")
+@pytest.mark.parametrize(
+    ("url", "expected"),
+    [("https://api.deepseek.com/v1", ["Hm.", " "]), ("https://api.groq.com/openai/v1", [None, None])],
+)
+def test_reasoning_goes_back_to_the_providers_that_refuse_a_call_without_it(
+    url: str, expected: list[str | None]
+) -> None:
+    call = {"id": "c", "function": {"name": "look"}}
+    said = [
+        {"role": "user", "content": "Look."},
+        {"role": "assistant", "content": None, "reasoning_content": "Hm.", "tool_calls": [call]},
+        {"role": "tool", "tool_call_id": "c", "content": "7"},
+        {"role": "assistant", "content": "It is 7.", "reasoning_content": 7},
+    ]
+    asked = ChatRequest("m", tuple(ChatMessageIn.model_validate(message).to_message() for message in said))
+    quirks = Provider("acme", "openai", url).quirks
+    sent = openai.build_chat_request(asked, quirks, stream=False).body["messages"]
+    assert [message.get("reasoning_content") for message in sent if message["role"] == "assistant"] == expected
+    assert not any("reasoning_content" in message for message in sent if message["role"] != "assistant")
 
 
 def test_turns_of_one_role_become_one_where_a_format_wants_it() -> None:

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 from aiohttp import web
 
+from stentor.domains.llm import providers
 from tests.conftest import World
 from tests.domains.llm.conftest import Gate
 from tests.domains.llm.test_conversations import conversation, ok
@@ -69,6 +70,21 @@ async def test_calls_of_tools_and_their_results_are_kept(world: World, upstream:
     assert [role for role, _ in await conversation(world)] == ["user", "assistant", "tool", "assistant"]
     sent = messages(upstream)
     assert sent[1]["tool_calls"][0]["id"] == sent[2]["tool_call_id"] == called["id"]
+
+
+@requirement("llm.sessions")
+async def test_the_reasoning_before_a_call_of_a_tool_is_kept_with_it(
+    make_llm: Gate, upstream: Upstream, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(providers, "REASONING_HOSTS", ("127.0.0.1",))
+    world = await make_llm()
+    await ok(world, "POST", "/sessions", {"id": "s"})
+    upstream.reasoning = "Hm."
+    Script(upstream, {"name": "look", "args": {"n": 1}}, "It is 7.", "Yes.")
+    called = (await ask(world, user("Look.")))["choices"][0]["message"]["tool_calls"][0]
+    await ask(world, {"role": "tool", "tool_call_id": called["id"], "content": "7"})
+    await ask(world, user("Sure?"))
+    assert [m["reasoning_content"] for m in messages(upstream) if m["role"] == "assistant"] == ["Hm.", " "]
 
 
 async def break_off(request: web.Request) -> web.StreamResponse:

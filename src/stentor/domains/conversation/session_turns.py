@@ -36,7 +36,7 @@ class StoredTurn:
     async def keep(self, reply: ChatReply) -> None:
         """Append question and answer. Raises Conflict if the session has changed since, NotFound if it was deleted."""
         content = (TextPart(reply.content),) if reply.content else ()
-        answer = LlmMessage("assistant", content, reply.tool_calls)
+        answer = LlmMessage("assistant", content, reply.tool_calls, reasoning=reply.reasoning)
         drafts = [ItemDraft(_to_item(message)) for message in (*self._question, answer)]
         await self._sessions.append_turn(self._principal, self._session_id, drafts, self._last_number)
 
@@ -77,6 +77,7 @@ def _to_item(message: LlmMessage) -> JsonObject:
     item: JsonObject = {"role": message.role, "content": message.text if message.content else None}
     if message.tool_calls:
         item["tool_calls"] = [_to_call(call) for call in message.tool_calls]
+        item |= {"reasoning_content": message.reasoning} if message.reasoning else {}
     if message.tool_call_id:
         item["tool_call_id"] = message.tool_call_id
     return item

@@ -63,10 +63,13 @@ class ToolCall(msgspec.Struct, frozen=True):
 
 
 class LlmMessage(msgspec.Struct, frozen=True):
+    """A message. `reasoning` is what a model wrote before it, for the providers that want it back."""
+
     role: ChatRole
     content: tuple[ContentPart, ...] = ()
     tool_calls: tuple[ToolCall, ...] = ()
     tool_call_id: str = ""
+    reasoning: str = ""
 
     @property
     def text(self) -> str:

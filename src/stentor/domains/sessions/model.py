@@ -1,6 +1,6 @@
 """A session, its items and its values, and the message that an item stands for. Pure.
 
-A message is JSON as OpenAI's chat API has it: `{role, content, tool_calls?, tool_call_id?}`.
+A message is JSON as OpenAI's chat API has it: `{role, content, tool_calls?, tool_call_id?, reasoning_content?}`.
 """
 
 from __future__ import annotations
@@ -160,6 +160,7 @@ def build_message(frame: JsonObject, stored: Any) -> JsonObject:
     message = frame | {"content": stored.get("content", stored.get("text"))}
     if calls := stored.get("tool_calls"):
         message["tool_calls"] = [_tool_call(call) for call in calls]
+        message |= {"reasoning_content": stored["reasoning"]} if stored.get("reasoning") else {}
     return message
 
 

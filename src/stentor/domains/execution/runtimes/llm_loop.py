@@ -55,7 +55,8 @@ SUMMARY_REQUEST = (
 class Turn(msgspec.Struct, frozen=True, omit_defaults=True):
     """One reply of a model. `cost` in US dollars, None if the model has no price.
 
-    `problem` says why an answer does not match the schema.
+    `problem` says why an answer does not match the schema. `reasoning` is kept only with calls of tools, which some
+    providers refuse without it.
     """
 
     content: str = ""
@@ -66,10 +67,12 @@ class Turn(msgspec.Struct, frozen=True, omit_defaults=True):
     cost: float | None = None
     degraded: bool = False
     problem: str | None = None
+    reasoning: str = ""
 
     @property
     def message(self) -> LlmMessage:
-        return LlmMessage("assistant", (TextPart(self.content),) if self.content else (), self.tool_calls)
+        content = (TextPart(self.content),) if self.content else ()
+        return LlmMessage("assistant", content, self.tool_calls, reasoning=self.reasoning)
 
 
 class ToolLoop:
@@ -197,7 +200,7 @@ class ToolLoop:
         problem = None if reply.tool_calls else await self._judge(reply.content, self._turns)
         usage, cost, degraded = reply.usage or TokenUsage(), stream.cost, stream.degraded
         turn = Turn(reply.content, reply.tool_calls, reply.finish, stream.name, usage, cost, degraded, problem)
-        return _turn_as_json(turn)
+        return _turn_as_json(msgspec.structs.replace(turn, reasoning=reply.reasoning) if reply.tool_calls else turn)
 
     async def _judge(self, answer: str, earlier: list[Turn]) -> str | None:
         """Return why an answer does not match the schema. Raises AgentFailed for the last one that does not."""

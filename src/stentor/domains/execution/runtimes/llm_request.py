@@ -11,7 +11,7 @@ import msgspec
 
 from stentor.core import jsontext
 from stentor.core.jsontext import JsonObject
-from stentor.domains.llm.model import ChatRequest
+from stentor.domains.llm.model import ChatRequest, LlmMessage
 
 DIGEST_LENGTH = 16
 """Hexadecimal digits: enough to notice a change, and short in each run's log."""
@@ -27,11 +27,16 @@ def describe(request: ChatRequest) -> JsonObject:
     return {
         "model": request.model,
         "instructions": _digest([message.text for message in system]),
-        "input": _digest(msgspec.to_builtins(others)),
+        "input": _digest([_describe_message(message) for message in others]),
         "tools": {tool.name: _digest([tool.description, tool.parameters]) for tool in request.tools},
         "schema": None if schema is None else _digest(schema),
         "settings": {name: value for name, value in values.items() if value is not None},
     }
+
+
+def _describe_message(message: LlmMessage) -> JsonObject:
+    # Without the reasoning, which is not what was asked and which earlier runs did not have.
+    return {name: value for name, value in msgspec.to_builtins(message).items() if name != "reasoning"}
 
 
 def compare(recorded: JsonObject, now: JsonObject) -> list[str]:

@@ -51,7 +51,8 @@ def read_item(item: Item) -> LlmMessage:
     if not isinstance(calls, list):
         raise _unreadable(item, "its tool_calls are no list")
     made = tuple(_tool_call(item, call) for call in calls)
-    return LlmMessage(role, (TextPart(text),) if text else (), made, str(value.get("tool_call_id") or ""))
+    call_id, reasoning = str(value.get("tool_call_id") or ""), str(value.get("reasoning_content") or "")
+    return LlmMessage(role, (TextPart(text),) if text else (), made, call_id, reasoning)
 
 
 def summary_message(text: str) -> LlmMessage:

@@ -29,12 +29,14 @@ class ProviderQuirks(msgspec.Struct, frozen=True):
     """Differences between servers of one format.
 
     `max_tokens` is the name of the field for the token limit; `stream_usage`: the server accepts `stream_options`;
-    `key_header` is the header of the API key where it is not the format's own.
+    `key_header` is the header of the API key where it is not the format's own; `wants_reasoning`: a model that reasons
+    must get its reasoning back with its messages.
     """
 
     max_tokens: str = "max_tokens"
     stream_usage: bool = True
     key_header: str = ""
+    wants_reasoning: bool = False
 
 
 class StreamReader(Protocol):

@@ -118,7 +118,7 @@ def build_chat_request(request: ChatRequest, quirks: ProviderQuirks, *, stream: 
         choice = {"type": "function", "function": {"name": choice}}
     body = omit_none(
         model=request.model,
-        messages=[_message(message) for message in request.messages],
+        messages=[_message(message, quirks) for message in request.messages],
         temperature=request.temperature,
         top_p=request.top_p,
         stop=list(request.stop) or None,
@@ -223,7 +223,7 @@ def extract_signature(extra: Any) -> str:
     return signature if isinstance(signature, str) else ""
 
 
-def _message(message: LlmMessage) -> JsonObject:
+def _message(message: LlmMessage, quirks: ProviderQuirks) -> JsonObject:
     """Encode a message in OpenAI's format; text alone is a string, which every compatible server accepts."""
     is_text = all(isinstance(part, TextPart) for part in message.content)
     content: Any = message.text if is_text else [_part(part) for part in message.content]
@@ -232,6 +232,9 @@ def _message(message: LlmMessage) -> JsonObject:
         out |= {"tool_calls": [encode_tool_call(call) for call in message.tool_calls], "content": content or None}
     if message.role == "tool":
         out["tool_call_id"] = message.tool_call_id
+    if message.role == "assistant" and quirks.wants_reasoning:
+        # Messages of other models and clients have none, but an empty or missing text is refused.
+        out["reasoning_content"] = message.reasoning or " "
     return out
 
 

@@ -100,6 +100,7 @@ class ChatMessageIn(OpenAiModel):
     content: Annotated[str | Items[ContentPartIn] | None, Field(validate_default=True)] = None
     tool_calls: Items[ToolCallIn] | None = None
     tool_call_id: Annotated[str | None, Field(validate_default=True)] = None
+    reasoning_content: Any = None
 
     @field_validator("content", "tool_call_id")
     @classmethod
@@ -108,7 +109,9 @@ class ChatMessageIn(OpenAiModel):
 
     def to_message(self) -> LlmMessage:
         calls = tuple(call.to_tool_call() for call in self.tool_calls or ())
-        return LlmMessage(ROLES[self.role], to_parts(self.content), calls, self.tool_call_id or "")
+        # Not a field of OpenAI's, so another type is no error.
+        reasoning = self.reasoning_content if isinstance(self.reasoning_content, str) else ""
+        return LlmMessage(ROLES[self.role], to_parts(self.content), calls, self.tool_call_id or "", reasoning)
 
 
 class FunctionDefinitionIn(OpenAiModel):

@@ -16,6 +16,8 @@ from stentor.domains.llm.formats.base import FormatName, ProviderQuirks
 
 OLLAMA_PORT = 11434
 LOCAL_OLLAMA_URL = f"http://127.0.0.1:{OLLAMA_PORT}/v1"
+REASONING_HOSTS = ("api.deepseek.com", "api.moonshot.ai", "api.moonshot.cn")
+"""Hosts that refuse the call of a tool without the reasoning before it. Others refuse the field, such as Groq."""
 
 
 @dataclass(frozen=True)
@@ -40,7 +42,7 @@ class Provider:
         # Decided by host and not by name: a tenant may register OpenAI or Azure under any name.
         if host.endswith(".azure.com"):
             return ProviderQuirks(max_tokens="max_completion_tokens", key_header="api-key")
-        return ProviderQuirks(stream_usage=host != "api.mistral.ai")
+        return ProviderQuirks(stream_usage=host != "api.mistral.ai", wants_reasoning=host in REASONING_HOSTS)
 
 
 @dataclass(frozen=True)
