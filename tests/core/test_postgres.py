@@ -231,6 +231,43 @@ def breaking_at_commit(tx: Tx) -> Any:
     yield
 
 
+def alter(url: str, setting: str) -> None:
+    """Changes a default of the database, for the connections that come."""
+    with psycopg.connect(url, autocommit=True) as admin:
+        admin.execute(f'alter database "{admin.info.dbname}" set {setting}'.encode())
+
+
+@requirement("scale.primary")
+async def test_a_writer_whose_server_takes_no_writes_any_more_looks_for_one_that_does(
+    two: tuple[Database, Database],
+) -> None:
+    await two[0].write(lambda tx: tx.run(Sql("set default_transaction_read_only = on")))
+    await two[0].write(one_more("a"))
+    assert await number(two[0], "a") == 1
+
+
+@requirement("scale.primary")
+@pytest.mark.parametrize("session", [False, True], ids=["alone", "pooled"])
+async def test_a_server_that_takes_no_writes_is_an_outage_and_can_be_read(postgres_url: str, *, session: bool) -> None:
+    alter(postgres_url, "default_transaction_read_only = on")
+    database = Database(PostgresDriver(postgres_url, session_url=postgres_url if session else ""))
+    with pytest.raises(StoreUnavailable, match="read-only"):
+        await database.write(lambda tx: tx.now)
+    assert await number(database, "a") == 0
+    database.close()
+
+
+@pytest.mark.parametrize("session", [False, True], ids=["alone", "pooled"])
+def test_what_is_read_under_a_lock_is_newer_than_the_lock_whatever_the_servers_default_is(
+    postgres_url: str, *, session: bool
+) -> None:
+    alter(postgres_url, "default_transaction_isolation = 'repeatable read'")
+    writer = PostgresDriver(postgres_url, session_url=postgres_url if session else "").writer()
+    writer.begin()
+    assert writer.rows(Sql("show transaction_isolation"), {}) == [("read committed",)]
+    writer.close()
+
+
 async def test_the_servers_own_time_is_the_stores_time(postgres_url: str) -> None:
     database = Database(PostgresDriver(postgres_url))
     sql = Sql("select (extract(epoch from clock_timestamp()) * 1000000)::bigint")

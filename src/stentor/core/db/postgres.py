@@ -36,7 +36,9 @@ IDLE_IN_TRANSACTION_SECONDS = 10
 """How long a transaction may be idle before the server terminates its connection."""
 
 _NOW = "select (extract(epoch from clock_timestamp()) * 1000000)::bigint"
-_BEGIN, _BEGIN_SNAPSHOT = "begin; ", "begin isolation level repeatable read read only; "
+# Not the level that is the database's default: what is read under a lock must be newer than the lock.
+_BEGIN = "begin isolation level read committed; "
+_BEGIN_SNAPSHOT = "begin isolation level repeatable read read only; "
 _CONNECT = {
     "connect_timeout": 10,
     "keepalives_idle": 10,
@@ -102,7 +104,7 @@ class PostgresConnection:
                 autocommit=True,
                 # With numbers in place of names, because psycopg would parse each long statement again.
                 cursor_factory=psycopg.RawCursor,
-                **_options(self._url),
+                **_options(self._url, "primary" if self._read_only else "read-write"),
             )
             if self._pooled:
                 raw.prepare_threshold = None
@@ -242,6 +244,10 @@ class PostgresConnection:
                 raise StoreUnavailable.of_driver(_outage_text(error)) from error
             if isinstance(error, psycopg.errors.UndefinedTable | psycopg.errors.InvalidSchemaName):
                 raise TableMissing.of_driver(f"A table is missing in the database: {error}.") from error
+            if isinstance(error, psycopg.errors.ReadOnlySqlTransaction) and not self._read_only:
+                # Not the primary any more. `begin` looks for it at another connection.
+                self._raw.close()
+                raise StoreUnavailable.of_driver(_outage_text(error)) from error
             raise
 
 
@@ -255,10 +261,12 @@ def _outage_text(error: psycopg.Error) -> str:
     return f"The database cannot be used: {str(error).rstrip('.')}."
 
 
-def _options(url: str) -> dict[str, Any]:
-    """Return our connection options, without those that the URL sets."""
+def _options(url: str, server: str) -> dict[str, Any]:
+    """Return our connection options, without those that the URL sets. `server` is the kind of server to accept."""
     in_url = psycopg.conninfo.conninfo_to_dict(url)
-    return {name: value for name, value in _CONNECT.items() if name not in in_url}
+    # A standby accepts connections and transactions too, and locks that exclude nobody elsewhere.
+    options = {**_CONNECT, "target_session_attrs": server}
+    return {name: value for name, value in options.items() if name not in in_url}
 
 
 def _set_statements(settings: Mapping[str, str], how: str) -> str:

@@ -25,6 +25,8 @@ _OPTIONS: dict[str, Any] = {
     "keepalives_count": 3,
     "tcp_user_timeout": 30_000,
     "application_name": "stentor messages",
+    # A standby takes no LISTEN and no NOTIFY.
+    "target_session_attrs": "primary",
     # A pooler would send the next transaction to a server that has not prepared it.
     "prepare_threshold": None,
 }
