@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import msgspec
@@ -21,6 +22,7 @@ from stentor.domains.routing.ranking import (
     estimate_reward,
     rank_candidates,
 )
+from stentor.domains.routing.service import track_record_from_weight
 from tests.domains.agents import agent
 from tests.requirements import requirement
 
@@ -134,6 +136,66 @@ def test_the_preference_says_what_time_and_cost_are_worth() -> None:
     assert best(good, quick, thrifty, prefer="quality") == "good"
     assert best(good, quick, thrifty, prefer="fast") == "quick"
     assert best(good, quick, thrifty, prefer="cheap") == "thrifty"
+
+
+def play(prefer: Preference, outcome: Callable[[str, int], tuple[bool, int, float]], tasks: int) -> list[str]:
+    """Which of `bad` and `good` got each of so many tasks, one at a time; an outcome is success, ms and dollars."""
+    records = {name: initial_weight(name, "t", 0) for name in ("bad", "good")}
+    progress, chosen = TaskTypeProgress(), []
+    for n in range(tasks):
+        candidates = []
+        for name, record in records.items():
+            known = record if record.samples else None
+            stale, age = progress.has_changed_since(known), progress.tick - record.tick
+            made = track_record_from_weight(0.5, 0.2, known, None, age, 0, stale=stale)
+            candidates.append(AgentCandidate(agent(name), made))
+        chosen.append(best(*candidates, prefer=prefer))
+        success, ms, cost = outcome(chosen[-1], n)
+        record = apply_outcome(
+            records[chosen[-1]], success=success, performance=1, duration_ms=ms, now=0, cost=cost, progress=progress
+        )
+        records[chosen[-1]] = record
+        progress = TaskTypeProgress(record.tick, max(progress.changed_tick, record.changed_tick))
+    return chosen
+
+
+@requirement("routing.failing-loses-at-any-price")
+@pytest.mark.parametrize("prefer", ["quality", "balanced", "fast", "cheap"])
+@pytest.mark.parametrize(("ms", "cost"), [(60_000, 0.05), (3_600_000, 5.0)])
+def test_an_agent_that_always_fails_loses_to_one_that_succeeds_however_slow_and_dear(
+    prefer: Preference, ms: int, cost: float
+) -> None:
+    chosen = play(prefer, lambda name, _: (False, 20, 0.0) if name == "bad" else (True, ms, cost), 100)
+    assert chosen.count("bad") <= 20
+    assert "bad" not in chosen[30:]
+
+
+@requirement("routing.failing-loses-at-any-price")
+@pytest.mark.parametrize("prefer", ["balanced", "fast", "cheap"])
+def test_a_fast_and_cheap_agent_that_breaks_loses_its_tasks(prefer: Preference) -> None:
+    def outcome(name: str, n: int) -> tuple[bool, int, float]:
+        return (True, 60_000, 0.05) if name == "good" else (n < 20, 500, 0.0001)
+
+    chosen = play(prefer, outcome, 120)
+    assert chosen[:20].count("bad") >= 15
+    assert "bad" not in chosen[60:]
+
+
+@requirement("routing.failing-loses-at-any-price")
+def test_failing_at_once_makes_nobody_fast() -> None:
+    record = apply_outcome(initial_weight("a", "t", 0), success=True, performance=1, duration_ms=900, now=0)
+    record = apply_outcome(record, success=False, performance=1, duration_ms=5, now=0)
+    assert record.mean_ms == 900
+    assert apply_outcome(record, success=False, performance=1, duration_ms=1_900, now=0).mean_ms == 1_100
+
+
+@requirement("routing.prefer")
+def test_among_agents_that_are_too_slow_the_less_slow_one_is_still_preferred() -> None:
+    failing = one("failing", 0.5, "F" * 48, duration_ms=100.0)
+    slow, slower = (
+        one(name, 0.5, "S" * 48, duration_ms=ms) for name, ms in (("slow", 60_000.0), ("slower", 600_000.0))
+    )
+    assert best(failing, slow, slower, prefer="fast") == "slow"
 
 
 def test_a_long_queue_sends_work_elsewhere_and_milliseconds_do_not() -> None:

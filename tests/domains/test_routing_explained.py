@@ -198,13 +198,20 @@ def test_a_cost_that_stands_in_for_an_unknown_one_is_recorded_and_checked() -> N
 
 
 @requirement("routing.decision-recomputed")
-def test_a_decision_without_the_cost_that_stood_in_is_taken_as_it_is_and_that_is_said() -> None:
-    """As a version before recorded them."""
+def test_a_decision_without_the_cost_that_stood_in_is_not_reproduced() -> None:
     record = recorded(candidate("unknown", 10, 10), *(candidate(f"a{n:02}", 9, 10, cost=1.0 + n) for n in range(14)))
     del record["usual_cost"]
+    assert not explain.check_decision(record).is_reproduced
+
+
+@requirement("routing.decision-recomputed")
+def test_a_decision_of_the_rule_before_is_shown_with_its_terms_and_not_computed_again() -> None:
+    record = recorded(candidate("ann", 9, 10, cost=1.0), candidate("bob", 2, 10, cost=2.0)) | {"rule": "evidence-3"}
     found = explain.check_decision(record)
-    assert found.differences == ()
-    assert any("unknown cost" in sentence for sentence in found.assumed)
+    assert (found.recomputed, found.is_reproduced) == (False, False)
+    assert "'evidence-3'" in (found.reason or "")
+    assert explain.classify_terms(record) == "evidence"
+    assert "its expected result is better" in explain.explain_decision(record)
 
 
 @requirement("routing.decision-recomputed")

@@ -161,13 +161,15 @@ def apply_outcome(
     since_change = 0 if progress.changed_tick > record.tick else record.since_change
     if since_change != evidence.NO_CHANGE:
         since_change = min(evidence.MAX_OUTCOMES, since_change + 1)
+    # An agent that fails at once is not fast.
+    duration = float(duration_ms if success else max(duration_ms, record.mean_ms))
     # A full success cannot lower the mean, so the test is skipped.
     drop = None if success and performance >= 1 else evidence.find_drop(rewards, since_change)
     return Weight(
         record.agent_id,
         record.task_type,
         add_to_weight(record.weight_at(now), weight_delta(success=success, performance=performance)),
-        float(duration_ms) if not record.samples else _moving_average(record.mean_ms, duration_ms),
+        _moving_average(record.mean_ms if record.samples else None, duration),
         record.samples + 1,
         (record.recent + ("S" if success else "F"))[-SENTINEL_WINDOW:],
         now,

@@ -17,20 +17,19 @@ import msgspec
 from stentor.core.jsontext import JsonObject
 from stentor.domains.routing.model import RoutingDecision
 from stentor.domains.routing.ranking import (
-    COST_OFFSET_USD,
-    DURATION_OFFSET_MS,
-    PENALTIES_BY_PREFERENCE,
     RULE_VERSION,
     RankedCandidate,
     TrackRecord,
     build_track_record,
     calibrate_priors,
-    count_doublings,
+    compute_penalties,
     estimate_reward,
 )
 
 TOLERANCE = 1e-9
 """Relative difference up to which two numbers are equal."""
+_EVIDENCE_RULES = ("evidence-3", RULE_VERSION)
+"""Rules with the same terms; the earlier one took fixed amounts off for time and cost."""
 # Fields that records of the earlier rule have: the whole decision, and each candidate.
 _SHARES_DECISION_FIELDS = frozenset(
     (
@@ -111,18 +110,15 @@ class _Recomputation:
         self._compare_order(scores)
         return DecisionCheck(True, None, tuple(self._differences), tuple(self._assumed))
 
-    def _common_values(self) -> tuple[float, float, float, list[float | None]]:
-        """Return mean, slope, shortest time and the costs: computed if all candidates are listed, else as recorded.
-
-        A cost is None if it was neither known nor recorded, as in decisions of an earlier version.
-        """
+    def _common_values(self) -> tuple[float, float, float, list[float]]:
+        """Return mean, slope, shortest time and the costs: computed if all candidates are listed, else as recorded."""
         decision, listed = self._decision, self._decision.candidates
         if not self._complete:
             others = decision.candidates_total - len(listed)
             self._assumed.append(
                 f"Mean, slope, shortest time, lowest and usual cost depend on {others} candidates that are not listed."
             )
-            costs: list[float | None] = [decision.usual_cost if each.cost is None else each.cost for each in listed]
+            costs = [decision.usual_cost or 0.0 if each.cost is None else each.cost for each in listed]
             self._compare_best("fastest_ms", decision.fastest_ms, [each.ready_ms for each in listed])
             self._compare_best("cheapest", decision.cheapest, costs)
             return decision.mean, decision.slope, decision.fastest_ms, costs
@@ -136,7 +132,7 @@ class _Recomputation:
         self._compare("mean", decision.mean, mean)
         self._compare("slope", decision.slope, slope)
         self._compare("fastest_ms", decision.fastest_ms, fastest)
-        self._compare("cheapest", decision.cheapest, min(cost for cost in costs if cost is not None))
+        self._compare("cheapest", decision.cheapest, min(costs))
         return mean, slope, fastest, costs
 
     def _values(
@@ -146,18 +142,14 @@ class _Recomputation:
         mean: float,
         slope: float,
         fastest: float,
-        cost: float | None,
+        cost: float,
     ) -> dict[str, float]:
         """Return the recomputed fields of a candidate by name."""
         decision = self._decision
-        per_time, per_cost = PENALTIES_BY_PREFERENCE[decision.prefer]
         expected, uncertainty = estimate_reward(track_record, mean, slope, candidate.ahead)
-        time_penalty = per_time * count_doublings(candidate.ready_ms, fastest, DURATION_OFFSET_MS)
-        if cost is None:
-            cost_penalty = candidate.cost_penalty
-            self._assume_cost()
-        else:
-            cost_penalty = per_cost * count_doublings(cost, decision.cheapest, COST_OFFSET_USD)
+        time_penalty, cost_penalty = compute_penalties(
+            expected + uncertainty, decision.prefer, candidate.ready_ms, fastest, cost, decision.cheapest
+        )
         quality = expected + uncertainty - time_penalty - cost_penalty
         score = (1 - decision.beta) * quality + decision.beta * candidate.trust
         return {
@@ -175,15 +167,9 @@ class _Recomputation:
             "blended": score,
         }
 
-    def _assume_cost(self) -> None:
-        sentence = "An unknown cost counts as the mean cost of all candidates, which is not recorded."
-        if sentence not in self._assumed:
-            self._assumed.append(sentence)
-
-    def _compare_best(self, field: str, best: float, listed: Sequence[float | None]) -> None:
+    def _compare_best(self, field: str, best: float, listed: Sequence[float]) -> None:
         """Check that no listed value is below the recorded best of all candidates."""
-        least = min((value for value in listed if value is not None), default=best)
-        if least < best:
+        if (least := min(listed)) < best:
             self._compare(field, best, least)
 
     def _compare_order(self, scores: Sequence[float]) -> None:
@@ -235,7 +221,7 @@ def classify_terms(record: JsonObject) -> Literal["evidence", "shares"] | None:
     listed = record.get("candidates")
     if not isinstance(listed, (list, tuple)) or not all(isinstance(each, dict) for each in listed):
         return None
-    if record.get("rule") == RULE_VERSION:
+    if record.get("rule") in _EVIDENCE_RULES:
         return "evidence" if _is_readable(record) else None
     is_complete = record.keys() >= _SHARES_DECISION_FIELDS
     return "shares" if is_complete and all(each.keys() >= _SHARES_CANDIDATE_FIELDS for each in listed) else None
@@ -267,7 +253,7 @@ def explain_decision(record: JsonObject) -> str:
     if first["blended"] == second["blended"]:
         tie = f"the same score as {second['name']} ({first['blended']:.3f}); {_tie_breaker(first, second)}"
         return f"{name} was chosen among {total} candidates with {tie}.{offline_note}"
-    advantage = _advantage(record, first, second) if record.get("rule") == RULE_VERSION else ""
+    advantage = _advantage(record, first, second) if record.get("rule") in _EVIDENCE_RULES else ""
     return f"{name} was chosen among {total} candidates with the highest score, {scores}{advantage}.{offline_note}"
 
 

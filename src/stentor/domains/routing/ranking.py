@@ -8,6 +8,8 @@
     q           = optimism variation / (strength + outcomes + ahead) optimism is 4, or 400 if it is stale and idle
     possible    = (expected + q / 2 + sqrt(q expected (1 - expected) + q^2 / 4)) / (1 + q)
     uncertainty = possible - expected                                the exploration bonus
+    time        = possible t / (1 + t + c)             t and c: so much for each doubling over the best candidate
+    cost        = possible c / (1 + t + c)
     blended     = (1 - beta) (expected + uncertainty - time - cost) + beta trust
 
 - `possible` is the upper end of Wilson's interval at two standard deviations. It never exceeds 1, so no agent is
@@ -19,7 +21,8 @@
 - `elsewhere` is the mean reward at the agent's other task types, `e` the number of those outcomes, at most 16.
 - `ahead` are the tasks that the agent has already. Each counts as up to a quarter of a failure, less the more is known
   about the agent, so that many tasks at once do not all explore the same one.
-- `time` and `cost` are penalties that rise by a fixed amount for each doubling over the best candidate.
+- `time` and `cost` are penalties: shares of what is possible, which rise with each doubling over the best candidate and
+  never reach the whole. So an agent that always fails loses to one that succeeds, however slow or dear.
 
 Reasons and measurements: docs/decisions/0036-routing-that-learns.md. The record is checked again in `explain`.
 """
@@ -36,7 +39,7 @@ from stentor.domains.registry.model import Agent
 
 Preference = Literal["quality", "balanced", "fast", "cheap"]
 
-RULE_VERSION = "evidence-3"
+RULE_VERSION = "evidence-4"
 """Names the formula in each recorded decision; another version must not recompute it."""
 NEUTRAL_TRUST = 0.5
 """Assumed trust of an agent without a trust score."""
@@ -78,7 +81,7 @@ PENALTIES_BY_PREFERENCE: dict[Preference, tuple[float, float]] = {
     "fast": (0.15, 0.02),
     "cheap": (0.02, 0.15),
 }
-"""Penalties for each doubling of the time and of the cost."""
+"""`t` for each doubling of the time, `c` for each doubling of the cost."""
 
 
 class TrackRecord(msgspec.Struct, frozen=True):
@@ -258,10 +261,9 @@ def rank_candidates(
         expected = (strength * expectation + record.rewards) / weight
         # The formula above, with q = 2 half_q taken out of the root.
         score = (expected + half_q + sqrt(half_q * (2 * expected * (1 - expected) + half_q))) / (1 + 2 * half_q)
-        if ready_ms[n] > fastest:
-            score -= per_time * count_doublings(ready_ms[n], fastest, DURATION_OFFSET_MS)
-        if costs[n] > cheapest:
-            score -= per_cost * count_doublings(costs[n], cheapest, COST_OFFSET_USD)
+        if ready_ms[n] > fastest or costs[n] > cheapest:  # as `compute_penalties`
+            late = per_time * count_doublings(ready_ms[n], fastest, DURATION_OFFSET_MS)
+            score /= 1 + late + per_cost * count_doublings(costs[n], cheapest, COST_OFFSET_USD)
         if beta:
             score = quality_share * score + beta * (NEUTRAL_TRUST if candidate.trust is None else candidate.trust)
         # Negated, so that one ascending sort puts the online ones and the highest scores first.
@@ -335,6 +337,16 @@ def estimate_reward(record: TrackRecord, mean: float, slope: float, ahead: int) 
     return expected, possible - expected
 
 
+def compute_penalties(
+    possible: float, prefer: Preference, ready_ms: float, fastest_ms: float, cost: float, cheapest: float
+) -> tuple[float, float]:
+    """Return what the time and the cost take off from the possible reward (`time_penalty`, `cost_penalty`)."""
+    per_time, per_cost = PENALTIES_BY_PREFERENCE[prefer]
+    late = per_time * count_doublings(ready_ms, fastest_ms, DURATION_OFFSET_MS)
+    dear = per_cost * count_doublings(cost, cheapest, COST_OFFSET_USD)
+    return possible * late / (1 + late + dear), possible * dear / (1 + late + dear)
+
+
 def count_doublings(value: float, best: float, offset: float) -> float:
     """Return how often `best` must be doubled to reach `value`, after `offset` is added to both."""
     return 0.0 if value <= best else log2((value + offset) / (best + offset))
@@ -360,7 +372,9 @@ def _ranked_candidate(
     """Return a candidate with the terms of its score; `cost` may be the substitute for an unknown one."""
     agent, record = candidate.agent, candidate.track_record
     expected, uncertainty = estimate_reward(record, ranking.mean, ranking.slope, candidate.ahead)
-    per_time, per_cost = PENALTIES_BY_PREFERENCE[prefer]
+    time_penalty, cost_penalty = compute_penalties(
+        expected + uncertainty, prefer, ready_ms, ranking.fastest_ms, cost, ranking.cheapest
+    )
     return RankedCandidate(
         agent.agent_id,
         agent.name,
@@ -378,9 +392,9 @@ def _ranked_candidate(
         candidate.ahead,
         uncertainty,
         ready_ms,
-        per_time * count_doublings(ready_ms, ranking.fastest_ms, DURATION_OFFSET_MS),
+        time_penalty,
         record.cost,
-        per_cost * count_doublings(cost, ranking.cheapest, COST_OFFSET_USD),
+        cost_penalty,
         NEUTRAL_TRUST if candidate.trust is None else candidate.trust,
         candidate.online,
         blended,
