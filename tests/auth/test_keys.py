@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import errno
+import logging
 import os
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +14,7 @@ import pytest
 from stentor.auth.api_keys import LoadedKeys, admin_key_file, load_keys, parse_key_variable
 from stentor.core import settings
 from stentor.core.errors import StartRefused
-from stentor.core.security.redaction import Redactor
+from stentor.core.security.redaction import RedactingFormatter, Redactor
 from tests.requirements import requirement
 
 
@@ -159,3 +161,23 @@ def test_secrets_are_known_to_the_redactor(tmp_path: Path) -> None:
     environ = {"SERVICE_DATA_DIR": str(tmp_path), "SERVICE_API_KEY_A": "good-71c:agent:read"}
     load_keys(settings.load(environ), environ, redactor)
     assert "good-71c" not in redactor.redact("the key good-71c")
+
+
+@pytest.mark.parametrize("secret", ["st_" + "aB3_-" * 8, "whsec_" + "aB3+" * 8])
+def test_a_key_that_was_made_at_runtime_is_masked_by_its_shape(secret: str) -> None:
+    assert Redactor().redact(f"path='/api/v1/tasks/{secret}'") == "path='/api/v1/tasks/[redacted]'"
+    assert Redactor().redact("the file test_of_a_very_long_name_of_a_module") == (
+        "the file test_of_a_very_long_name_of_a_module"
+    )
+
+
+def test_no_text_in_a_message_or_an_error_begins_a_line_of_the_log() -> None:
+    forged = "no\r\n2026-11-28 10:00:00,000 WARNING stentor: forged\u2028x"
+    try:
+        raise ValueError(forged)
+    except ValueError:
+        record = logging.LogRecord("stentor", logging.WARNING, "", 1, "failed: %s", (forged,), sys.exc_info())
+    first, *rest = RedactingFormatter(Redactor()).format(record).splitlines()
+    assert first.endswith("WARNING stentor: failed: no")
+    assert len(rest) > 4
+    assert all(line.startswith("  ") for line in rest)

@@ -254,10 +254,10 @@ def _trails(connection: Any, found: list[str]) -> Iterator[str]:
 
 def _raised(text: str) -> Iterator[str]:
     """The last line of each traceback."""
-    inside = False
+    inside, indent = False, 0
     for line in text.splitlines():
-        if line.startswith("Traceback"):
-            inside = True
-        elif inside and line and not line.startswith(" "):
+        if line.lstrip().startswith("Traceback"):
+            inside, indent = True, line.index("T")  # the log indents it
+        elif inside and line and not line[indent:].startswith(" "):
             inside = False
-            yield re.sub(r"[0-9a-f-]{36}|task-\d+", "...", line)[:200]
+            yield re.sub(r"[0-9a-f-]{36}|task-\d+", "...", line.strip())[:200]

@@ -14,6 +14,8 @@ _LOOKS_SECRET = re.compile(
 )
 _SIGNED_TOKEN = re.compile(r"(?<![\w-])eyJ[\w-]{8,}\.[\w-]+\.[\w-]*")
 """A signed token: a receipt, a proof, a JWT."""
+_RUNTIME_KEY = re.compile(r"(?<![A-Za-z0-9])(?:st_[\w-]{20,}|whsec_[\w+/=-]{20,})")
+"""A key, session or webhook secret that was made at runtime, so it is not among the known ones."""
 MASK = "[redacted]"
 
 
@@ -38,19 +40,22 @@ class Redactor:
 
     def redact(self, text: str) -> str:
         text = self.mask_known(text)
-        text = _SIGNED_TOKEN.sub(MASK, text)
+        text = _RUNTIME_KEY.sub(MASK, _SIGNED_TOKEN.sub(MASK, text))
         return _LOOKS_SECRET.sub(lambda match: match.group(1) + MASK, text)
 
 
 class RedactingFormatter(logging.Formatter):
-    """Formats a record with its traceback, then redacts the complete text."""
+    """Formats a record with its traceback, then redacts the complete text.
+
+    All lines but the first are indented, so that no text in a message or an error looks like a line of the log.
+    """
 
     def __init__(self, redactor: Redactor) -> None:
         super().__init__("%(asctime)s %(levelname)-7s %(name)s: %(message)s")
         self._redactor = redactor
 
     def format(self, record: logging.LogRecord) -> str:
-        return self._redactor.redact(super().format(record))
+        return "\n  ".join(self._redactor.redact(super().format(record)).splitlines())
 
 
 def configure_logging(level: str, redactor: Redactor) -> None:
