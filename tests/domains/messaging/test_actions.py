@@ -9,10 +9,13 @@ from typing import Any
 import pytest
 
 from stentor.domains.atp.model import ACTION_TYPES
+from stentor.domains.messaging.actions.governance import GovernanceZone
+from stentor.domains.messaging.actions.kernel import KernelZone
 from tests.conftest import MakeWorld
 from tests.domains.messaging.conftest import Post, form, task
 from tests.domains.messaging.test_agents import all_events
 from tests.requirements import requirement
+from tests.surfaces.gateway.operations import OPERATIONS
 
 NOBODY = "00000000-0000-7000-8000-000000000000"
 
@@ -198,6 +201,33 @@ async def test_without_the_permission_of_the_rest_call_nothing_happens(
         assert (answer.status_code, answer.json()["error"]["code"]) == (403, "FORBIDDEN")
     assert (await full.ask("queue")).json()["data"]["depth"] == 0
     assert not [event for event in await all_events(full.world) if event["event_type"].startswith("message")]
+
+
+REST_CALLS = {
+    "kernel/execute": "POST /api/v1/tasks",
+    "kernel/schedule": "POST /api/v1/tasks",
+    "kernel/cancel": "POST /api/v1/tasks/{task_id}/cancel",
+    "kernel/retry": "POST /api/v1/tasks/{task_id}/retry",
+    "kernel/approve": "POST /api/v1/tasks/{task_id}/approve",
+    "kernel/reject": "POST /api/v1/tasks/{task_id}/reject",
+    "kernel/get_status": "GET /api/v1/tasks/{task_id}",
+    "kernel/list": "GET /api/v1/tasks",
+    "governance/propose_update": "POST /api/v1/governance/updates",
+    "governance/approve": "POST /api/v1/governance/updates/{update_id}/approve",
+    "governance/override": "POST /api/v1/governance/updates/{update_id}/approve",
+    "governance/reject": "POST /api/v1/governance/updates/{update_id}/reject",
+    "governance/rollback": "POST /api/v1/governance/rollbacks",
+}
+
+
+@requirement("atp.same-permission-as-rest")
+def test_an_action_on_tasks_or_updates_needs_the_permission_of_its_route() -> None:
+    nothing: Any = None
+    zones = KernelZone(nothing, nothing, nothing).actions() | GovernanceZone(nothing, nothing).actions()
+    routes = {str(operation): operation.permission for operation in OPERATIONS}
+    needed = {"/".join(name): action.permission for name, action in zones.items()}
+    del needed["kernel/query"]  # gives work to an agent, or reads a task
+    assert needed == {name: routes[route] for name, route in REST_CALLS.items()}
 
 
 @requirement("atp.same-permission-as-rest")
