@@ -2,20 +2,25 @@
 
 from __future__ import annotations
 
+import re
+
 import msgspec
 import pytest
 
 from stentor.core.errors import InvalidRequest, StartRefused
 from stentor.domains.llm.formats import anthropic, gemini, openai
-from stentor.domains.llm.formats.base import ProviderQuirks
+from stentor.domains.llm.formats.base import ProviderFormat, ProviderQuirks
 from stentor.domains.llm.model import (
+    TRUNCATION_NOTE,
     ChatRequest,
     ImagePart,
     LlmMessage,
     TextPart,
+    TokenUsage,
     ToolCall,
     estimate_input_tokens,
     estimate_tokens,
+    with_reasoning_fallback,
 )
 from stentor.domains.llm.model_routes import (
     ModelRoutes,
@@ -31,6 +36,7 @@ from tests.requirements import requirement
 
 ONE = Provider("one", "openai", "https://one.example.com/v1")
 TWO = Provider("two", "anthropic", "https://two.example.com")
+ASKED = LlmMessage("user", (TextPart("x"),))
 BOTH = {"one": ONE, "two": TWO}
 
 
@@ -166,6 +172,85 @@ def test_turns_of_one_role_become_one_where_a_format_wants_it() -> None:
     assert [turn["role"] for turn in contents] == ["user", "model", "user"]
     assert contents[2]["parts"][0]["functionResponse"]["name"] == "f"
     assert contents[2]["parts"][3] == {"fileData": {"fileUri": "https://example.com/a.png"}}
+
+
+def test_turns_without_text_are_left_out() -> None:
+    empty = LlmMessage("assistant"), LlmMessage("assistant", (TextPart(""),))
+    said = (ASKED, *empty, ASKED, LlmMessage("assistant", (TextPart("\n\n"),), (ToolCall("1", "f", "{}"),)))
+    contents = gemini.build_chat_request(ChatRequest("m", said), ProviderQuirks(), stream=False).body["contents"]
+    assert [len(turn["parts"]) for turn in contents] == [2, 2]
+    turns = anthropic.build_chat_request(ChatRequest("m", said), ProviderQuirks(), stream=False).body["messages"]
+    assert [[block["type"] for block in turn["content"]] for turn in turns] == [["text", "text"], ["tool_use"]]
+
+
+@pytest.mark.parametrize(("form", "field"), [(anthropic, "messages"), (gemini, "contents")])
+def test_the_last_of_system_messages_alone_is_the_users(form: ProviderFormat, field: str) -> None:
+    said = LlmMessage("system", (TextPart("Be brief."),)), LlmMessage("system", (TextPart("Why?"),))
+    body = form.build_chat_request(ChatRequest("m", said), ProviderQuirks(), stream=False).body
+    assert [turn["role"] for turn in body[field]] == ["user"]
+    assert "Why?" in repr(body.pop(field))
+    assert "Be brief." in repr(body)
+    assert "Why?" not in repr(body)
+
+
+def test_results_of_parallel_calls_are_in_the_order_of_the_calls_for_gemini() -> None:
+    """Gemini's results have no ids, so that two of one function are told apart by their order."""
+
+    def turn(first: str, second: str) -> tuple[LlmMessage, ...]:
+        calls = ToolCall("a", first, "{}"), ToolCall("b", second, "{}")
+        results = [LlmMessage("tool", (TextPart(id_),), tool_call_id=id_) for id_ in ("b", "a")]
+        return LlmMessage("assistant", (), calls), *results, ASKED
+
+    said = (ASKED, *turn("f", "f"), *turn("g", "h"))
+    contents = gemini.build_chat_request(ChatRequest("m", said), ProviderQuirks(), stream=False).body["contents"]
+    answers = [part["functionResponse"] for turn in contents for part in turn["parts"] if "functionResponse" in part]
+    assert [(answer["name"], answer["response"]["result"]) for answer in answers] == [
+        ("f", "a"),
+        ("f", "b"),
+        ("g", "a"),
+        ("h", "b"),
+    ]
+
+
+def test_an_id_of_a_call_that_anthropic_refuses_is_replaced_in_the_call_and_its_result() -> None:
+    ids = ["functions.f:0", "functions_f_0", "toolu_1-a"]
+    calls = tuple(ToolCall(id_, "f", "{}") for id_ in ids)
+    results = [LlmMessage("tool", (TextPart("x"),), tool_call_id=id_) for id_ in ids]
+    said = (ASKED, LlmMessage("assistant", (), calls), *results)
+    turns = anthropic.build_chat_request(ChatRequest("m", said), ProviderQuirks(), stream=False).body["messages"]
+    sent = [block["id"] for block in turns[1]["content"]]
+    assert sent == [block["tool_use_id"] for block in turns[2]["content"]]
+    assert sent[1:] == ids[1:]
+    assert re.fullmatch("functions_f_0_[0-9a-f]{8}", sent[0])
+
+
+@requirement("llm.images")
+@pytest.mark.parametrize(
+    ("url", "media_type"),
+    [
+        ("data:image/jpg;base64,QUJD", "image/jpeg"),
+        ("data:image/PNG;charset=utf-8;base64,QUJD", "image/png"),
+        ("data:;base64,QUJD", "image/png"),
+    ],
+)
+def test_the_media_type_of_an_image_is_the_registered_one(url: str, media_type: str) -> None:
+    part = ImagePart.from_url(url)
+    assert (part.media_type, part.data, part.as_url) == (media_type, "QUJD", f"data:{media_type};base64,QUJD")
+
+
+@requirement("llm.reasoning-fallback")
+def test_an_answer_of_anthropic_without_its_reasoning_text_gets_the_note_too() -> None:
+    usage = {"input_tokens": 5, "output_tokens": 9, "output_tokens_details": {"thinking_tokens": 9}}
+    body = {"content": [{"type": "thinking", "thinking": ""}], "stop_reason": "max_tokens", "usage": usage}
+    reply = with_reasoning_fallback(anthropic.parse_reply(msgspec.json.encode(body), "m"))
+    assert reply.content == TRUNCATION_NOTE
+    reader = anthropic.stream_reader()
+    events = [
+        {"type": "message_start", "message": {"usage": {"input_tokens": 5}}},
+        {"type": "message_delta", "delta": {"stop_reason": "max_tokens"}, "usage": usage},
+    ]
+    deltas = [delta for event in events for delta in reader.read("", msgspec.json.encode(event))]
+    assert deltas[-1].usage == reply.usage == TokenUsage(5, 9, 9)
 
 
 def test_a_model_name_cannot_leave_its_place_in_a_path() -> None:

@@ -39,7 +39,9 @@ class ImagePart(msgspec.Struct, frozen=True):
         """Build the part from a URL; a base64 `data:` URL is split into media type and data."""
         prefix, comma, data = url.partition(",")
         if url.startswith("data:") and comma and prefix.endswith(";base64"):
-            return cls(media_type=prefix[5:-7] or "image/png", data=data, detail=detail)
+            # Without parameters, and by the registered name: Anthropic and Gemini refuse others.
+            media_type = prefix[5:].partition(";")[0].lower().replace("image/jpg", "image/jpeg")
+            return cls(media_type=media_type or "image/png", data=data, detail=detail)
         return cls(url=url, detail=detail)
 
     @property

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import hashlib
+import re
 from collections.abc import Sequence
 from typing import Any
 
@@ -9,7 +11,13 @@ import msgspec
 
 from stentor.core.errors import InvalidRequest, ProviderError
 from stentor.core.jsontext import JsonObject
-from stentor.domains.llm.formats.base import ProviderQuirks, decode_arguments, decode_response, omit_none
+from stentor.domains.llm.formats.base import (
+    ProviderQuirks,
+    decode_arguments,
+    decode_response,
+    omit_none,
+    split_system,
+)
 from stentor.domains.llm.model import (
     ChatReply,
     ChatRequest,
@@ -36,12 +44,18 @@ _FINISH: dict[str, FinishReason] = {
     "tool_use": "tool_calls",
     "refusal": "content_filter",
 }
+_NOT_IN_IDS = re.compile(r"[^a-zA-Z0-9_-]")
 _TOOL_CHOICES = {"auto": {"type": "auto"}, "none": {"type": "none"}, "required": {"type": "any"}}
+
+
+class _OutputDetails(msgspec.Struct):
+    thinking_tokens: int | None = None
 
 
 class _AnthropicUsage(msgspec.Struct):
     input_tokens: int | None = None
     output_tokens: int | None = None
+    output_tokens_details: _OutputDetails | None = None
     cache_read_input_tokens: int | None = None
     cache_creation_input_tokens: int | None = None
 
@@ -97,7 +111,7 @@ def build_headers(key: str, quirks: ProviderQuirks) -> dict[str, str]:
 
 
 def build_chat_request(request: ChatRequest, quirks: ProviderQuirks, *, stream: bool) -> ProviderRequest:
-    system = "\n\n".join(message.text for message in request.messages if message.role == "system")
+    system, messages = split_system(request.messages)
     tools = [
         omit_none(
             name=tool.name,
@@ -111,7 +125,7 @@ def build_chat_request(request: ChatRequest, quirks: ProviderQuirks, *, stream: 
         model=request.model,
         max_tokens=request.max_tokens or MAX_TOKENS,
         system=system or None,
-        messages=_messages(request.messages),
+        messages=_messages(messages),
         temperature=request.temperature,
         top_p=request.top_p,
         stop_sequences=list(request.stop) or None,
@@ -229,24 +243,30 @@ def _messages(messages: Sequence[LlmMessage]) -> list[JsonObject]:
     """Encode a conversation; neighbours of one role become one turn, and tool results belong to the user."""
     turns: list[JsonObject] = []
     for message in messages:
-        if message.role == "system":
-            continue
         role = "assistant" if message.role == "assistant" else "user"
+        blocks = _blocks(message)
         if turns and turns[-1]["role"] == role:
-            turns[-1]["content"] += _blocks(message)
-        else:
-            turns.append({"role": role, "content": _blocks(message)})
-    return [turn for turn in turns if turn["content"]]
+            turns[-1]["content"] += blocks
+        elif blocks:
+            turns.append({"role": role, "content": blocks})
+    return turns
 
 
 def _blocks(message: LlmMessage) -> list[JsonObject]:
-    parts = [_part(part) for part in message.content if not isinstance(part, TextPart) or part.text]
+    # A text of whitespace alone is refused.
+    parts = [_part(part) for part in message.content if not isinstance(part, TextPart) or part.text.strip()]
     if message.role == "tool":
-        return [{"type": "tool_result", "tool_use_id": message.tool_call_id, "content": parts}]
+        return [{"type": "tool_result", "tool_use_id": _call_id(message.tool_call_id), "content": parts}]
     return parts + [
-        {"type": "tool_use", "id": call.id, "name": call.name, "input": decode_arguments(call.arguments)}
+        {"type": "tool_use", "id": _call_id(call.id), "name": call.name, "input": decode_arguments(call.arguments)}
         for call in message.tool_calls
     ]
+
+
+def _call_id(id_: str) -> str:
+    """Return the id of a call, or one derived from it if it has characters that only other providers use."""
+    name = _NOT_IN_IDS.sub("_", id_)
+    return id_ if name == id_ else f"{name}_{hashlib.sha256(id_.encode()).hexdigest()[:8]}"
 
 
 def _part(part: ContentPart) -> JsonObject:
@@ -263,4 +283,5 @@ def _usage(usage: _AnthropicUsage | None) -> TokenUsage | None:
     cached = usage.cache_read_input_tokens or 0
     # Anthropic's input_tokens excludes the tokens that were read from or written to the cache.
     total = usage.input_tokens + cached + (usage.cache_creation_input_tokens or 0)
-    return TokenUsage(max(0, total), max(0, usage.output_tokens or 0), cached_tokens=cached)
+    thinking = (usage.output_tokens_details.thinking_tokens or 0) if usage.output_tokens_details else 0
+    return TokenUsage(max(0, total), max(0, usage.output_tokens or 0), thinking, cached)

@@ -16,6 +16,7 @@ from stentor.domains.llm.model import (
     ChatRequest,
     EmbeddingInput,
     EmbeddingReply,
+    LlmMessage,
     ProviderRequest,
     ReplyDelta,
 )
@@ -111,6 +112,18 @@ def decode_arguments(text: str) -> JsonObject:
     # Strictly: a number out of range and an unpaired surrogate cannot be sent on.
     value = jsontext.decode_or_none(text.encode()) if text else {}
     return value if isinstance(value, dict) else {"arguments": text}
+
+
+def split_system(messages: Sequence[LlmMessage]) -> tuple[str, Sequence[LlmMessage]]:
+    """Return the text of the system messages and the other messages, for formats that send them apart.
+
+    Of system messages alone the last one becomes the user's: these formats require one.
+    """
+    system = [message for message in messages if message.role == "system"]
+    others = [message for message in messages if message.role != "system"]
+    if system and not others:
+        others = [msgspec.structs.replace(system.pop(), role="user")]
+    return "\n\n".join(message.text for message in system), others
 
 
 def omit_none(**fields: Any) -> JsonObject:

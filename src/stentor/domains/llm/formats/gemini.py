@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import count, groupby
 from typing import Any
 from urllib.parse import quote
 
@@ -18,6 +19,7 @@ from stentor.domains.llm.formats.base import (
     decode_response,
     omit_none,
     require_texts,
+    split_system,
 )
 from stentor.domains.llm.model import (
     ChatReply,
@@ -106,9 +108,9 @@ def build_headers(key: str, quirks: ProviderQuirks) -> dict[str, str]:
 
 
 def build_chat_request(request: ChatRequest, quirks: ProviderQuirks, *, stream: bool) -> ProviderRequest:
-    system = "\n\n".join(message.text for message in request.messages if message.role == "system")
+    system, messages = split_system(request.messages)
     body = omit_none(
-        contents=_contents(request.messages),
+        contents=_contents(messages),
         systemInstruction={"parts": [{"text": system}]} if system else None,
         generationConfig=_config(request) or None,
     )
@@ -231,28 +233,33 @@ def _tool_config(request: ChatRequest) -> JsonObject:
 
 
 def _contents(messages: Sequence[LlmMessage]) -> list[JsonObject]:
-    # Gemini matches a result to its call by the function's name, which a tool message does not have.
-    names = {call.id: call.name for message in messages for call in message.tool_calls}
+    """Encode a conversation; neighbours of one role become one turn. Gemini refuses empty texts and turns."""
+    # Gemini matches a result to its call by the function's name, which a tool message does not have, and results of the
+    # same function by their order. A later call may have the id of an earlier one.
+    calls: dict[str, tuple[int, str]] = {}
+    places = count()
     turns: list[JsonObject] = []
-    for message in messages:
-        if message.role == "system":
-            continue
-        role = "model" if message.role == "assistant" else "user"
-        parts = _parts(message, names)
-        if turns and turns[-1]["role"] == role:
+    for role, run in groupby(messages, key=lambda message: message.role):
+        group = list(run)
+        calls |= {call.id: (next(places), call.name) for message in group for call in message.tool_calls}
+        if role == "tool":
+            group.sort(key=lambda message: calls.get(message.tool_call_id, (0, ""))[0])
+        speaker = "model" if role == "assistant" else "user"
+        parts = [part for message in group for part in _parts(message, calls)]
+        if turns and turns[-1]["role"] == speaker:
             turns[-1]["parts"] += parts
-        else:
-            turns.append({"role": role, "parts": parts})
+        elif parts:
+            turns.append({"role": speaker, "parts": parts})
     return turns
 
 
-def _parts(message: LlmMessage, names: dict[str, str]) -> list[JsonObject]:
+def _parts(message: LlmMessage, calls: dict[str, tuple[int, str]]) -> list[JsonObject]:
     if message.role == "tool":
         if any(not isinstance(part, TextPart) for part in message.content):
             raise InvalidRequest("Gemini accepts tool results as text only.")
-        name = names.get(message.tool_call_id, message.tool_call_id)
+        _, name = calls.get(message.tool_call_id, (0, message.tool_call_id))
         return [{"functionResponse": {"name": name, "response": {"result": message.text}}}]
-    parts = [_part(part) for part in message.content]
+    parts = [_part(part) for part in message.content if not isinstance(part, TextPart) or part.text]
     for call in message.tool_calls:
         part = {"functionCall": {"name": call.name, "args": decode_arguments(call.arguments)}}
         parts.append(part | ({"thoughtSignature": call.signature} if call.signature else {}))
