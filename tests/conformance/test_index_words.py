@@ -12,6 +12,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from stentor.core.db.postgres import PostgresDriver
+from stentor.core.errors import StoreUnavailable
 from stentor.domains.memory.index import sqlite
 from stentor.domains.memory.index.index import SearchIndex
 from stentor.domains.memory.index.model import SEARCH_FIELDS, IndexEntry, MatchMode, SearchField, build_query
@@ -299,6 +300,22 @@ async def test_paths_of_any_length_are_kept(index: SearchIndex) -> None:
 async def test_signs_that_a_database_may_not_take_are_no_obstacle(index: SearchIndex) -> None:
     await fill(index, document("a.md", "word", title="zero \0 byte", tags=["a\0b"], other="\0"))
     assert await found(index, "zero byte") == ["a.md"]
+
+
+@pytest.mark.parametrize("kind", ["postgresql"])
+@requirement("scale.memory-index")
+async def test_a_process_writes_nothing_into_an_index_that_another_version_has_made(
+    index: SearchIndex, address: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await fill(index, document("a.md", "red"))
+    with monkeypatch.context() as newer:
+        newer.setattr(postgres, "SCHEMA_VERSION", postgres.SCHEMA_VERSION + 1)
+        replaced = await asyncio.to_thread(postgres.open_index, PostgresDriver(address))
+        await fill(replaced, document("b.md", "blue"))
+    with pytest.raises(StoreUnavailable, match="another version"):
+        await fill(index, document("a.md", "red"))
+    assert list(await replaced.file_states()) == ["b.md"]
+    await asyncio.to_thread(replaced.close)
 
 
 TERMS = ["red", "blue", "fox", "the", "deploy", "deployment", "日", "日本", "naïve", "x1"]

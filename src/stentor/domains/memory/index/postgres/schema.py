@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable
+from functools import partial
 from typing import TypeVar
 
 import msgspec
@@ -16,7 +17,7 @@ import psycopg
 from stentor.core.db import Database, Sql, Tx
 from stentor.core.db.leader import INDEX_LOCK_ID
 from stentor.core.db.postgres import PostgresConnection, PostgresDriver, TableMissing
-from stentor.core.errors import StartRefused
+from stentor.core.errors import StartRefused, StoreUnavailable
 from stentor.domains.memory.index.index import SearchIndex
 from stentor.domains.memory.index.postgres.keywords import PostgresKeywordStore
 from stentor.domains.memory.index.postgres.pgvector import PgvectorStore
@@ -113,6 +114,7 @@ create table facts (name text primary key, value bigint not null)
 ACQUIRE_LOCK = Sql("select pg_advisory_xact_lock(:lock)")
 _FIND_TABLES = Sql("select to_regclass(:facts) is not null")
 _READ_STATE = Sql("select name, value from facts where name in ('version', 'pgvector')")
+_READ_VERSION = Sql("select value from facts where name = 'version'")
 _FIND_SCHEMA = Sql("select 1 from pg_namespace where nspname = :schema")
 _LIST_TABLES = Sql("select tablename from pg_tables where schemaname = :schema")
 _INSERT_STATE = Sql(
@@ -142,7 +144,8 @@ class SharedIndexDatabase:
 
     Writes are serialized by one advisory lock. They are short, and so two processes that index the same notes can
     neither deadlock nor insert a note twice. If the tables are missing because the schema was dropped, the process that
-    notices first creates them again, empty; the failed call still raises.
+    notices first creates them again, empty; the failed call still raises. After the start of another version has
+    replaced the tables, a write raises StoreUnavailable: this version would fill them with other words.
     """
 
     def __init__(self, database: Database, create_tables: Callable[[Tx], None]) -> None:
@@ -158,7 +161,7 @@ class SharedIndexDatabase:
 
     async def write(self, fn: Callable[[Tx], T]) -> T:
         try:
-            return await self._database.write(lambda tx: _with_lock(tx, fn))
+            return await self._database.write(lambda tx: _with_lock(tx, partial(_write, fn)))
         except TableMissing:
             await self._rebuild()
             raise
@@ -276,6 +279,12 @@ def _state(extension: PgvectorExtension) -> dict[str, int]:
 
 def _with_lock(tx: Tx, fn: Callable[[Tx], T]) -> T:
     tx.row(ACQUIRE_LOCK, lock=INDEX_LOCK_ID)
+    return fn(tx)
+
+
+def _write(fn: Callable[[Tx], T], tx: Tx) -> T:
+    if tx.row(_READ_VERSION) != (SCHEMA_VERSION,):
+        raise StoreUnavailable("The search index belongs to another version of the service.")
     return fn(tx)
 
 
