@@ -257,6 +257,13 @@ def test_keys_of_a_secret_are_taken_from_it_as_the_service_wants_them(tmp_path: 
     assert made == dict.fromkeys(("provenance.key", "provenance.pub", "providers.key", "receipts.key"), 0o600)
 
 
+def test_every_proxy_closes_its_connections_before_the_service_does() -> None:
+    for path in (DEPLOY / "caddy").iterdir():
+        seconds = re.findall(r"^\t\t\tkeepalive (\d+)s$", path.read_text(), re.MULTILINE)
+        assert len(seconds) == path.read_text().count("reverse_proxy"), path.name
+        assert max(map(int, seconds)) < settings.Settings().connections.keep_alive
+
+
 @pytest.mark.slow
 @requirement("scale.deploy-systemd")
 def test_the_unit_is_valid_and_well_fenced(tmp_path: Path) -> None:
