@@ -12,7 +12,7 @@ from stentor.auth.api_keys import digest_key
 from stentor.core.clock import SECOND
 from stentor.core.db import Database, Sql
 from stentor.testing import FixedClock
-from tests.conftest import MakeWorld, World, build_world
+from tests.conftest import KEYS, MakeWorld, World, build_world
 from tests.patience import soon
 from tests.requirements import requirement
 
@@ -199,6 +199,29 @@ async def test_a_key_of_the_environment_is_shown_and_cannot_be_changed(world: Wo
         response = await world.admin.request(method, f"/api/v1/keys/reader{path}", json=body)
         assert response.status_code == 409
         assert "is a key of the environment" in response.json()["error"]["message"]
+
+
+@requirement("keys.names")
+async def test_a_key_of_the_environment_takes_nothing_from_an_earlier_one_of_its_name(
+    make_world: MakeWorld, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    first: World = await make_world()
+    old = await make(first, role="agent", memory="agents:rw")
+    await make(first, "ben", role="agent", memory="agents:rw")
+    await first.admin.post("/api/v1/keys/ben/revoke")
+    for name in ("DANA", "BEN"):
+        monkeypatch.setitem(KEYS, name, f"{name}-of-the-environment:admin:admin")
+    second: World = await make_world()
+    roles, keys = second.kernel.infra.roles, second.kernel.keys
+    for name in ("dana", "ben"):
+        holder = roles.find_active("default", name)
+        assert holder is not None
+        assert holder.role == "admin"
+        assert roles.is_person("default", name)
+        assert keys.memory_access(name) is None
+        assert (await second.admin.post(f"/api/v1/keys/{name}/rotate")).status_code == 409
+        assert f"name={name}" in caplog.text
+    assert await status(second, old["key"]) == 401  # one name, one key
 
 
 @requirement("keys.tenants")

@@ -6,6 +6,7 @@ next poll; a revoked key never becomes valid again there, however late an older 
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Collection
 from functools import partial
 from typing import Any
@@ -33,6 +34,7 @@ from stentor.domains.keys.model import ApiKey
 USE_SECONDS = 60.0
 """How often the times of last use are stored."""
 _LOCK = "api keys"
+log = logging.getLogger(__name__)
 
 
 class KeyDraft(msgspec.Struct, frozen=True):
@@ -71,7 +73,7 @@ class KeyService:
         self._used: dict[str, int] = {}
 
     def attach(self, ring: KeyRing) -> None:
-        """Have a ring find these keys too. Its own keys keep their names: no key may be made under one of them."""
+        """Have a ring find these keys too. Its own keys keep their names, also where a stored key has the same one."""
         self._configured = {principal.name: principal for principal in ring.principals}
         ring.finders.append(self.find)
 
@@ -218,6 +220,10 @@ class KeyService:
         has_new_budgets = False
         for key in changed:
             known = self._by_name.get(key.name)
+            if key.name in self._configured:
+                # One name, one key: else the environment's would have the role, revocation and memory of this one.
+                log.warning("keys: replaced by the key of the environment with its name name=%s", key.name)
+                continue
             # A poll may have read the row before this process changed it.
             if known is not None and known.version >= key.version:
                 continue
@@ -262,11 +268,11 @@ class KeyService:
                 ) from None
 
     def _require(self, tx: Tx, tenant: str, name: str) -> ApiKey:
+        if (configured := self._configured.get(name)) is not None and configured.tenant == tenant:
+            raise Conflict(f"The key {name!r} is a key of the environment: change it there, and restart.")
         key = store.find(tx, name)
         if key is not None and key.tenant == tenant:
             return key
-        if (configured := self._configured.get(name)) is not None and configured.tenant == tenant:
-            raise Conflict(f"The key {name!r} is a key of the environment: change it there, and restart.")
         raise NotFound(f"There is no key {name!r}.")
 
     def _require_valid(self, tx: Tx, tenant: str, name: str) -> ApiKey:
