@@ -34,6 +34,8 @@ _CODES = {
     429: "RATE_LIMITED",
     503: "SERVICE_UNAVAILABLE",
 }
+NO_RETRY = {"X-Should-Retry": "false"}
+"""What keeps OpenAI's clients from sending a request again, as they do after 409, 429 and 5xx."""
 THROTTLED_TITLE = "Rate limit exceeded"
 UNEXPECTED_MESSAGE = (
     "The service failed on this request. The operator can find the reason in the log by the request id."
@@ -97,8 +99,10 @@ def render_error(
 
 def render_stentor_error(scope: Scope, error: StentorError) -> Response:
     """Return the response of an error of the service."""
-    headers = {"Retry-After": str(error.retry_after)} if error.status in (429, 503) else None
-    if isinstance(error, RateLimited) and headers:
+    headers = {"Retry-After": str(error.retry_after)} if error.status in (429, 503) else {}
+    if not error.is_repeatable:
+        headers = NO_RETRY | ({} if error.status == 503 else headers)
+    if isinstance(error, RateLimited):
         title = "Provider rate limit exceeded" if isinstance(error, ProviderFault) else THROTTLED_TITLE
         return render_throttled(scope, error.message, headers, error.code, title, error.details)
     return render_error(scope, error.status, error.code, error.message, error.details, headers)

@@ -25,6 +25,7 @@ from tests.requirements import requirement
 PROMPT = "You are a sailor."
 ASKED: Any = [{"role": "user", "content": "Why is the sea salty?"}]
 CALLS = Sql("select event_id, agent_id, parent_id, task_id from events where event_type = 'llm_called'")
+TASKS = Sql("select task_id from tasks")
 STARTED = Sql("select event_id from events where event_type = 'task_started'")
 
 
@@ -345,6 +346,29 @@ async def test_a_task_that_waits_for_a_person_answers_where_its_answer_will_be(w
     assert (answer.status_code, answer.json()["error"]["code"]) == (409, "approval_pending")
     listed = (await world.admin.get("/api/v1/tasks", params={"status": "pending_approval"})).json()["tasks"]
     assert listed[0]["task_id"] in answer.json()["error"]["message"]
+
+
+@requirement("llm.agents-as-models")
+@pytest.mark.parametrize("status", [409, 502, 503])
+async def test_openais_client_submits_a_task_once_though_it_repeats_requests_that_fail(
+    world: World, upstream: Upstream, status: int
+) -> None:
+    await sailor(world, tier="human" if status == 409 else "monitored")
+    upstream.mood = moods.status(500)
+    if status == 503:
+        upstream.mood = moods.held(upstream)
+        upstream.go.clear()
+    client = client_of(world.admin).with_options(max_retries=2)
+    asking = asyncio.ensure_future(client.chat.completions.create(model="agent:explain", messages=ASKED))
+    if status == 503:
+        await asyncio.wait_for(upstream.arrived.wait(), PATIENCE_SECONDS)
+        world.kernel.infra.hub.closing.set()
+    with pytest.raises(openai.APIStatusError) as failed:
+        await asking
+    upstream.go.set()
+    assert failed.value.status_code == status
+    assert "Retry-After" not in failed.value.response.headers
+    assert len(await world.kernel.infra.db.read(lambda tx: tx.rows(TASKS))) == 1
 
 
 @requirement("llm.agents-as-models")

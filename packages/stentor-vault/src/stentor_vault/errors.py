@@ -15,6 +15,8 @@ class StentorError(Exception):
     status: ClassVar[int] = 500
     retry_after: int = 1
     """Seconds for the Retry-After header of 429 and 503."""
+    is_repeatable: bool = True
+    """False if the request was carried out in part: if it is sent again, its work is done twice."""
 
     def __init__(self, message: str, details: dict[str, Any] | None = None) -> None:
         super().__init__(message)

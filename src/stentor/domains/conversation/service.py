@@ -6,8 +6,8 @@ The task is routed, executed, recorded and learned from like any other. Implemen
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Coroutine
-from contextlib import suppress
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterator
+from contextlib import contextmanager, suppress
 from functools import partial
 
 from stentor.auth.principal import Principal
@@ -147,14 +147,15 @@ class AgentChat:
     async def _open(self, principal: Principal, request: ChatRequest, parent_task_id: str | None) -> AgentAnswerStream:
         draft = model.build_task_draft(request.model[len(AGENT_PREFIX) :], request)
         submitted = await self._submission.submit(principal, with_parent_task(draft, parent_task_id))
-        task = await self._tasks.get(principal, submitted.task_id)
-        # A client would wait for days; the task stays and can be read later.
-        if submitted.status == "pending_approval":
-            raise ApprovalPending(
-                f"Task {task.task_id} waits for the approval of an administrator; its result will be at "
-                f"/api/v1/tasks/{task.task_id}.",
-                {"task_id": task.task_id},
-            )
+        with _not_repeatable():
+            task = await self._tasks.get(principal, submitted.task_id)
+            # A client would wait for days; the task stays and can be read later.
+            if submitted.status == "pending_approval":
+                raise ApprovalPending(
+                    f"Task {task.task_id} waits for the approval of an administrator; its result will be at "
+                    f"/api/v1/tasks/{task.task_id}.",
+                    {"task_id": task.task_id},
+                )
         agent = self._agents.get(principal.tenant, task.assigned_agent or "")
         steps = partial(self._of_task, principal.tenant, task.task_id)
         return AgentAnswerStream(principal, request, task, agent, steps, self._tasks, self._hub.closing)
@@ -163,7 +164,8 @@ class AgentChat:
         """Return the complete reply. A disconnect cancels the task. Raises like the stream."""
         stream = await self.stream(principal, request, parent_task_id)
         try:
-            reply = await self._until_stopping(_read_reply(stream))
+            with _not_repeatable():
+                reply = await self._until_stopping(_read_reply(stream))
         finally:
             await stream.close()
         return ChatResult(
@@ -183,6 +185,16 @@ class AgentChat:
             # Both in every case: one of them is still waiting.
             stopping.cancel()
             reply.cancel()
+
+
+@contextmanager
+def _not_repeatable() -> Iterator[None]:
+    """Mark errors after the submission: if the request is sent again, a second task runs."""
+    try:
+        yield
+    except StentorError as error:
+        error.is_repeatable = False
+        raise
 
 
 def _follows(last: list[str], token: list[str]) -> bool:
