@@ -62,6 +62,16 @@ async def test_embed_answers_the_vector_and_its_length(world: World, model: str)
     assert (data["model"], data["embedding"], data["dimensions"]) == (model, VECTOR, 3)
 
 
+@requirement("llm.openai-embeddings")
+async def test_more_texts_than_gemini_takes_at_once_are_sent_in_parts(world: World, upstream: Upstream) -> None:
+    texts = [f"text {number}" for number in range(250)]
+    answer = await world.admin.post("/v1/embeddings", json={"model": "gemini/sea-vector", "input": texts})
+    sent = [[one["content"]["parts"][0]["text"] for one in call["body"]["requests"]] for call in upstream.asked]
+    assert sent == [texts[:100], texts[100:200], texts[200:]]
+    vectors = [row["embedding"] for row in answer.json()["data"]]
+    assert vectors == [[value + number % 100 for value in VECTOR] for number in range(250)]
+
+
 async def test_embed_with_a_provider_that_has_no_embeddings_is_the_callers_mistake(world: World) -> None:
     answer = await world.admin.post("/api/v1/llm/embed", json={"text": "salt", "model": "anthropic/sea"})
     assert (answer.status_code, answer.json()["error"]["code"]) == (400, "INVALID_REQUEST")

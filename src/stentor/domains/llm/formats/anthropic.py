@@ -35,6 +35,7 @@ from stentor.domains.llm.model import (
 )
 
 MODELS_PATH: str = "/v1/models?limit=1000"
+MAX_EMBEDDING_INPUTS: int = 2048
 VERSION = "2023-06-01"
 MAX_TOKENS = 4096
 """Limit of a request that sets none: the API requires one."""

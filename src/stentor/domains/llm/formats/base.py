@@ -50,6 +50,8 @@ class ProviderFormat(Protocol):
     """API format of a provider. Every parser raises ProviderError for a response that is not of the format."""
 
     MODELS_PATH: str
+    MAX_EMBEDDING_INPUTS: int
+    """Inputs of one request for embeddings; more are sent in several."""
 
     def build_headers(self, key: str, quirks: ProviderQuirks) -> dict[str, str]: ...
     def build_chat_request(self, request: ChatRequest, quirks: ProviderQuirks, *, stream: bool) -> ProviderRequest: ...

@@ -38,6 +38,7 @@ from stentor.domains.llm.model import (
 )
 
 MODELS_PATH: str = "/v1beta/models?pageSize=1000"
+MAX_EMBEDDING_INPUTS: int = 100
 _TOOL_CHOICES = {"auto": "AUTO", "none": "NONE", "required": "ANY"}
 _FILTERED = frozenset("SAFETY RECITATION BLOCKLIST PROHIBITED_CONTENT SPII IMAGE_SAFETY LANGUAGE".split())
 

@@ -28,6 +28,7 @@ from stentor.domains.llm.model import (
 )
 
 MODELS_PATH: str = "/models"
+MAX_EMBEDDING_INPUTS: int = 2048
 _FINISH: dict[str, FinishReason] = {
     "stop": "stop",
     "length": "length",

@@ -73,12 +73,20 @@ class HttpBackend:
         self, target: ModelTarget, inputs: Sequence[EmbeddingInput], dimensions: int | None, evidence: CallEvidence
     ) -> EmbeddingReply:
         form = formats.get_format(target.provider.format)
-        call = form.build_embedding_request(target.model, inputs, dimensions)
-        reply = form.parse_embeddings(await self._transport.send(target.provider, call, evidence), target.name)
+        size = form.MAX_EMBEDDING_INPUTS
+        calls = [
+            form.build_embedding_request(target.model, inputs[start : start + size], dimensions)
+            for start in range(0, len(inputs), size)
+        ]
+        replies = [
+            form.parse_embeddings(await self._transport.send(target.provider, call, evidence), target.name)
+            for call in calls
+        ]
+        vectors = [vector for reply in replies for vector in reply.vectors]
         # A missing vector would shift all later ones to the wrong texts.
-        if len(reply.vectors) != len(inputs) or not all(reply.vectors):
-            raise ProviderError(f"The provider returned {len(reply.vectors)} vectors for {len(inputs)} inputs.")
-        return reply
+        if len(vectors) != len(inputs) or not all(vectors):
+            raise ProviderError(f"The provider returned {len(vectors)} vectors for {len(inputs)} inputs.")
+        return EmbeddingReply(target.name, vectors, replies[0].usage if len(replies) == 1 else None)
 
 
 async def _send_with_tools(request: ChatRequest, send: Callable[[ChatRequest], Awaitable[T]]) -> T:
