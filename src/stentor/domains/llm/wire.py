@@ -78,7 +78,7 @@ class ChatBody(RequestModel):
     model_config = example_config(
         messages=[{"role": "user", "content": "Why is the sea salty?"}],
         model="openai/gpt-5-mini",
-        options={"temperature": 0.2, "max_tokens": 400},
+        options={"max_tokens": 400},
     )
 
     messages: Annotated[list[ChatMessage], Field(min_length=1, max_length=MAX_MESSAGES)]
