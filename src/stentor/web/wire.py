@@ -101,6 +101,10 @@ def enveloped_response(data: Any) -> JsonResponse:
 
 Name = Annotated[str, StringConstraints(min_length=1, max_length=255), AfterValidator(check_printable)]
 Text = Annotated[str, StringConstraints(max_length=10_000), AfterValidator(check_no_nul)]
+Reason = Annotated[
+    str, StringConstraints(strip_whitespace=True, min_length=1, max_length=10_000), AfterValidator(check_no_nul)
+]
+"""Why a person decided so; must not be blank."""
 Address = Annotated[str, StringConstraints(max_length=60, pattern=r"^[0-9A-Za-z.:%_-]*$")]
 """The network address of a client, as a surface saw it."""
 GradeValue = Annotated[float, Field(ge=0, le=1, allow_inf_nan=False)]

@@ -34,6 +34,21 @@ async def test_decision_with_a_missing_field_returns_400_and_names_it(governance
     assert (await client.post(path, json=body)).status_code in (200, 202)
 
 
+@requirement("governance.decision-fields")
+@pytest.mark.only("sqlite", reason="the body is checked before the database is asked")
+async def test_a_blank_rationale_or_reason_is_400_and_named(governance: GovernanceClient) -> None:
+    for path, field in (("approve", "rationale"), ("reject", "reason"), ("rollbacks", "reason")):
+        target = f"updates/{uuid.uuid4()}/{path}" if path != "rollbacks" else path
+        ids = {"checkpoint_id": str(uuid.uuid4())} if path == "rollbacks" else {}
+        response = await governance.post(target, {**ids, field: " \n"})
+        assert response.status_code == 400, response.text
+        assert list(response.json()["error"]["details"]["fields"]) == [field]
+    agent = f"/api/v1/registry/agents/{uuid.uuid4()}"
+    bodies = {"suspend": {"reason": " "}, "clear-violations": {"override_tier": "human", "rationale": " "}}
+    for name, body in bodies.items():
+        assert (await governance.world.admin.post(f"{agent}/{name}", json=body)).status_code == 400
+
+
 def sole_person_client(world: World) -> Any:
     """The client of the only person in the tenant `other`."""
     return world.clients["OTHER"]
@@ -57,7 +72,7 @@ async def test_only_person_of_a_tenant_approves_their_own_update(
     body = await propose_as_sole_person(governance.world, **({"key_name": key_name} if key_name else {}))
     path = f"{BASE}/updates/{body['update_id']}"
     decision = {"approved_by": "other", "rationale": "I own this machine.", "override_risk": False}
-    assert (await client.post(f"{path}/approve", json={**decision, "rationale": ""})).status_code == 400
+    assert (await client.post(f"{path}/approve", json={**decision, "rationale": " "})).status_code == 400
     assert (await client.post(f"{path}/approve", json=decision)).status_code == 200
     after = (await client.get(path)).json()
     assert (after["status"], after["decided_by"]) == ("approved", "other")

@@ -9,6 +9,7 @@ import pytest
 
 from tests.domains.governance.conftest import GovernanceClient, proposal
 from tests.domains.messaging.conftest import Post, form
+from tests.patience import soon
 from tests.requirements import requirement
 
 NOBODY = "00000000-0000-7000-8000-000000000000"
@@ -95,3 +96,23 @@ async def test_each_needs_the_permission_of_its_route(post: Post, action: str, b
         answer = await post.ask("send", client, json=form(body, ZONE, action))
         assert (answer.status_code, answer.json()["error"]["code"]) == (403, "FORBIDDEN")
     assert (await post.ask("queue")).json()["data"]["depth"] == 0
+
+
+@requirement("governance.only-admin")
+async def test_a_blank_rationale_is_none_in_a_message_too(post: Post) -> None:
+    sole = post.world.clients["OTHER"]
+    agent = (await sole.post("/api/v1/registry/agents", json={"name": "ann"})).json()["agent_id"]
+    update = proposal(agent)
+    await sole.post("/api/v1/governance/updates", json=update)
+    decision = {"update_id": update["update_id"], "rationale": " "}
+    refused = await post.ask("send", "OTHER", json=form(decision, ZONE, "override"))
+    assert refused.status_code == 400, refused.text
+    sent = await post.ask("send", "OTHER", json=form(decision, ZONE, "approve"))
+
+    async def response() -> Any:
+        answer = await post.ask(f"response/{sent.json()['messageId']}", "OTHER")
+        data = answer.json()["data"] if answer.status_code == 200 else {}
+        return data if data.get("status") in ("completed", "failed") else None
+
+    ended = await soon(response)
+    assert ended["response"]["error"]["message"] == "rationale: required to approve your own update"

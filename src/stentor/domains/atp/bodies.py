@@ -37,6 +37,7 @@ Uuid = Annotated[str, Length(pattern=UUID_PATTERN), AfterValidator(str.lower)]
 # Not strict: in strict mode only a datetime object passes, and JSON has none. `check_iso8601` keeps numbers out.
 Time = Annotated[AwareDatetime, Strict(strict=False), BeforeValidator(check_iso8601), AfterValidator(check_utc)]
 Prose = Annotated[str, Length(max_length=10_000), AfterValidator(check_no_nul)]
+Reason = Annotated[str, Length(strip_whitespace=True, min_length=1, max_length=10_000), AfterValidator(check_no_nul)]
 Path = Annotated[str, Length(min_length=1, max_length=4096)]
 Score = Annotated[float, Field(ge=0, le=1, allow_inf_nan=False)]
 Count = Annotated[int, Field(ge=0, le=2**53)]
@@ -208,13 +209,13 @@ class OverrideRiskBody(UpdateIdBody):
     """An approval that explicitly accepts the risks of the update, with a rationale."""
 
     approved_by: Name | None = None
-    rationale: Annotated[Prose, Length(min_length=1)]
+    rationale: Reason
 
 
 class RollbackBody(ActionBody):
     checkpoint_id: Uuid
     initiated_by: Name | None = None
-    reason: Annotated[Prose, Length(min_length=1)]
+    reason: Reason
     details: Prose | None = None
 
 

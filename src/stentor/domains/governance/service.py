@@ -112,7 +112,7 @@ class UpdateService:
         """Approve inside the caller's transaction; `event_extra` is added to the event's metadata."""
         update = _require_submitted(tx, principal.tenant, update_id, "approved")
         relation = self._authorize_approval(tx, principal, update, approval.claimed)
-        if relation is not None and not approval.rationale:
+        if relation is not None and not (approval.rationale or "").strip():
             raise InvalidRequest("rationale: required to approve your own update", _RATIONALE_REQUIRED)
         if update.basis.risks and not approval.override_risk:
             raise RiskNotOverridden(

@@ -20,14 +20,23 @@ from stentor.domains.governance.model import (
 )
 from stentor.domains.governance.trust_formula import TrustMetrics
 from stentor.web.routes import RequestModel, example_config
-from stentor.web.wire import Name, OmittedWhenNone, ResponseModel, Score, StructFields, Text, Timestamp, UuidText
+from stentor.web.wire import (
+    Name,
+    OmittedWhenNone,
+    Reason,
+    ResponseModel,
+    Score,
+    StructFields,
+    Text,
+    Timestamp,
+    UuidText,
+)
 
 # Up to here every reader keeps an integer of JSON exactly, also one that reads numbers as doubles.
 Count = Annotated[int, Field(ge=0, le=2**53)]
 Hours = Annotated[float, Field(ge=0, le=1e9, allow_inf_nan=False)]
 # A check that only passes or fails may be given as true or false.
 Share = bool | Score
-Reason = Annotated[Text, StringConstraints(min_length=1)]
 
 
 class ChangesIn(RequestModel):

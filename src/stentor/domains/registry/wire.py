@@ -25,7 +25,7 @@ from stentor.domains.registry.model import (
 )
 from stentor.domains.registry.service import AgentDraft
 from stentor.web.routes import RequestModel, example_config
-from stentor.web.wire import Name, ResponseModel, Score, Text, Timestamp
+from stentor.web.wire import Name, Reason, ResponseModel, Score, Text, Timestamp
 
 MAX_CAPABILITIES = 256
 Options = TypeVar("Options")
@@ -177,13 +177,13 @@ class Clear(RequestModel):
     model_config = example_config(override_tier="human", rationale="The tool was listed by mistake.")
 
     override_tier: TrustTier
-    rationale: Annotated[Text, StringConstraints(min_length=1)]
+    rationale: Reason
 
 
 class Suspend(RequestModel):
     model_config = example_config(reason="Its endpoint is being moved.")
 
-    reason: Annotated[Text, StringConstraints(min_length=1)]
+    reason: Reason
 
 
 class Archive(RequestModel):
