@@ -102,6 +102,17 @@ async def test_what_no_event_has_said_yet_is_null(world: World) -> None:
 
 
 @requirement("activity.nullable-until-event")
+async def test_a_retried_task_has_no_outcome_until_it_ends_again(world: World) -> None:
+    agent = await world.register()
+    task_id = await world.do(agent, ok=False)
+    found = await trail(world, task_id)
+    assert (found["outcome_class"], found["learning_eligible"]) == ("agent_failure", True)
+    await world.admin.post(f"/api/v1/tasks/{task_id}/retry")
+    found = await trail(world, task_id)
+    assert (found["status"], found["outcome_class"], found["learning_eligible"]) == ("queued", None, None)
+
+
+@requirement("activity.nullable-until-event")
 async def test_a_denied_task_has_no_agent_and_no_routing(world: World) -> None:
     body = {"type": "echo", "input": 1, "required_capabilities": ["paint"]}
     denied = (await world.admin.post("/api/v1/tasks", json=body)).json()["error"]

@@ -71,6 +71,16 @@ async def test_the_history_tells_each_lesson_newest_first(world: World) -> None:
     assert (len(short["history"]), short["total_entries"], short["limit"]) == (1, 2, 1)
 
 
+@requirement("learning.history-read")
+async def test_a_grade_is_an_entry_of_the_history_and_counted(world: World) -> None:
+    agent = await world.register()
+    task_id = await world.do(agent)
+    await world.admin.post(f"/api/v1/tasks/{task_id}/grade", json={"grade": 0.2})
+    answer = (await world.admin.get(f"/api/v1/hebbian/history/{agent}")).json()
+    assert [entry["result"] for entry in answer["history"]] == ["graded", "success"]
+    assert answer["total_entries"] == 2
+
+
 @requirement("learning.idle-weights-return")
 async def test_an_idle_weight_is_read_nearer_to_rest_and_learns_from_there(world: World) -> None:
     agent = await world.register()

@@ -58,8 +58,11 @@ def build_trail(task_id: str, task: JsonObject | None, events: TaskEvents, linke
     """Return the activity log; a field that no event has is null. `linked` are the task's reports."""
     outline = events.outline
     root = next((event for event in outline if event.event_type == "prompt_received"), None)
-    # Events can exist without a row of the task; then their last status counts.
-    status = task["status"] if task else _last(outline, "status")
+    # Events can exist without a row of the task; then their last values count. With a row they may be of an attempt
+    # before a retry.
+    status, outcome_class, learning_eligible = (
+        task[name] if task else _last(outline, name) for name in ("status", "outcome_class", "learning_eligible")
+    )
     return {
         "task_id": task_id,
         "task": task,
@@ -69,8 +72,8 @@ def build_trail(task_id: str, task: JsonObject | None, events: TaskEvents, linke
         "capability": _capability(root),
         "routing": _last(outline, "routing"),
         "provider": _last(outline, "provider"),
-        "outcome_class": _last(outline, "outcome_class"),
-        "learning_eligible": _last(outline, "learning_eligible"),
+        "outcome_class": outcome_class,
+        "learning_eligible": learning_eligible,
         "reports": [reports.report_out(report) for report in linked],
         "events": [event_to_json(event) for event in events.page],
     }

@@ -61,7 +61,7 @@ _COUNT_RESULTS = Sql(
     """select coalesce(sum(case when delta > 0 then 1 else 0 end), 0), count(*) from hebbian_history
     where agent_id = :agent_id and epoch > 0"""
 )
-_COUNT_SAMPLES = Sql("select coalesce(sum(samples), 0) from hebbian_weights where agent_id = :agent_id")
+_COUNT_HISTORY = Sql("select count(*) from hebbian_history where agent_id = :agent_id")
 _FIND_CONNECTION = Sql(
     """select agent1, agent2, weight, updated_at from hebbian_connections
     where tenant = :tenant and low = :low and high = :high"""
@@ -152,9 +152,9 @@ def find_sample(tx: Tx, tenant: str, task_id: str, epoch: int) -> tuple[bool, in
 
 
 def list_history(tx: Tx, agent_id: str, limit: int) -> tuple[list[HistoryEntry], int]:
-    """Return the newest entries, newest first, and the total number of outcomes."""
+    """Return the newest entries, newest first, and the total number of entries."""
     entries = [HistoryEntry(*row) for row in tx.rows(_LIST_HISTORY, agent_id=agent_id, limit=limit)]
-    total = tx.row(_COUNT_SAMPLES, agent_id=agent_id)
+    total = tx.row(_COUNT_HISTORY, agent_id=agent_id)
     return entries, int(total[0]) if total else 0
 
 
