@@ -101,6 +101,12 @@ def test_a_denied_preference_names_the_check_that_refused_it() -> None:
     assert denied.value.details["reason"] == "ROUTING_AGENT_UNAVAILABLE"
 
 
+def test_a_preferred_agent_that_does_not_exist_is_said_not_to_exist() -> None:
+    request = RoutingRequest("default", "echo", (), preferred_agent_id="c")
+    with pytest.raises(PreferredAgentIneligible, match="No agent has the id 'c'"):
+        decide(request, [], RoutingPolicy())
+
+
 @requirement("routing.composite-score")
 @given(UNIT, UNIT, UNIT)
 def test_the_composite_weighs_the_three_scores_and_stays_in_bounds(a: float, b: float, c: float) -> None:

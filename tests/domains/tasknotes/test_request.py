@@ -53,6 +53,15 @@ def test_the_frontmatter_of_any_task_reads_back_as_its_record(
     assert frontmatter.read(note)["task_id"] == task_id
 
 
+@requirement("tasks.note-mirrors-task")
+def test_a_clock_that_was_set_back_makes_no_duration_negative() -> None:
+    record = model.TaskNoteRecord(
+        "t", "completed", "echo", None, 1, 1, 3_600_000_000, 2, 300, 0, "success", True, None, "p", "h", "BOB",
+        (), None, TaskMetadata(), "1", None, None,
+    )  # fmt: skip
+    assert model.build_frontmatter(record)["duration_ms"] == 0
+
+
 @given(st.binary(max_size=300) | st.binary(max_size=100).map(lambda raw: b"---\n" + raw + b"\n---\nx"))
 @requirement("tasks.inbox-problem-answered")
 def test_any_bytes_are_a_task_or_no_request_or_told_what_to_change(raw: bytes) -> None:

@@ -261,6 +261,8 @@ def build_denial(request: RoutingRequest, denied: Sequence[tuple[Agent, type[Rou
         details |= {"agent_preference": request.preferred_agent_id, "reason": furthest.code}
         message = _describe_unavailable(denied) or (
             f"The preferred agent is not eligible: it {describe_denial(furthest.code)}. Choose another one, or none."
+            if denied
+            else f"No agent has the id {request.preferred_agent_id!r}. Choose another one, or none."
         )
         return PreferredAgentIneligible(message, details)
     # All candidates are of the request's tenant, so that this names no agent of another one.

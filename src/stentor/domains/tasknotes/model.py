@@ -56,7 +56,8 @@ class TaskNoteRecord(msgspec.Struct, frozen=True):
     def duration_ms(self) -> int | None:
         if self.start_time is None or self.completion_time is None:
             return None
-        return (self.completion_time - self.start_time) // 1000
+        # A clock that was set back must not make a duration negative.
+        return max(self.completion_time - self.start_time, 0) // 1000
 
 
 class RenderedNote(msgspec.Struct, frozen=True):
