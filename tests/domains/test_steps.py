@@ -455,4 +455,9 @@ async def test_what_ran_within_the_step_and_what_failed_run_anew_but_no_effect_d
     await attempt.fail()
     answer = await world.admin.post(f"/api/v1/tasks/{attempt.task_id}/rerun", json={"from_step": "charge"})
     again = Attempt(world, answer.json()["task_id"], 0)
-    assert [step["key"] for step in (await again.journal())["steps"]] == ["fetch", "charge/pay"]
+    steps = (await again.journal())["steps"]
+    assert [(step["key"], step["superseded"]) for step in steps] == [
+        ("fetch", False),
+        ("broken", True),
+        ("charge/pay", False),
+    ]

@@ -505,5 +505,56 @@ def test_a_task_runs_again_from_one_of_its_steps(program: Program) -> None:
     assert ran == ["went on", "last"]
 
 
-def fail() -> None:
+@requirement("tasks.rerun-from", "steps.sdk")
+def test_a_program_may_take_another_path_after_a_step_that_runs_again(program: Program) -> None:
+    broken = [True]
+
+    def fetch() -> str:
+        return fail() if broken[0] else "primary"
+
+    def handler(task: Task) -> Any:
+        try:
+            source = task.step("primary", fetch)
+        except StepFailed:
+            source = task.step("backup", lambda: "backup")
+        task.step("note", lambda: 1)
+        fetched = task.step("last", fetch)
+        task.sleep(0.01)
+        return [source, fetched]
+
+    program.error(handler)
+    broken[0] = False
+    program.retry()
+    assert program.attempt(handler)[0] == "suspend"
+    assert program.result(handler) == ["primary", "primary"]
+    for key in ("last", "note", "primary"):
+        program.call("POST", f"/tasks/{program.task_id}/rerun", {"from_step": key})
+        assert program.attempt(handler)[0] == "suspend"
+        assert program.result(handler) == ["primary", "primary"]
+
+
+@requirement("tasks.rerun-from", "steps.children")
+@pytest.mark.parametrize("key", ["start child#2", "start child/child"])
+def test_a_task_that_runs_again_waits_for_the_children_from_before_and_retries_failed_ones(
+    program: Program, key: str
+) -> None:
+    capability, broken = program.body["required_capabilities"], [True]
+
+    def handler(task: Task) -> Any:
+        if task.type == "child":
+            return fail() if broken[0] else task.input * 10
+        return task.gather(*[task.start_child("child", n, capabilities=capability) for n in (1, 2)])
+
+    def run() -> tuple[str, Any]:
+        while (ended := _ended(program)) is None:
+            program.attempt(handler)
+        return ended["status"], ended["result"]
+
+    assert run() == ("failed", None)
+    broken[0] = False
+    program.task_id = program.call("POST", f"/tasks/{program.task_id}/rerun", {"from_step": key})["task_id"]
+    assert run() == ("completed", [10, 20])
+
+
+def fail() -> Any:
     raise ValueError("no")

@@ -197,6 +197,13 @@ class Journal:
             if page["next_cursor"] is None:
                 break
             query = f"?limit={PAGE}&cursor={page['next_cursor']}"
+        for ordered in list(self._expected.values()):
+            newest = 0
+            for position, step in sorted(ordered.items()):
+                newest = max(newest, step["epoch"])
+                if step["epoch"] < newest:
+                    # One before it ran again after a retry, so the program may have left the path to this one.
+                    self._forget(ordered.pop(position)["key"] + "/")
         for step in self._superseded.values():
             # It may end differently now, so the program may take another path after it.
             self._forget_after(_scope_of(step), -1 if step["position"] is None else step["position"])

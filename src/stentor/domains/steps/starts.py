@@ -10,9 +10,9 @@ from stentor.auth.principal import Principal
 from stentor.core import ids
 from stentor.core.clock import SECOND
 from stentor.core.db import Tx
-from stentor.core.errors import Conflict, InvalidRequest, NotFound, TaskArchived
+from stentor.core.errors import InvalidRequest, NotFound, TaskArchived
 from stentor.core.runlog import RunLog
-from stentor.domains.steps import store
+from stentor.domains.steps import reruns, store
 from stentor.domains.steps.model import StepDraft
 from stentor.domains.steps.service import started_event
 from stentor.domains.tasks.model import Task, TaskDraft
@@ -43,23 +43,8 @@ class StartWaits:
             self._runlog.append(tx, task.tenant, [event], task_id=task.task_id, parent=task.head_id)
 
     def take_over(self, tx: Tx, task: Task) -> None:
-        """Copy what is recorded before the step from which the task goes on.
-
-        Raises NotFound for an unknown step, and Conflict while it is not known whether an effect before it happened:
-        the new task would send it again, with another key.
-        """
-        source, key = task.metadata.rerun_of, task.metadata.rerun_from
-        assert source is not None
-        assert key is not None
-        step = store.find(tx, task.tenant, source, key)
-        if step is None:
-            raise NotFound(f"The journal of the task has no step {key!r}.")
-        if (effect := store.find_open_effect(tx, task.tenant, source, step)) is not None:
-            raise Conflict(
-                f"It is not known whether the effect {effect!r} happened. Find out, record it with `stentor task "
-                "resolve`, then run the task again."
-            )
-        store.copy_before(tx, task, source, step)
+        """Copy what is recorded before the step from which the task goes on. Raises NotFound and Conflict."""
+        reruns.take_over(tx, task)
 
     def has_open(self, tx: Tx, task: Task) -> bool:
         """Return whether a task waits for any of that still."""

@@ -29,15 +29,16 @@ OpenStep = tuple[str, str, Step]
 """Tenant, task and a step that has no outcome."""
 StepRef = tuple[str, str, str]
 """Tenant, task and key of a step."""
+
 _FIELDS = Step.__struct_fields__
-_STORED = (*_FIELDS, "deflated")
+STORED = (*_FIELDS, "deflated")
 """The columns. A value that is shorter in the DEFLATE format is in `deflated`, and `value` is empty then."""
-_COLUMNS = ", ".join(_STORED)
+_COLUMNS = ", ".join(STORED)
 _TASK = "tenant = :tenant and task_id = :task_id"
 _FIND = Sql(f"select {_COLUMNS} from task_steps where {_TASK} and key = :key")
 _LIST = Sql(f"select {_COLUMNS} from task_steps where {_TASK} and event_id > :after order by event_id limit :limit")
 _FIND_LAST = Sql(f"select max(event_id) from task_steps where {_TASK}")
-_STEPS = AppendOnlyTable(TABLE, ("tenant", "task_id", *_STORED))
+_STEPS = AppendOnlyTable(TABLE, ("tenant", "task_id", *STORED))
 _FIND_TASK = RowsSql(
     ("tenant", "task_id", "key"),
     f"""select given.tenant, given.task_id, given.key, task_steps.key, {COLUMNS_OF_TASK}
@@ -47,23 +48,8 @@ _FIND_TASK = RowsSql(
 )
 # `old_epoch` is the fence: of two attempts that replace the same failed step only one finds it.
 _REPLACE = Sql(
-    f"update task_steps set {', '.join(f'{name} = :{name}' for name in _STORED if name != 'key')} "
+    f"update task_steps set {', '.join(f'{name} = :{name}' for name in STORED if name != 'key')} "
     f"where {_TASK} and key = :key and state = 'failed' and epoch = :old_epoch"
-)
-# No attempt of the new task has the number 0, so these steps can be told from its own.
-_COPIED = {"epoch": "0"}
-# Failed steps run again as after a retry, unless the program did something after them. What ran within the step itself
-# runs again with it, but for effects.
-_COPY_BEFORE = Sql(
-    f"insert into task_steps (tenant, task_id, {_COLUMNS}) "
-    f"select tenant, :target, {', '.join(_COPIED.get(name, name) for name in _STORED)} from task_steps "
-    f"where {_TASK} and (state = 'completed' or state = 'failed' and handled = 1) and event_id < :before "
-    "and (kind = 'effect' or substr(key, 1, length(cast(:inside as text))) <> :inside)"
-)
-# An effect counts however deep inside the step it began: what was sent is sent.
-_FIND_OPEN_EFFECT = Sql(
-    f"select name from task_steps where {_TASK} and state = 'started' and kind = 'effect' "
-    "and event_id < :before limit 1"
 )
 _MARK_HANDLED = Sql(f"update task_steps set handled = 1 where {_TASK} and key = :key and state = 'failed'")
 _OUTCOME = ("state", "encoding", "value", "value_hash", "size", "error")
@@ -83,7 +69,7 @@ _FAIL_MALFORMED = Sql(
 )
 # By itself: in a statement for many rows PostgreSQL would have to be told the type of a column that is often null.
 _SET_DEFLATED = Sql(f"update task_steps set deflated = :deflated where {_TASK} and key = :key")
-COLUMNS_OF_OPEN = f"task_steps.tenant, task_steps.task_id, {', '.join(f'task_steps.{name}' for name in _STORED)}"
+COLUMNS_OF_OPEN = f"task_steps.tenant, task_steps.task_id, {', '.join(f'task_steps.{name}' for name in STORED)}"
 _LIST_DUE = Sql(
     f"select {COLUMNS_OF_OPEN} from task_steps where state = 'started' and wake_at is not null and wake_at <= :now "
     "order by wake_at limit :limit"
@@ -179,24 +165,6 @@ def insert_ended(
 ) -> Step | None:
     """Do the same with a step that has ended. `started` in microseconds."""
     return _insert(tx, task, draft, event_id, outcome, started, replaced)
-
-
-def copy_before(tx: Tx, task: Task, source: str, step: Step) -> None:
-    """Copy into a new task what is recorded in another one before a step."""
-    tx.run(
-        _COPY_BEFORE,
-        tenant=task.tenant,
-        task_id=source,
-        target=task.task_id,
-        before=step.event_id,
-        inside=f"{step.key}/",
-    )
-
-
-def find_open_effect(tx: Tx, tenant: str, task_id: str, step: Step) -> str | None:
-    """Return the name of an effect without an outcome that began before a step; None without one."""
-    row = tx.row(_FIND_OPEN_EFFECT, tenant=tenant, task_id=task_id, before=step.event_id)
-    return row[0] if row else None
 
 
 def mark_handled(tx: Tx, task: Task, key: str) -> None:
@@ -374,7 +342,7 @@ def _open_from_rows(rows: list[tuple[Any, ...]]) -> list[OpenStep]:
 
 
 def step_from_row(row: tuple[Any, ...]) -> Step:
-    values = dict(zip(_STORED, row, strict=True))
+    values = dict(zip(STORED, row, strict=True))
     deflated = values.pop("deflated")
     try:
         if deflated is not None:

@@ -214,7 +214,7 @@ class WaitService:
             return StepOutcome.of_value(signal[1]) if signal else None
         if step.kind == "child":
             child = tasks.find(tx, task.tenant, step.reference or "")
-            if child is None or child.parent_task_id != task.task_id:
+            if child is None or not _is_child(tx, child, task):
                 raise InvalidRequest("child_task_id: no child of this task has this id.")
             return child_outcome(tx, task.tenant, step) if child.status in TERMINAL_STATUSES else None
         return None
@@ -234,6 +234,15 @@ def _require_step(tx: Tx, principal: Principal, task_id: str, key: str) -> tuple
     task = require_visible_task(tx, principal, task_id)
     check_approver(tx, principal, task)
     return task, require_step(tx, task, key)
+
+
+def _is_child(tx: Tx, child: Task, task: Task) -> bool:
+    """Return whether a task was started by another one, or by one whose steps that one took over."""
+    parent: Task | None = task
+    while parent is not None and parent.task_id != child.parent_task_id:
+        meta = parent.metadata
+        parent = None if meta.rerun_from is None else tasks.find(tx, task.tenant, meta.rerun_of or "")
+    return parent is not None
 
 
 def _said_before(tx: Tx, task: Task, step: Step, outcome: StepOutcome, said: dict[str, Any]) -> JournalEntry:

@@ -1,0 +1,148 @@
+"""What a task takes over that is run again from a step: see `steps/starts.py`."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from tests.conftest import World
+from tests.domains.test_steps import Attempt, begin_attempt, refused, retry
+from tests.domains.test_waits import wait
+from tests.requirements import requirement
+
+DECLINED = {"type": "EffectFailed", "message": "declined"}
+
+
+async def effect(attempt: Attempt, name: str, **outcome: Any) -> dict[str, Any]:
+    """Send an effect; return how it began."""
+    began = dict((await attempt.begin(name)).json())
+    answer = await attempt.step(name, kind="effect", **outcome)
+    assert answer.status_code == 200, answer.text
+    return began
+
+
+async def rerun(attempt: Attempt, key: str) -> Attempt:
+    answer = await attempt.world.admin.post(f"/api/v1/tasks/{attempt.task_id}/rerun", json={"from_step": key})
+    assert answer.status_code == 202, answer.text
+    return Attempt(attempt.world, answer.json()["task_id"], 1)
+
+
+async def claimed(attempt: Attempt) -> Attempt:
+    """Claim the agent's tasks up to this one."""
+    while (task := await attempt.world.task(attempt.task_id))["status"] == "queued":
+        await attempt.world.claim(task["assigned_agent"])
+    return attempt
+
+
+async def taken(attempt: Attempt) -> dict[str, Any]:
+    """Return what a task has recorded, with its value; without failed steps that run again."""
+    steps = (await attempt.journal())["steps"]
+    return {step["key"]: step["value"] for step in steps if not step["superseded"]}
+
+
+async def paid_by_the_second_attempt(world: World) -> Attempt:
+    """An attempt in which a payment was declined and a note was recorded; the next one paid."""
+    first = await begin_attempt(world)
+    await effect(first, "pay", error=DECLINED)
+    await first.step("note", 1)
+    second = await retry(first)
+    await effect(second, "pay", value="paid")
+    return second
+
+
+@requirement("tasks.rerun-from")
+async def test_an_effect_that_was_sent_again_keeps_its_place_before_later_steps(world: World) -> None:
+    second = await paid_by_the_second_attempt(world)
+    await second.fail()
+    again = await rerun(second, "note")
+    assert await taken(again) == {"pay": "paid"}
+    # Its place is the same in the journal of the new task, from which another one may go on.
+    await claimed(again)
+    await again.step("note", 2)
+    await again.fail()
+    assert await taken(await rerun(again, "note")) == {"pay": "paid"}
+
+
+@requirement("tasks.rerun-from")
+async def test_what_came_after_a_step_that_was_repeated_is_not_taken_over_to_before_it(world: World) -> None:
+    second = await paid_by_the_second_attempt(world)
+    await second.fail()
+    assert await taken(await rerun(second, "pay")) == {}
+
+
+@requirement("tasks.rerun-from")
+async def test_an_effect_of_which_nothing_is_known_since_it_was_sent_again_is_not_left_behind(world: World) -> None:
+    first = await begin_attempt(world)
+    await effect(first, "pay", error=DECLINED)
+    await first.step("note", 1)
+    second = await retry(first)
+    await second.begin("pay")
+    await second.fail()
+    path = f"/api/v1/tasks/{first.task_id}/rerun"
+    refused(await world.admin.post(path, json={"from_step": "note"}), 409, "CONFLICT")
+
+
+@requirement("tasks.rerun-from")
+async def test_an_effect_that_a_retry_sent_within_a_step_is_taken_over_with_its_place(world: World) -> None:
+    first = await begin_attempt(world)
+    await first.step("charge", error={"type": "E", "message": "no"})
+    await first.step("note", 1)
+    second = await retry(first)
+    await effect(second, "charge/pay", value="paid")
+    await second.step("end", 1)
+    await second.fail()
+    for key in ("note", "charge"):
+        again = await rerun(second, key)
+        assert await taken(again) == {"charge/pay": "paid"}
+    # Once more from a copy, in which the effect is newer than the note.
+    again = await claimed(await rerun(second, "end"))
+    await again.fail()
+    assert await taken(await rerun(again, "note")) == {"charge/pay": "paid"}
+
+
+@requirement("tasks.rerun-from")
+async def test_a_step_that_a_new_effect_may_have_come_before_is_refused(world: World) -> None:
+    first = await begin_attempt(world)
+    await first.step("login", error={"type": "E", "message": "no"})
+    await first.step("note", 1)
+    second = await retry(first)
+    await second.step("login", 1)
+    await effect(second, "pay", value="paid")
+    await second.step("end", 1)
+    await second.fail()
+    path = f"/api/v1/tasks/{first.task_id}/rerun"
+    refused(await world.admin.post(path, json={"from_step": "note"}), 409, "CONFLICT")
+    assert await taken(await rerun(second, "login")) == {}
+    assert await taken(await rerun(second, "end")) == {"login": 1, "note": 1, "pay": "paid"}
+
+
+@requirement("tasks.rerun-from")
+async def test_a_failed_step_runs_again_as_after_a_retry(world: World) -> None:
+    first = await begin_attempt(world)
+    declined = await effect(first, "pay", error=DECLINED)
+    await first.begin("refund")
+    await first.fail()
+    body = {"happened": False, "reason": "The bank says so."}
+    assert (await world.admin.post(f"/api/v1/tasks/{first.task_id}/steps/refund/resolve", json=body)).status_code == 200
+    again = await rerun(first, "refund")
+    steps = (await again.journal())["steps"]
+    assert [(step["key"], step["superseded"]) for step in steps] == [("pay", True), ("refund", True)]
+    await claimed(again)
+    renewed = await effect(again, "pay", value="paid")
+    assert (renewed["recorded"], renewed["idempotency_key"] != declined["idempotency_key"]) == (True, True)
+    assert (await again.begin("refund")).json()["idempotency_key"] == steps[1]["provenance_id"]
+
+
+@requirement("tasks.rerun-from", "steps.children")
+async def test_a_child_that_was_started_before_the_step_is_waited_for_after_it(world: World) -> None:
+    first = await begin_attempt(world)
+    child = await world.submit(metadata={"parent_task_id": first.task_id})
+    await first.step("start", child)
+    await first.step("note", 1)
+    await first.fail()
+    again = await claimed(await rerun(first, "note"))
+    await again.step("note", 1)
+    again = await claimed(await rerun(again, "note"))
+    answer = await wait(again, "child", child_task_id=child)
+    assert answer.json()["state"] == "started"
+    plain = (await world.admin.post(f"/api/v1/tasks/{first.task_id}/rerun", json={})).json()["task_id"]
+    refused(await wait(await claimed(Attempt(world, plain, 1)), "child", child_task_id=child), 400, "INVALID_REQUEST")
