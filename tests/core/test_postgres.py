@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import threading
+import time
 from collections.abc import AsyncIterator, Callable
 from contextlib import contextmanager, suppress
 from typing import Any
@@ -13,6 +14,7 @@ import pytest
 
 from stentor.core import migrations
 from stentor.core.db import Database, Sql, Tx, postgres, readers
+from stentor.core.db.database import MAX_GROUP_SIZE, READER_THREADS
 from stentor.core.db.database_url import parse_database_url
 from stentor.core.db.leader import LeaderElection
 from stentor.core.db.locks import SERVING_LOCK_ID
@@ -280,6 +282,52 @@ async def test_the_servers_own_time_is_the_stores_time(postgres_url: str) -> Non
 def test_an_address_where_nobody_listens_is_an_outage() -> None:
     with pytest.raises(StoreUnavailable):
         PostgresDriver("postgresql://nobody@127.0.0.1:1/none").writer()
+
+
+@requirement("scale.silent-database")
+@pytest.mark.parametrize("operation", ["write", "read"])
+async def test_all_that_wait_for_a_database_that_does_not_answer_fail_with_the_same_try(
+    monkeypatch: pytest.MonkeyPatch, operation: str
+) -> None:
+    monkeypatch.setattr(postgres, "LONG_CONNECT_SECONDS", 0)
+    monkeypatch.setattr(postgres, "PAUSE_SECONDS", 600)
+    monkeypatch.setattr(readers, "OPEN_AFTER_SECONDS", 0)
+    tries: list[str] = []
+
+    def time_out(url: str, **_: Any) -> None:
+        tries.append(url)
+        raise psycopg.OperationalError("timeout expired")
+
+    monkeypatch.setattr(psycopg, "connect", time_out)
+    database = Database(PostgresDriver("postgresql://nobody@127.0.0.1:1/none"))
+    waiting = [getattr(database, operation)(lambda tx: tx.now) for _ in range(10 * MAX_GROUP_SIZE)]
+    errors = await asyncio.gather(*waiting, return_exceptions=True)
+    assert {type(error) for error in errors} == {StoreUnavailable}
+    assert len(tries) <= (1 if operation == "write" else READER_THREADS)
+    database.close()
+
+
+@requirement("scale.silent-database")
+def test_only_a_connect_that_failed_after_a_long_wait_lets_others_fail_and_only_for_a_moment(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    now = 100.0
+    monkeypatch.setattr(time, "monotonic", lambda: now)
+    pause = postgres.ConnectPause()
+
+    def time_out(seconds: float) -> None:
+        nonlocal now
+        now += seconds
+        raise psycopg.OperationalError
+
+    for seconds in (0.1, 10):
+        with pytest.raises(psycopg.OperationalError), pause.observe():
+            time_out(seconds)
+    with pytest.raises(StoreUnavailable), pause.observe():
+        raise AssertionError("it was tried again")
+    now += postgres.PAUSE_SECONDS
+    with pause.observe():
+        pass
 
 
 STEPS: dict[str, Callable[[PostgresConnection], object]] = {

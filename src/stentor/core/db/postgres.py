@@ -10,6 +10,7 @@ that an earlier one left on its connection, and locks that outlive a transaction
 from __future__ import annotations
 
 import threading
+import time
 import zlib
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
@@ -34,6 +35,8 @@ from stentor.core.errors import StoreConflict, StoreUnavailable
 
 IDLE_IN_TRANSACTION_SECONDS = 10
 """How long a transaction may be idle before the server terminates its connection."""
+LONG_CONNECT_SECONDS, PAUSE_SECONDS = 1.0, 1.0
+"""A connect that failed after as long a wait is followed by a pause in which all others fail at once."""
 
 _NOW = "select (extract(epoch from clock_timestamp()) * 1000000)::bigint"
 # Not the level that is the database's default: what is read under a lock must be newer than the lock.
@@ -71,6 +74,27 @@ class TableMissing(StoreUnavailable):
     """A table was dropped while the service ran."""
 
 
+class ConnectPause:
+    """Ends the wait of all who would try in turn to connect to a server that does not answer; shared by a driver."""
+
+    def __init__(self) -> None:
+        self._until = 0.0
+
+    @contextmanager
+    def observe(self) -> Iterator[None]:
+        """Try to connect in this block. Raises StoreUnavailable in the pause."""
+        began = time.monotonic()
+        if began < self._until:
+            raise StoreUnavailable("The database did not answer a moment ago.")
+        try:
+            yield
+        except psycopg.OperationalError:
+            now = time.monotonic()
+            if now - began >= LONG_CONNECT_SECONDS:
+                self._until = now + PAUSE_SECONDS
+            raise
+
+
 class PostgresConnection:
     """One connection that reconnects at the next `begin` after it was lost."""
 
@@ -78,8 +102,9 @@ class PostgresConnection:
         self,
         url: str,
         clock: Clock | None,
-        settings: Mapping[str, str] = _SETTINGS,
-        lock_space: int = _EVERYTHING_LOCK,
+        settings: Mapping[str, str],
+        lock_space: int,
+        pause: ConnectPause,
         *,
         read_only: bool,
         pooled: bool = False,
@@ -88,6 +113,7 @@ class PostgresConnection:
         self._clock = clock
         self._settings = settings
         self._lock_space = lock_space
+        self._pause = pause
         self._read_only = read_only
         self._pooled = pooled
         # The server behind a pooler is another one in each transaction, and so has the settings of others.
@@ -99,13 +125,14 @@ class PostgresConnection:
 
     def _connect(self) -> psycopg.Connection[Row]:
         try:
-            raw = psycopg.connect(
-                self._url,
-                autocommit=True,
-                # With numbers in place of names, because psycopg would parse each long statement again.
-                cursor_factory=psycopg.RawCursor,
-                **_options(self._url, "primary" if self._read_only else "read-write"),
-            )
+            with self._pause.observe():
+                raw = psycopg.connect(
+                    self._url,
+                    autocommit=True,
+                    # With numbers in place of names, because psycopg would parse each long statement again.
+                    cursor_factory=psycopg.RawCursor,
+                    **_options(self._url, "primary" if self._read_only else "read-write"),
+                )
             if self._pooled:
                 raw.prepare_threshold = None
             else:
@@ -305,6 +332,7 @@ class PostgresDriver:
         self._settings = {**_SETTINGS, **(settings or {})}
         self._lock_space = lock_space
         self._session_url = session_url
+        self._pause = ConnectPause()
         self._lock_session: LockSession | None = None
         self._mutex = threading.Lock()
 
@@ -337,11 +365,12 @@ class PostgresDriver:
     def _open(self, *, read_only: bool, may_idle: bool = False) -> PostgresConnection:
         settings = self._settings | ({"idle_in_transaction_session_timeout": "0"} if may_idle else {})
         return PostgresConnection(
-            self.url, self._clock, settings, self._lock_space, read_only=read_only, pooled=self.is_pooled
+            self.url, self._clock, settings, self._lock_space, self._pause, read_only=read_only, pooled=self.is_pooled
         )
 
     def _open_session(self) -> PostgresConnection:
         # A writer's connection marks the process as one that serves. With a pooler no other connection can.
+        read_only, pause = not self.is_pooled, ConnectPause()
         return PostgresConnection(
-            self.session_url, self._clock, self._settings, self._lock_space, read_only=not self.is_pooled
+            self.session_url, self._clock, self._settings, self._lock_space, pause, read_only=read_only
         )
