@@ -212,6 +212,26 @@ def test_results_of_parallel_calls_are_in_the_order_of_the_calls_for_gemini() ->
     ]
 
 
+@requirement("llm.tool-calls")
+@pytest.mark.parametrize(
+    ("model", "signatures", "expected"),
+    [
+        ("gemini-3.5-flash", ["", ""], ["skip_thought_signature_validator", None]),
+        ("gemini-flash-latest", ["", ""], ["skip_thought_signature_validator", None]),
+        ("gemini-3.5-flash", ["c2ln", ""], ["c2ln", None]),
+        ("gemini-2.5-flash", ["", ""], [None, None]),
+        ("gemini-robotics-er-1.5", ["", ""], [None, None]),
+    ],
+)
+def test_calls_that_gemini_did_not_make_are_marked_so_where_it_checks_signatures(
+    model: str, signatures: list[str], expected: list[str | None]
+) -> None:
+    calls = tuple(ToolCall(f"c{at}", "look", "{}", signature) for at, signature in enumerate(signatures))
+    asked = ChatRequest(model, (LlmMessage("user", (TextPart("x"),)), LlmMessage("assistant", tool_calls=calls)))
+    sent = gemini.build_chat_request(asked, ProviderQuirks(), stream=False).body["contents"][1]["parts"]
+    assert [part.get("thoughtSignature") for part in sent] == expected
+
+
 def test_an_id_of_a_call_that_anthropic_refuses_is_replaced_in_the_call_and_its_result() -> None:
     ids = ["functions.f:0", "functions_f_0", "toolu_1-a"]
     calls = tuple(ToolCall(id_, "f", "{}") for id_ in ids)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from itertools import count, groupby
 from typing import Any
@@ -39,6 +40,10 @@ from stentor.domains.llm.model import (
 
 MODELS_PATH: str = "/v1beta/models?pageSize=1000"
 MAX_EMBEDDING_INPUTS: int = 100
+FOREIGN_SIGNATURE = "skip_thought_signature_validator"
+"""Google's signature of calls that Gemini did not make, or whose own signature a client has dropped."""
+_CHECKS_SIGNATURES = re.compile(r"gemini-(?![12]\b)(\d|.*-latest$)")
+"""Matches models from Gemini 3 on, which refuse calls without a signature."""
 _TOOL_CHOICES = {"auto": "AUTO", "none": "NONE", "required": "ANY"}
 _FILTERED = frozenset("SAFETY RECITATION BLOCKLIST PROHIBITED_CONTENT SPII IMAGE_SAFETY LANGUAGE".split())
 
@@ -110,6 +115,8 @@ def build_headers(key: str, quirks: ProviderQuirks) -> dict[str, str]:
 
 def build_chat_request(request: ChatRequest, quirks: ProviderQuirks, *, stream: bool) -> ProviderRequest:
     system, messages = split_system(request.messages)
+    if _CHECKS_SIGNATURES.match(request.model):
+        messages = [_with_signature(message) for message in messages]
     body = omit_none(
         contents=_contents(messages),
         systemInstruction={"parts": [{"text": system}]} if system else None,
@@ -252,6 +259,14 @@ def _contents(messages: Sequence[LlmMessage]) -> list[JsonObject]:
         elif parts:
             turns.append({"role": speaker, "parts": parts})
     return turns
+
+
+def _with_signature(message: LlmMessage) -> LlmMessage:
+    """Return a message with a signature of its first call, if no call has one: Gemini signs only the first."""
+    if not message.tool_calls or any(call.signature for call in message.tool_calls):
+        return message
+    first = msgspec.structs.replace(message.tool_calls[0], signature=FOREIGN_SIGNATURE)
+    return msgspec.structs.replace(message, tool_calls=(first, *message.tool_calls[1:]))
 
 
 def _parts(message: LlmMessage, calls: dict[str, tuple[int, str]]) -> list[JsonObject]:
