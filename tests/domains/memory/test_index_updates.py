@@ -18,6 +18,7 @@ from stentor.domains.memory.index.sqlite import open_index
 from stentor.testing import FixedClock
 from stentor_vault.notes.folder_vault import FolderVault
 from stentor_vault.notes.model import MAX_NOTE_BYTES, Note, Stat
+from tests.caseless import ignore_case
 from tests.patience import soon
 from tests.requirements import requirement
 from tests.unreadable import make_unreadable
@@ -258,6 +259,23 @@ async def test_what_may_not_be_read_is_left_as_it_is_and_all_else_is_indexed(
     assert [sum(repr(name) in line for line in lines) for name in ("old.md", "private.md")] == [1, 1]
     assert await vault.indexer.reconcile() == 2
     assert (await vault.indexer.verify("", 10)).differences == []
+
+
+async def test_a_rename_in_letter_case_only_leaves_one_note_on_a_disk_that_ignores_case(
+    vault: Vault, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ignore_case(monkeypatch, vault.root)
+    follow = watcher.VaultWatcher(vault.root, vault.indexer, reconcile_seconds=1e6)
+    (vault.root / "projects").mkdir()
+    (vault.root / "projects/plan.md").write_text("text")
+    await vault.indexer.reconcile()
+    for old, new in (("projects", "Projects"), ("Projects/plan.md", "Projects/Plan.md")):
+        (vault.root / old).rename(vault.root / new)
+        await follow._check_changes(vault.root, {str(vault.root / old), str(vault.root / new)})
+        assert len(await vault.index.file_states()) == 1
+    (vault.root / "Projects/Plan.md").rename(vault.root / "Projects/PLAN.md")
+    await vault.indexer.reconcile()
+    assert list(await vault.index.file_states()) == ["Projects/PLAN.md"]
 
 
 async def test_reindex_counts_the_notes_that_the_index_has_as_verify_does(vault: Vault) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import os
+import resource
 import stat
 import subprocess
 import threading
@@ -27,6 +28,7 @@ from stentor_vault.notes.model import (
     VaultUnavailable,
     content_hash,
 )
+from tests.caseless import ignore_case
 from tests.requirements import requirement
 from tests.unreadable import make_unreadable
 
@@ -131,6 +133,35 @@ def test_a_decomposed_name_of_another_system_is_the_same_note(vault: FolderVault
     vault.write_sync("Über.md", b"two")
     assert [p.name for p in root.iterdir()] == [name]
     assert [found.path for found in vault.walk_sync()] == ["Über.md"]
+
+
+def test_a_name_in_another_case_is_no_note_and_cannot_be_written_also_where_the_disk_ignores_case(
+    vault: FolderVault, root: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ignore_case(monkeypatch, root)
+    vault.write_sync("Notes/Plan.md", b"one")
+    for path in ("Notes/plan.md", "notes/Plan.md"):
+        with pytest.raises(NoSuchNote):
+            vault.read_sync(path)
+        with pytest.raises(NameTaken):
+            vault.write_sync(path, b"two")
+    assert vault.read_sync("Notes/Plan.md").content == b"one"
+    vault.write_sync("Notes/Plan.md", b"two")
+    assert [found.path for found in vault.walk_sync()] == ["Notes/Plan.md"]
+    assert vault.list_nonempty_sync() == ["Notes/"]
+
+
+def test_the_deepest_folders_are_walked_with_one_descriptor_for_each_level(vault: FolderVault, root: Path) -> None:
+    path = "a/" * 510 + "b.md"
+    vault.write_sync(path, b"text")
+    lowest, limits = os.dup(0), resource.getrlimit(resource.RLIMIT_NOFILE)
+    os.close(lowest)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (lowest + 700, limits[1]))
+    try:
+        assert [found.path for found in vault.walk_sync()] == [path]
+        assert vault.list_nonempty_sync() == ["a/"]
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, limits)
 
 
 def test_the_mode_of_a_file_is_kept_and_nothing_is_left_over(vault: FolderVault, root: Path) -> None:

@@ -219,7 +219,7 @@ class FolderVault:
         with self._open_listed(paths.normalize_folder(folder)) as descriptor:
             return sorted(
                 f"{name}/" if stat.S_ISDIR(info.st_mode) else name
-                for name, info in safe_files.scan_folder(descriptor)
+                for name, info in list(safe_files.scan_folder(descriptor))
                 if stat.S_ISREG(info.st_mode) or _has_file(descriptor, name)
             )
 
@@ -320,11 +320,15 @@ def _walk(
     folder: int, prefix: str, is_unlisted: Callable[[str], bool], leave_out: Callable[[str], None]
 ) -> Iterator[Stat]:
     """Yield the files below an open folder; `leave_out` is called with each folder that may not be read."""
+    subfolders = list[str]()
     for name, info in safe_files.scan_folder(folder):
-        path = f"{prefix}{name}"
         if stat.S_ISREG(info.st_mode):
-            yield safe_files.to_stat(info, unicodedata.normalize("NFC", path))
-            continue
+            yield safe_files.to_stat(info, unicodedata.normalize("NFC", f"{prefix}{name}"))
+        else:
+            subfolders.append(name)
+    # Only now: an open scan takes a descriptor at each level, and another listing of the folder would start it again.
+    for name in subfolders:
+        path = f"{prefix}{name}"
         if is_unlisted(path):
             continue
         try:

@@ -93,15 +93,31 @@ def open_folder(top: int, parts: list[str], *, make: bool = False) -> Iterator[i
 
 
 def find_name(parent: int, name: str) -> str | None:
-    """Return the name as stored in the folder, composed or decomposed; None if there is no such entry."""
+    """Return the name as stored in the folder, composed or decomposed; None if there is no such entry.
+
+    An entry whose name differs in letter case is another one, also where the disk takes it for the same.
+    """
     try:
-        os.stat(name, dir_fd=parent, follow_symlinks=False)
+        info = os.stat(name, dir_fd=parent, follow_symlinks=False)
     except FileNotFoundError:
         if name.isascii():
             return None
-        # macOS and some syncs store names decomposed.
-        return next((n for n in os.listdir(parent) if unicodedata.normalize("NFC", n) == name), None)
-    return name
+    else:
+        if not _has_other_case(parent, name, info):
+            return name
+    names = os.listdir(parent)
+    # macOS and some syncs store names decomposed.
+    return name if name in names else next((n for n in names if unicodedata.normalize("NFC", n) == name), None)
+
+
+def _has_other_case(parent: int, name: str, info: os.stat_result) -> bool:
+    """Return whether the disk finds the same entry by the name in another case."""
+    # ASCII only: other letters may change their number.
+    other = "".join(char.swapcase() if char.isascii() else char for char in name)
+    try:
+        return other != name and os.path.samestat(info, os.stat(other, dir_fd=parent, follow_symlinks=False))
+    except FileNotFoundError:
+        return False
 
 
 def reject_case_collision(parent: int, name: str) -> None:

@@ -11,13 +11,14 @@ import logging
 import os
 import stat
 import time
+from collections import Counter
 from collections.abc import Callable, Iterable
 from pathlib import Path
 
 from stentor.core.errors import ServiceUnavailable
 from stentor.domains.memory.index.indexer import Indexer
 from stentor_vault.notes.folder_vault import watch_changes
-from stentor_vault.notes.paths import compose_path, is_hidden, is_valid_path
+from stentor_vault.notes.paths import compose_path, fold_path, is_hidden, is_valid_path
 
 RETRY_SECONDS = 1.0
 POLL_SECONDS = 5.0
@@ -71,6 +72,8 @@ class VaultWatcher:
         self.on_change(paths)
         if not paths:
             return
+        # Of a name that changed in letter case only, some disks find the file by the old one too.
+        spellings = Counter(map(fold_path, paths))
         files: list[str] = []
         others: list[str] = []
         for path, info in await asyncio.to_thread(_stat_all, prefix, paths):
@@ -78,7 +81,7 @@ class VaultWatcher:
             # been either, so it is checked as both.
             if info is None or not stat.S_ISREG(info.st_mode):
                 others.append(path)
-            if info is None or self._needs_check(path, info):
+            if info is None or spellings[fold_path(path)] > 1 or self._needs_check(path, info):
                 files.append(path)
         await self._indexer.check_files(files, window)
         for path in sorted(others):
