@@ -94,8 +94,9 @@ async def test_links_to_a_document_are_found_and_resolved(index: SearchIndex) ->
         document("y/b.md", "[[plan é]]"),
         document("c.md", "[it](x/Plan%20%C3%A9.md)"),
         document("d.md", "Plan é in words"),
+        document("e.md", "[[x/Plan e\u0301]], as programs on macOS write it"),
     )
-    assert await index.find_backlinks("x/Plan é.md") == ["a.md", "c.md"]
+    assert await index.find_backlinks("x/Plan é.md") == ["a.md", "c.md", "e.md"]
     assert await index.find_backlinks("y/Plan é.md") == ["y/b.md"]
     assert await index.find_backlinks("none.md") == []
 
@@ -214,6 +215,9 @@ async def test_a_title_says_more_than_a_text_and_a_rare_word_more_than_a_frequen
         ("two words", "exactly Two Words here"),
         ("C3PO", "about c3po"),
         ("o'neil's", "it was O'Neil's"),
+        ("ทำงาน", "เขา ทำงาน ทุกวัน"),
+        ("ສຳຄັນ", "ນີ້ ສຳຄັນ"),
+        ("½", "½ cup of sugar"),
         ("a" * 5_000, "long: " + "a" * 5_000),
     ],
 )

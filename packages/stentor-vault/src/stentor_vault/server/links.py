@@ -12,6 +12,8 @@ from urllib.parse import unquote
 
 import msgspec
 
+from stentor_vault.notes.paths import compose_path
+
 _FENCE = re.compile(r" {0,3}(`{3,}|~{3,})")
 _CODE = re.compile(r"(?<!`)`++[^`\n]+`++")
 # All repetitions are bounded: a note of unclosed brackets would otherwise take quadratic time.
@@ -176,4 +178,5 @@ def _ends_with_path(path: str, target: str) -> bool:
 
 
 def _normalize(path: str) -> str:
-    return path.lower().removesuffix(".md")
+    # Composed, as the paths of files are: programs on macOS write names decomposed.
+    return compose_path(path).lower().removesuffix(".md")

@@ -87,7 +87,9 @@ def _fold_word(word: str) -> str:
     if not word.isascii():
         # Folded again, as the compatible form of a letter may be a capital: 𝐇 has no other case, and becomes H.
         decomposed = unicodedata.normalize("NFKD", word).casefold()
-        word = "".join(c for c in decomposed if not unicodedata.combining(c))
+        # Not only without accents: what else is neither letter nor digit (the ⁄ of ½, a part of the Thai ำ) would
+        # split the term in FTS5.
+        word = "".join(c for c in decomposed if c.isalnum())
     return word
 
 
