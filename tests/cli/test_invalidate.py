@@ -30,6 +30,10 @@ def test_a_note_a_passage_and_a_source_leave_and_come_back(served: tuple[Program
     assert "#Costs | old | admin" in (service.data_dir / "vault/a.md").read_text()
     assert program("invalidate", "a.md#Costs", "--restore").code == 0
 
+    write(service, "C# guide.md", "text")
+    assert program("invalidate", "C# guide.md", "--reason", "old").out.startswith("C# guide.md: old (by admin)")
+    assert program("invalidate", "C# guide.md", "--restore").code == 0
+
     gone = program("invalidate", "https://x.example", "--source", "--reason", "old", "--json").json
     assert [(note["path"], note["cause"]["kind"]) for note in gone["left"]] == [("b.md", "source")]
     assert program("invalidate").out.startswith("source https://x.example: old (by admin, ")

@@ -16,7 +16,7 @@ from stentor.domains.memory.index import exclusions, sqlite
 from stentor.domains.memory.index.index import SearchIndex, exclude_at
 from stentor.domains.memory.index.model import SEARCH_FIELDS, SearchFilters, build_query
 from stentor.domains.memory.index.postgres import schema as postgres
-from stentor.domains.memory.validity.frontmatter_keys import Mark
+from stentor.domains.memory.validity.frontmatter_keys import Mark, parse_source
 from stentor.domains.memory.validity.model import Exclusion
 from tests.conformance.indexes import MODEL, document, embed, fill, near, unit
 from tests.databases import thorough
@@ -192,3 +192,57 @@ async def test_an_older_state_of_the_sources_does_not_replace_a_newer_one(index:
     assert [one.path for one in await index.list_exclusions()] == ["a.md", "b.md"]
     await index.replace_sources({"s": Mark()}, 1, seen=2)  # the database is one that was restored from a backup
     assert [one.path for one in await index.list_exclusions()] == ["a.md"]
+
+
+@requirement("memory.invalid-excluded")
+@pytest.mark.parametrize(
+    ("path", "entry"),
+    [
+        ("2025/Offer.md", "vault:archive/2025/Offer"),
+        ("2025/Offer.md", "[[vault:archive/2025/Offer]]"),
+        ("Café.md", "[[Cafe\u0301]]"),
+        ("C# guide.md", "C# guide.md"),
+        ("x^2.md", "x^2.md"),
+        ("My Offer.md", "[the offer](My%20Offer.md)"),
+    ],
+)
+async def test_any_name_of_a_note_is_a_source(index: SearchIndex, path: str, entry: str) -> None:
+    index.record_prefix = "vault:archive/"
+    await fill(index, document(path, "zebra", invalid=True), document("derived.md", "zebra", derived_from=entry))
+    assert [one.path for one in await index.list_exclusions()] == sorted([path, "derived.md"])
+    assert await index.has_invalid_source("new.md", [parse_source(entry)])
+
+
+async def test_a_record_of_another_vault_is_no_note_of_this_one(index: SearchIndex) -> None:
+    index.record_prefix = "vault:archive/"
+    source = "vault:other/Offer"
+    await fill(index, document("Offer.md", "zebra", invalid=True), document("b.md", "zebra", derived_from=source))
+    assert [one.path for one in await index.list_exclusions()] == ["Offer.md"]
+    assert not await index.has_invalid_source("b.md", [parse_source(source)])
+
+
+@requirement("memory.invalid-claim")
+@pytest.mark.parametrize(
+    ("claim", "out"),
+    [
+        ("#Costs", {"first", "costs", "offer costs", "block"}),
+        ("#Plan", {"plan"}),
+        ("#Plan#Details", {"plan"}),
+        ("#Details", {"first", "costs", "offer costs", "block"}),
+        ("#Offer", {"first", "costs", "offer costs", "block", "plan"}),
+    ],
+)
+async def test_what_was_derived_from_another_passage_of_the_same_heading_stays(
+    index: SearchIndex, claim: str, out: set[str]
+) -> None:
+    sources = {
+        "first": "Details",
+        "costs": "Costs#Details",
+        "offer costs": "Offer#details",
+        "block": "Costs#^b1",
+        "plan": "Plan#Details",
+    }
+    text = "# Offer\n\n## Costs\n\n### Details\n\nhigh ^b1\n\n## Plan\n\n### Details\n\nlong\n"
+    notes = [document(f"{name}.md", "x", derived_from=f"[[Offer#{anchor}]]") for name, anchor in sources.items()]
+    await fill(index, document("Offer.md", text, invalid_claims=[claim]), *notes)
+    assert {one.path.removesuffix(".md") for one in await index.list_exclusions()} == out

@@ -78,3 +78,15 @@ async def test_admin_key_reaches_every_vault_and_unknown_names_are_denied(servic
         read = await call(client, "read-memory", namespace="vault:archive/Tasks", key="plan")
         assert read["path"] == "Tasks/plan.md"
         assert await call(client, "read-memory", namespace="vault:archiv", key="plan") == DENIED
+
+
+@requirement("memory.invalid-excluded")
+async def test_what_was_derived_from_a_record_leaves_with_it(service: Service) -> None:
+    async with connect_client(service, "keeper-key-7c1e") as client:
+        offer = await call(client, "write-memory", namespace="vault:archive/2025", key="offer", content="It is dear.")
+        derived = {"namespace": "vault:archive/2025", "key": "derived", "content": "Too dear."}
+        await call(client, "write-memory", **derived, metadata={"derived_from": [offer["record_id"]]})
+    mark = {"vault": "archive", "note": "2025/offer.md", "reason": "it expired"}
+    with service.client() as http:
+        left = http.post("/api/v1/memory/invalidate", json=mark).json()["left"]
+    assert [note["path"] for note in left] == ["2025/derived.md", "2025/offer.md"]

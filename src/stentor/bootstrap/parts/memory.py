@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 
+from stentor.auth.authority.context import NAMED_VAULT_PREFIX
 from stentor.bootstrap.infrastructure import Infrastructure
 from stentor.core.clock import SECOND
 from stentor.core.db import Tx
@@ -179,6 +180,7 @@ def _open(
     """Open a vault; the default one has no name."""
     settings, db, clock = infra.settings, infra.db, infra.clock
     index = _open_index(settings, db.driver, name)
+    index.record_prefix = f"{NAMED_VAULT_PREFIX}{name}/" if name else ""
     # Only the default vault has notes of tasks, which are not indexed: the rows are the truth.
     indexer = Indexer(vault, index, clock) if name else Indexer(vault, index, clock, is_excluded=is_mirrored)
     embeddings = EmbeddingWorker(index, embedder, clock, _similarity_floors(settings))

@@ -13,6 +13,7 @@ from stentor.cli.commands.memory import VaultName
 from stentor.cli.output import EXIT_USAGE, CommandFailed, console, print_line
 from stentor.cli.responses import Response
 from stentor.core.jsontext import JsonObject
+from stentor.domains.memory.validity.frontmatter_keys import split_path
 
 
 class InvalidityCause(msgspec.Struct, frozen=True):
@@ -78,7 +79,7 @@ def invalidate(
     if target is None:
         run_command(service, lambda api: _list(api, vault), _show_list, as_json=as_json, access="memory")
         return
-    kind = "source" if source else "claim" if "#" in target or "^" in target else "note"
+    kind = "source" if source else "claim" if split_path(target)[1] else "note"
     body: JsonObject = {kind: target, "vault": vault} | ({} if reason is None else {"reason": reason})
     run_command(
         service,

@@ -6,6 +6,7 @@ links cannot have.
 
 from __future__ import annotations
 
+import itertools
 import re
 from collections.abc import Iterable
 
@@ -17,6 +18,10 @@ _BLOCK_ID = re.compile(r"(?:^|[ \t])\^([A-Za-z0-9-]+)[ \t]*$")
 _LIST_ITEM = re.compile(r"[ \t]*(?:[-*+]|\d{1,9}[.)])[ \t]")
 _SPECIAL = re.compile(r"[#^|\[\]:%\\\s]+")
 _INDENT = re.compile(r"[ \t]*")
+
+
+MAX_PATHS = 10_000
+"""Anchors of a note up to which a heading is known by paths of headings too."""
 
 
 class _Line(msgspec.Struct, frozen=True):
@@ -35,7 +40,8 @@ class _Line(msgspec.Struct, frozen=True):
 class CutText(msgspec.Struct, frozen=True):
     """A text without some passages.
 
-    `anchors` are all anchors in what was cut, by the anchor that it was cut for. `missing` are anchors without passage.
+    `anchors` are all anchors that lead into what was cut, by the anchor that it was cut for; each as `anchor_key` has
+    it. `missing` are anchors without passage.
     """
 
     text: str
@@ -52,6 +58,13 @@ def normalize_anchor(anchor: str) -> str:
     return f"#{words}" if words else ""
 
 
+def anchor_key(anchor: str) -> str:
+    """Return an anchor as anchors of one note are compared: a path of headings with all of its parts."""
+    parts = [normalize_anchor(f"#{part}") for part in anchor.split("#")] if "#" in anchor else [anchor.strip().lower()]
+    # A block is found wherever it is.
+    return parts[-1] if parts[-1].startswith("^") else "".join(parts)
+
+
 def split_anchor(target: str) -> tuple[str, str]:
     """Split `path#heading`, `path#^id` or `path^id` into the path and its anchor, which is empty without one."""
     path, hash_mark, heading = target.partition("#")
@@ -64,6 +77,7 @@ def split_anchor(target: str) -> tuple[str, str]:
 def cut_passages(body: str, anchors: Iterable[str]) -> CutText:
     """Return the text without these passages."""
     lines = _parse(body)
+    first_lines = _index_anchors(lines)
     cut: set[int] = set()
     covered: dict[str, tuple[str, ...]] = {}
     missing = []
@@ -73,7 +87,7 @@ def cut_passages(body: str, anchors: Iterable[str]) -> CutText:
             missing.append(anchor)
             continue
         cut.update(span)
-        covered[anchor] = tuple(dict.fromkeys(name for number in span for name in _anchors(lines[number])))
+        covered[anchor] = tuple(name for name, number in first_lines.items() if number in span)
     text = "".join(line.text for number, line in enumerate(lines) if number not in cut)
     return CutText(text, covered, tuple(missing))
 
@@ -93,8 +107,21 @@ def _parse_line(text: str, is_code: bool) -> _Line:
     return _Line(text, level, normalize_anchor("#" + _BLOCK_ID.sub("", name)), block and block[1].lower())
 
 
-def _anchors(line: _Line) -> list[str]:
-    return [name for name in (line.anchor, f"^{line.block_id}" if line.block_id else "") if name]
+def _index_anchors(lines: list[_Line]) -> dict[str, int]:
+    """Return the number of the line that each anchor leads to: the first of its name, or of its path of headings."""
+    found: dict[str, int] = {}
+    parents: list[_Line] = []
+    for number, line in enumerate(lines):
+        if line.anchor:
+            parents = [parent for parent in parents if parent.level < line.level]
+            # At most five, as there are six levels; a path may leave out any of them.
+            for count in range(len(parents) + 1 if len(found) < MAX_PATHS else 1):
+                for path in itertools.combinations(parents, count):
+                    found.setdefault("".join(part.anchor for part in (*path, line)), number)
+            parents.append(line)
+        if line.block_id:
+            found.setdefault(f"^{line.block_id}", number)
+    return found
 
 
 def _find(lines: list[_Line], anchor: str) -> range | None:

@@ -15,7 +15,7 @@ from stentor.core import jsontext
 from stentor.core.db import Sql, Tx
 from stentor.domains.memory.index.links import files_of_names
 from stentor.domains.memory.index.model import IndexEntry
-from stentor.domains.memory.validity.frontmatter_keys import Mark, Source
+from stentor.domains.memory.validity.frontmatter_keys import Mark, Source, find_record
 from stentor.domains.memory.validity.model import Cause, ChainLink, Exclusion, TargetKind
 from stentor_vault.server.links import LinkIndex, link_key
 
@@ -76,8 +76,8 @@ class _Excluded(msgspec.Struct, frozen=True):
     cause: str
 
 
-def insert(tx: Tx, doc_id: int, entry: IndexEntry) -> None:
-    """Store what a document without stored keys says."""
+def insert(tx: Tx, doc_id: int, entry: IndexEntry, record_prefix: str) -> None:
+    """Store what a document without stored keys says; the prefix is that of the ids of the vault's records."""
     validity = entry.validity
     if validity.valid_from is not None or validity.valid_to is not None:
         tx.run(_INSERT_PERIOD, doc_id=doc_id, valid_from=validity.valid_from, valid_to=validity.valid_to)
@@ -88,11 +88,12 @@ def insert(tx: Tx, doc_id: int, entry: IndexEntry) -> None:
         _INSERT_MARK,
         [{"doc_id": doc_id, "anchor": anchor, "claim": claim, "mark": _dump(mark)} for anchor, claim, mark in marks],
     )
-    tx.many(_INSERT_DERIVATION, list(_derivation_rows(doc_id, entry)))
+    tx.many(_INSERT_DERIVATION, list(_derivation_rows(doc_id, entry, record_prefix)))
 
 
-def _derivation_rows(doc_id: int, entry: IndexEntry) -> Iterator[dict[str, object]]:
-    for ordinal, source in enumerate(entry.validity.sources):
+def _derivation_rows(doc_id: int, entry: IndexEntry, record_prefix: str) -> Iterator[dict[str, object]]:
+    for ordinal, named in enumerate(entry.validity.sources):
+        source = find_record(named, record_prefix)
         row = {"doc_id": doc_id, "ordinal": ordinal, "text": source.text}
         yield {**row, "name": source.name, "target": "", "anchor": ""}
         if source.target:
@@ -146,10 +147,11 @@ def list_derived(tx: Tx, dialect: str, path: str, anchors: Sequence[str]) -> lis
     return _Derivation(tx, dialect).derived_from(path, anchors)
 
 
-def has_invalid_source(tx: Tx, dialect: str, path: str, sources: Iterable[Source]) -> bool:
+def has_invalid_source(tx: Tx, dialect: str, path: str, sources: Iterable[Source], record_prefix: str) -> bool:
     """Return whether any of these entries of a note's `derived_from` names something that is invalid."""
     known: dict[str, list[str]] = {}
-    for source in sources:
+    for named in sources:
+        source = find_record(named, record_prefix)
         if tx.row(_FIND_SOURCE, name=source.name) is not None:
             return True
         files = files_of_names(tx, dialect, [link_key(source.target)] if source.target else [], known)

@@ -73,6 +73,8 @@ class SearchIndex:
     ) -> None:
         self.is_shared = is_shared
         self.warning = warning
+        self.record_prefix = ""
+        """What the ids of the vault's records begin with, if it is one that has a name."""
         self.vectors = vectors
         self._database = database
         self._keywords = keywords
@@ -138,7 +140,7 @@ class SearchIndex:
                 changes.without_vectors.append(doc_id)
         self._keywords.insert(tx, doc_id, entry)
         if entry.has_keys:
-            exclusions.insert(tx, doc_id, entry)
+            exclusions.insert(tx, doc_id, entry, self.record_prefix)
             changes.has_keys = True
         changes.entries[doc_id] = entry
 
@@ -308,7 +310,9 @@ class SearchIndex:
 
     async def has_invalid_source(self, path: str, sources: Sequence[Source]) -> bool:
         """Return whether any of these entries of a note's `derived_from` names something that is invalid."""
-        return await self.read(lambda tx: exclusions.has_invalid_source(tx, self._dialect, path, sources))
+        return await self.read(
+            lambda tx: exclusions.has_invalid_source(tx, self._dialect, path, sources, self.record_prefix)
+        )
 
     async def find_exclusion(self, path: str) -> Exclusion | None:
         """Return why a note is excluded; None if it is not."""

@@ -10,12 +10,13 @@ import re
 from collections.abc import Iterator, Mapping
 from datetime import UTC, date, datetime
 from typing import Any
+from urllib.parse import unquote
 
 import msgspec
 
 from stentor.core.clock import DAY, micros_from_datetime
 from stentor.core.jsontext import JsonObject
-from stentor_vault.text.passages import normalize_anchor, split_anchor
+from stentor_vault.text.passages import anchor_key, normalize_anchor, split_anchor
 
 VALID_FROM, VALID_TO, DERIVED_FROM, TASK_ID = "valid_from", "valid_to", "derived_from", "task_id"
 INVALID, INVALID_BY, INVALID_AT, INVALID_CLAIMS = "invalid", "invalid_by", "invalid_at", "invalid_claims"
@@ -110,13 +111,29 @@ def parse_source(text: str) -> Source:
     text = text.strip()
     if match := _LINK.fullmatch(text):
         target, anchor = split_anchor(match[1])
-        return Source(text, _source_name(match[1]), target, normalize_anchor(anchor))
+        return Source(text, _source_name(match[1]), target, anchor_key(anchor))
     if match := _MARKDOWN_LINK.fullmatch(text):
-        return msgspec.structs.replace(parse_source(match[1]), text=text)
+        address = match[1] if _SCHEME.match(match[1]) else unquote(match[1])
+        return msgspec.structs.replace(parse_source(address), text=text)
     if _SCHEME.match(text):
         return Source(text, _source_name(text))
-    target, anchor = split_anchor(text)
-    return Source(text, _source_name(text), target, normalize_anchor(anchor))
+    target, anchor = split_path(text)
+    return Source(text, _source_name(text), target, anchor_key(anchor))
+
+
+def split_path(text: str) -> tuple[str, str]:
+    """Split like `split_anchor`, but leave `C# guide.md` whole: the path of a file."""
+    path, anchor = split_anchor(text)
+    is_whole = anchor.lower().endswith(".md") and not path.lower().endswith(".md")
+    return (text.strip(), "") if is_whole else (path, anchor)
+
+
+def find_record(source: Source, prefix: str) -> Source:
+    """Return a source with the note that it means if it is the id of a record; `prefix` begins those of the vault."""
+    if not prefix or not source.name.startswith(prefix):
+        return source
+    target, anchor = split_path(source.name.removeprefix(prefix))
+    return msgspec.structs.replace(source, target=target, anchor=anchor_key(anchor))
 
 
 def _source_name(text: str) -> str:

@@ -31,7 +31,7 @@ from stentor.domains.memory.validity.frontmatter_keys import (
 )
 from stentor_vault.text import documents
 from stentor_vault.text.documents import NoteDocument
-from stentor_vault.text.passages import normalize_anchor
+from stentor_vault.text.passages import anchor_key
 
 AGENT_PREFIX = "agent:"
 
@@ -54,7 +54,7 @@ class MarkedNote(msgspec.Struct, frozen=True):
     def marks(self) -> dict[str, Mark]:
         """The marks by the normalized anchor, empty for that of the whole note."""
         own = {} if self.validity.mark is None else {"": self.validity.mark}
-        return own | {_key(claim.anchor): claim.mark for claim in self.validity.claims}
+        return own | {anchor_key(claim.anchor): claim.mark for claim in self.validity.claims}
 
 
 def read_marks(path: str, content: bytes | None) -> MarkedNote:
@@ -63,7 +63,8 @@ def read_marks(path: str, content: bytes | None) -> MarkedNote:
     if document is None:
         return MarkedNote()
     validity, cut = read_document(document)
-    return MarkedNote(validity, {} if cut is None else {_key(claim): names for claim, names in cut.anchors.items()})
+    anchors = {} if cut is None else cut.anchors
+    return MarkedNote(validity, {anchor_key(claim): names for claim, names in anchors.items()})
 
 
 def list_changes(before: MarkedNote, after: MarkedNote) -> list[MarkChange]:
@@ -98,7 +99,7 @@ def stamp(document: NoteDocument, changes: Sequence[MarkChange], agent: str, at:
     anchors = {change.anchor for change in changes if change.is_set and change.anchor}
     if anchors:
         values[INVALID_CLAIMS] = [
-            text if claim is None or _key(claim.anchor) not in anchors
+            text if claim is None or anchor_key(claim.anchor) not in anchors
             else format_claim(claim.anchor, Mark(claim.mark.reason, agent, at))
             for text, claim in _claims(document)
         ]  # fmt: skip
@@ -112,7 +113,8 @@ def set_mark(document: NoteDocument, anchor: str, mark: Mark) -> JsonObject:
     if not anchor:
         return {INVALID: mark.reason or True, INVALID_BY: mark.by, INVALID_AT: mark.at}
     entry = format_claim(anchor, mark)
-    claims = [text for text, claim in _claims(document) if claim is None or _key(claim.anchor) != _key(anchor)]
+    key = anchor_key(anchor)
+    claims = [text for text, claim in _claims(document) if claim is None or anchor_key(claim.anchor) != key]
     values = {INVALID_CLAIMS: [*claims, entry]}
     _, cut = read_document(NoteDocument(document.path, document.content, {INVALID_CLAIMS: [entry]}))
     if cut is None or cut.missing:
@@ -131,7 +133,7 @@ def remove_mark(document: NoteDocument, anchor: str) -> JsonObject:
             values.pop(key, None)
         return values
     claims = list(_claims(document))
-    rest = [text for text, claim in claims if claim is None or _key(claim.anchor) != _key(anchor)]
+    rest = [text for text, claim in claims if claim is None or anchor_key(claim.anchor) != anchor_key(anchor)]
     if len(rest) == len(claims):
         raise Conflict(f"The passage {anchor!r} of {document.path!r} is not marked invalid.")
     del values[INVALID_CLAIMS]
@@ -158,8 +160,3 @@ def _claims(document: NoteDocument) -> Iterator[tuple[object, ClaimMark | None]]
     given = document.frontmatter.get(INVALID_CLAIMS)
     for entry in given if isinstance(given, list) else [] if given in (None, "") else [given]:
         yield entry, read_claim(entry)
-
-
-def _key(anchor: str) -> str:
-    """Return the anchor as claims of one note are compared: a path of headings with all of its parts."""
-    return "".join(normalize_anchor(f"#{part}") for part in anchor.split("#")) if "#" in anchor else anchor.lower()
