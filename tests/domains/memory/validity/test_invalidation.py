@@ -7,6 +7,8 @@ from typing import Any
 import pytest
 
 from stentor.core.db import Sql
+from stentor.core.errors import StoreUnavailable
+from stentor.domains.memory.validity import store
 from stentor_vault.notes import frontmatter
 from tests.domains.memory.conftest import AGENTS, Notes
 from tests.requirements import requirement
@@ -261,3 +263,30 @@ async def test_an_index_that_is_rebuilt_knows_the_invalid_sources(notes: Notes) 
     await vault.index.replace_sources({}, 0, seen=10)  # as an empty index is
     await vault.indexer.reconcile()
     assert await notes.found("zebra") == ["b.md"]
+
+
+@requirement("memory.invalid-everywhere")
+async def test_a_source_that_did_not_reach_the_index_does_when_the_call_is_repeated(
+    notes: Notes, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await notes.write("a.md", "zebra", frontmatter={"derived_from": URL})
+
+    async def fail(*args: Any, **options: Any) -> None:
+        raise StoreUnavailable("The disk is full.")
+
+    with monkeypatch.context() as full:
+        full.setattr(notes.world.memory.default.index, "replace_sources", fail)
+        assert (await notes.post("invalidate", source=URL, reason="wrong")).status_code == 503
+    assert await notes.found("zebra") == ["a.md"]
+    assert (await notes.post("invalidate", source=URL, reason="wrong")).status_code == 409
+    assert await notes.found("zebra") == []
+
+
+async def test_a_source_beyond_those_that_have_an_effect_is_refused(
+    notes: Notes, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(store, "MAX_ACTIVE", 1)
+    await invalidate(notes, source="one")
+    assert (await notes.post("invalidate", source="two", reason="wrong")).status_code == 409
+    await restore(notes, source="one")
+    await invalidate(notes, source="two")

@@ -67,8 +67,8 @@ class InvalidationService:
     async def invalidate(self, caller: MemoryCaller, vault: str, target: InvalidationTarget, reason: str) -> Outcome:
         """Mark the target; return the notes that left the searches.
 
-        Raises NotFound for a missing note or passage, Conflict for a source that is invalid already, and Forbidden for
-        an agent whose mark reaches further than its writes.
+        Raises NotFound for a missing note or passage, Conflict for a source that is invalid already or one too many,
+        and Forbidden for an agent whose mark reaches further than its writes.
         """
         before = await self._list_exclusions()
         if target.kind == "source":
@@ -122,12 +122,16 @@ class InvalidationService:
     async def _write_source(self, caller: MemoryCaller, name: str, work: Callable[[Tx], None]) -> None:
         if not caller.principal.is_person:
             raise Forbidden("Only people can invalidate or restore a source: notes of others may be derived from it.")
-        await self._db.write(work)
-        await self.sync()
+        try:
+            await self._db.write(work)
+        finally:  # also when the mark is there already: an earlier call may have failed between its row and the index
+            await self.sync()
 
     def _insert_source(self, tx: Tx, caller: MemoryCaller, name: str, reason: str) -> None:
         if store.is_active(tx, name):
             raise Conflict(f"The source {name!r} is invalid already.")
+        if not store.has_room(tx):
+            raise Conflict(f"{store.MAX_ACTIVE} sources are invalid; restore one first.")
         store.insert(tx, name, reason, caller.author)
         self._record(tx, caller, name, reason, is_invalid=True)
 

@@ -24,8 +24,10 @@ _FIND_ACTIVE = Sql("select 1 from memory_invalidations where source = :source an
 _LIST_ACTIVE = Sql(
     f"select {_COLUMNS} from memory_invalidations where restored_at is null order by source limit :limit"
 )
+_COUNT_ACTIVE = Sql("select count(*) from memory_invalidations where restored_at is null")
 _COUNT_CHANGES = Sql("select count(*) + count(restored_at) from memory_invalidations")
 MAX_ACTIVE = 10_000
+"""Sources that can be invalid at a time: each index has a copy of all."""
 
 
 class SourceInvalidation(msgspec.Struct, frozen=True):
@@ -55,6 +57,11 @@ def restore(tx: Tx, source: str, reason: str | None, by: str) -> bool:
 
 def is_active(tx: Tx, source: str) -> bool:
     return tx.row(_FIND_ACTIVE, source=source) is not None
+
+
+def has_room(tx: Tx) -> bool:
+    """Return whether one more source can be invalid."""
+    return int(tx.rows(_COUNT_ACTIVE)[0][0]) < MAX_ACTIVE
 
 
 def list_active(tx: Tx, limit: int = MAX_ACTIVE) -> list[SourceInvalidation]:
