@@ -106,6 +106,7 @@ async def test_validate_takes_both_forms_and_says_all_that_is_wrong(post: Post) 
         ({"header": {}, "payload": {}}, {*(f"header.{name}" for name in HEADER), "payload.content"}),
         ({"text": formatted.replace("direct", "loud")}, {"#Mode"}),
         ({"text": "hello"}, {"text"}),
+        ({"header": "x", "payload": [1], "messageId": 5}, {"header", "payload", "messageId"}),
         (form({"task": {"type": "x"}}), {"payload.content.task.input"}),
     ]
     for wrong, fields in cases:

@@ -21,7 +21,11 @@ from stentor.domains.messaging.model import MessageStatus, StoredMessage
 from stentor.web.routes import RequestModel, example_config
 from stentor.web.wire import CamelCaseModel, OmittedWhenNone, ResponseModel, Timestamp
 
-AnyObject = Annotated[JsonObject, WithJsonSchema({"type": "object", "additionalProperties": True})]
+# Of any type, because a wrong one is among the errors that validation returns.
+AnyObject = Annotated[
+    Any, WithJsonSchema({"anyOf": [{"type": "object", "additionalProperties": True}, {"type": "null"}]})
+]
+AnyText = Annotated[Any, WithJsonSchema({"anyOf": [{"type": "string"}, {"type": "null"}]})]
 Header = Annotated[JsonObject, WithJsonSchema(HEADER_SCHEMA)]
 Payload = Annotated[JsonObject, WithJsonSchema(PAYLOAD_SCHEMA)]
 ReadId = Annotated[str | None, WithJsonSchema(MESSAGE_ID_SCHEMA)]
@@ -68,9 +72,9 @@ class ValidateIn(RequestModel):
     model_config = example_config(**example_message())
 
     text: str | None = None
-    header: AnyObject | None = None
-    payload: AnyObject | None = None
-    messageId: str | None = None  # noqa: N815
+    header: AnyObject = None
+    payload: AnyObject = None
+    messageId: AnyText = None  # noqa: N815
 
 
 class Sent(CamelCaseModel):
