@@ -6,11 +6,14 @@ Each returns its value or raises ValueError. Formats of messages use them as wel
 from __future__ import annotations
 
 import re
+import time
 from datetime import datetime
 
 from stentor.core.clock import micros_from_datetime
 
 UUID_PATTERN = r"^[0-9a-fA-F]{8}-[0-9a-fA-F]{4}-[0-9a-fA-F]{4}-[0-9a-fA-F]{4}-[0-9a-fA-F]{12}$"
+MAX_START_SECONDS = 10 * 365 * 86_400
+"""How far ahead a task or a message may be scheduled."""
 _TIME = re.compile(r"\d{4}-\d\d-\d\d[Tt ]\d\d:\d\d")
 
 
@@ -33,6 +36,12 @@ def check_utc(moment: datetime) -> datetime:
         micros_from_datetime(moment)
     except OverflowError:
         raise ValueError("must be in the years 1 to 9999 in UTC") from None
+    return moment
+
+
+def check_start(moment: datetime) -> datetime:
+    if moment.timestamp() > time.time() + MAX_START_SECONDS:
+        raise ValueError("must be at most ten years ahead")
     return moment
 
 

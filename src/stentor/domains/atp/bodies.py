@@ -23,7 +23,14 @@ from pydantic.fields import FieldInfo
 from stentor.core import jsontext
 from stentor.core.errors import InvalidRequest
 from stentor.core.jsontext import JsonObject
-from stentor.core.text_checks import UUID_PATTERN, check_iso8601, check_no_nul, check_printable, check_utc
+from stentor.core.text_checks import (
+    UUID_PATTERN,
+    check_iso8601,
+    check_no_nul,
+    check_printable,
+    check_start,
+    check_utc,
+)
 from stentor.core.validation_errors import list_errors
 from stentor.domains.atp import header
 from stentor.domains.atp.model import AtpMessage, FieldError, MessageInvalid
@@ -66,7 +73,7 @@ class ExecuteBody(ActionBody):
 class ScheduleBody(ExecuteBody):
     """Without a time the message is processed as soon as its turn in the queue comes."""
 
-    run_at: Time | None = None
+    run_at: Annotated[Time, AfterValidator(check_start)] | None = None
     delay_seconds: Annotated[int, Field(ge=0, le=MAX_DELAY_SECONDS)] | None = None
 
 

@@ -31,7 +31,6 @@ from stentor.domains.tasks.model import TaskStream
 MAX_ID_LENGTH = 255
 SYSTEM_ZONES = frozenset(("registry", "memory", "governance"))
 """Zones whose REST APIs are for administrators only."""
-MAX_DELAY = 10 * 365 * 86_400 * SECOND
 MIN_POLL_SECONDS, MAX_POLL_SECONDS = 0.02, 0.5
 """The first and the longest pause between two polls of a queued message; the pause grows in between."""
 ResponseFrame = tuple[str, JsonObject, str | None]
@@ -214,5 +213,5 @@ def _due(now: int, body: ActionBody) -> int:
     if not isinstance(body, ScheduleBody):
         return now
     if body.run_at is not None:
-        return max(now, min(micros_from_datetime(body.run_at), now + MAX_DELAY))
+        return max(now, micros_from_datetime(body.run_at))
     return now + (body.delay_seconds or 0) * SECOND

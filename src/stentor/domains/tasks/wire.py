@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import time
-from datetime import datetime
 from typing import Annotated, Any, Literal
 
 import msgspec
-from pydantic import Field, StringConstraints, field_validator
+from pydantic import AfterValidator, Field, StringConstraints
 
 from stentor.core.clock import micros_from_datetime
+from stentor.core.text_checks import check_start
 from stentor.domains.routing.ranking import Preference
 from stentor.domains.tasks import model
 from stentor.domains.tasks.model import OutcomeClass, TaskDraft, TaskMetadata, TaskStatus
@@ -30,7 +29,6 @@ from stentor.web.wire import (
 )
 
 MAX_AFTER = 100
-MAX_DELAY_SECONDS = 10 * 365 * 86_400
 
 
 class TemplateMetadata(RequestModel):
@@ -113,7 +111,10 @@ class TaskTemplate(RequestModel):
 
 class TaskIn(TaskTemplate):
     id: Name | None = None
-    start_at: Annotated[Time | None, Field(description="Not queued before this time, at most ten years ahead.")] = None
+    start_at: Annotated[
+        Annotated[Time, AfterValidator(check_start)] | None,
+        Field(description="Not queued before this time, at most ten years ahead."),
+    ] = None
     after: Annotated[
         list[Name],
         Field(max_length=MAX_AFTER, description="Queued when these tasks have completed; aborted if one does not."),
@@ -134,13 +135,6 @@ class TaskIn(TaskTemplate):
             start_at=None if self.start_at is None else micros_from_datetime(self.start_at),
             after=tuple(dict.fromkeys(self.after)),
         )
-
-    @field_validator("start_at")
-    @classmethod
-    def _check_start_at(cls, moment: datetime | None) -> datetime | None:
-        if moment is not None and moment.timestamp() > time.time() + MAX_DELAY_SECONDS:
-            raise ValueError("must be at most ten years ahead")
-        return moment
 
 
 class RerunIn(RequestModel):
