@@ -111,10 +111,10 @@ class StepService:
         ref = (principal.tenant, require_task_id(task_id), draft.key)
 
         def work(tx: Tx) -> JournalEntry:
-            found, is_recorded = store.find_task(tx, ref)
+            found, is_recorded, last = store.find_task(tx, ref)
             task = check_held(tx, self._agents, principal, found, task_id, epoch)
             mark_handled(tx, task, handled)
-            event_id, started = make_event_id(tx, task), tx.now - duration_ms * 1000
+            event_id, started = _new_id_after(last), tx.now - duration_ms * 1000
             # An effect has had its row since it began; any other step is inserted with its outcome.
             if draft.kind == "effect":
                 is_new = store.end(tx, task.tenant, task_id, draft.key, outcome)
@@ -143,10 +143,10 @@ class StepService:
         ref = (principal.tenant, require_task_id(task_id), draft.key)
 
         def work(tx: Tx) -> JournalEntry:
-            found, is_recorded = store.find_task(tx, ref)
+            found, is_recorded, last = store.find_task(tx, ref)
             task = check_held(tx, self._agents, principal, found, task_id, epoch)
             message = f"Effect {draft.name} begins."
-            return begin_step(tx, self._runlog, task, draft, message, handled, is_recorded=is_recorded)
+            return begin_step(tx, self._runlog, task, draft, message, handled, last, is_recorded=is_recorded)
 
         return await self._db.write(work, NO_LOCKS, store.task_ahead(ref))
 
@@ -158,12 +158,16 @@ def begin_step(
     draft: StepDraft,
     message: str,
     handled: Collection[str],
+    last: str,
     *,
     is_recorded: bool | None = None,
 ) -> JournalEntry:
-    """Record that a step begins, with its event; return the recorded one if it began before. Raises StepMismatch."""
+    """Record that a step begins, with its event; return the recorded one if it began before. Raises StepMismatch.
+
+    `last` is the event of the task's last step, "" without steps.
+    """
     mark_handled(tx, task, handled)
-    event_id = make_event_id(tx, task)
+    event_id = _new_id_after(last)
     insert = partial(store.insert_started, tx, task, draft, event_id)
     step, is_new = _insert_or_find(tx, task, draft, insert, is_recorded=is_recorded)
     if not is_new:
@@ -204,16 +208,14 @@ def mark_handled(tx: Tx, task: Task, keys: Collection[str]) -> None:
         store.mark_handled(tx, task, key)
 
 
-def make_event_id(tx: Tx, task: Task) -> str:
-    """Return an id for a step of a task that sorts after those of earlier attempts.
+def _new_id_after(last: str) -> str:
+    """Return an id for a step of a task that sorts after that of its last one.
 
-    The order decides what a task takes over that is run again from a step. Since the last attempt the service may have
-    been started again with its clock set back.
+    The order decides what a task takes over that is run again from a step. Since the last step the service may have
+    been started again with its clock set back, and the clocks of its processes differ.
     """
-    if (task.pinned_agent is not None or task.metadata.rerun_from is not None) and task.attempt_epoch < task.epoch:
-        last = store.find_last_event(tx, task.tenant, task.task_id)
-        if last is not None:
-            ids.advance_past(last)
+    if last:
+        ids.advance_past(last)
     return ids.new_id()
 
 

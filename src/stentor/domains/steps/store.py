@@ -41,7 +41,9 @@ _FIND_LAST = Sql(f"select max(event_id) from task_steps where {_TASK}")
 _STEPS = AppendOnlyTable(TABLE, ("tenant", "task_id", *STORED))
 _FIND_TASK = RowsSql(
     ("tenant", "task_id", "key"),
-    f"""select given.tenant, given.task_id, given.key, task_steps.key, {COLUMNS_OF_TASK}
+    f"""select given.tenant, given.task_id, given.key, task_steps.key,
+        (select max(event_id) from task_steps as other where other.tenant = given.tenant
+            and other.task_id = given.task_id), {COLUMNS_OF_TASK}
     from given join tasks on tasks.tenant = given.tenant and tasks.task_id = given.task_id
         left join task_steps on task_steps.tenant = given.tenant and task_steps.task_id = given.task_id
             and task_steps.key = given.key""",
@@ -129,16 +131,18 @@ def task_ahead(step: StepRef) -> Ahead:
     return _FIND_TASK, step
 
 
-def find_task(tx: Tx, step: StepRef) -> tuple[Task | None, bool]:
-    """Return the task of a step, None if there is none, and whether the step is in its journal."""
+def find_task(tx: Tx, step: StepRef) -> tuple[Task | None, bool, str]:
+    """Return the task of a step, None if there is none, whether the step is in its journal, and what `find_last_event`
+    returns.
+    """
     rows = tx.rows_ahead(_FIND_TASK, step)
-    return (task_from_row(rows[0][4:]), rows[0][3] is not None) if rows else (None, False)
+    return (task_from_row(rows[0][5:]), rows[0][3] is not None, rows[0][4] or "") if rows else (None, False, "")
 
 
-def find_last_event(tx: Tx, tenant: str, task_id: str) -> str | None:
-    """Return the `event_id` of the step of a task that began last; None without steps."""
+def find_last_event(tx: Tx, tenant: str, task_id: str) -> str:
+    """Return the `event_id` of the step of a task that began last; "" without steps."""
     row = tx.row(_FIND_LAST, tenant=tenant, task_id=task_id)
-    return row[0] if row else None
+    return (row[0] if row else None) or ""
 
 
 def list_steps(tx: Tx, tenant: str, task_id: str, after: str, limit: int) -> list[Step]:

@@ -71,7 +71,8 @@ class WaitService:
                     f"The agent's runtime is {task.runtime_kind}; only agents with the runtime worker can wait."
                 )
             message = _BEGINS[draft.kind].format(name=draft.name, reference=draft.reference)
-            entry = begin_step(tx, self._runlog, task, draft, message, handled)
+            last = store.find_last_event(tx, task.tenant, task_id)
+            entry = begin_step(tx, self._runlog, task, draft, message, handled, last)
             if entry.step.state != "started":
                 return entry
             outcome = self._find_outcome(tx, task, entry.step)
