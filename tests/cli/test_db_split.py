@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import signal
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -219,6 +220,15 @@ def test_what_cannot_move_is_refused_and_nothing_changes(installation: Installat
     moved(installation.split(hidden_url, "other"))
     refused(installation.split(hidden_url, "default"), "is not empty")
     assert program("db", "status").code == 0
+
+
+@requirement("scale.pooler")
+def test_a_split_goes_past_the_pooler(postgres_url: str, bare_url: str, tmp_path: Path) -> None:
+    pooler = "postgresql://nobody@127.0.0.1:1/stentor"
+    environ = {"SERVICE_DATABASE_URL": pooler, "SERVICE_DATABASE_SESSION_URL": postgres_url}
+    split = partial(Program(tmp_path / "data", environ), "db", "split", "--tenant=nobody", "--json", "--to")
+    refused(split(bare_url), "no rows of the tenant 'nobody'")
+    refused(split(pooler), "itself", code=2)
 
 
 @requirement("scale.split-refused")

@@ -51,13 +51,13 @@ class SplitResult:
 def split_tenants(tenants: list[str], target: str, verifiers: list[str], data_dir: Path | None) -> SplitResult:
     """Move tenants to another database. Raises CommandFailed."""
     chosen = load_offline_settings(data_dir)
-    ends = (
-        db_operations.parse_url("SERVICE_DATABASE_URL", chosen.storage.database_url),
-        db_operations.parse_url("--to", target),
-    )
+    pooled, direct = chosen.storage.database_url, chosen.storage.session_url
+    # Not through a pooler: the source is locked and read in one session.
+    source = ("SERVICE_DATABASE_SESSION_URL", direct) if direct else ("SERVICE_DATABASE_URL", pooled)
+    ends = db_operations.parse_url(*source), db_operations.parse_url("--to", target)
     if ends[0].path is not None or ends[1].path is not None:
         raise CommandFailed("A split is from one PostgreSQL database to another one.", EXIT_USAGE)
-    if ends[0].url == ends[1].url:
+    if target in (pooled, direct):
         raise CommandFailed("--to is the database of SERVICE_DATABASE_URL itself.", EXIT_USAGE)
     redactor = Redactor()
     for secret in (secret for end in ends for secret in end.secrets):
