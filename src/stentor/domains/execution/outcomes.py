@@ -243,7 +243,7 @@ class LearningEligibility:
         """Return why an outcome does not count as evidence, None if it does; then it counts toward the daily limit.
 
         Fails closed. `ended_by` is the key that reported the outcome, None for an agent that runs inside the service.
-        Costs two lookups in memory if all keys have the role admin.
+        Costs two lookups in memory if all keys are people's.
         """
         if self._is_self_dealing(tx, work, agent_id, ended_by):
             return SHARED_KEY_REASON
@@ -264,7 +264,7 @@ class LearningEligibility:
             return None
         return (
             f"The key {graded_by!r} has reached the limit of {self._max_per_day} learned outcomes of this agent today. "
-            "Use a key with the role admin."
+            "Use a person's key."
         )
 
     def _is_within_limit(self, tx: Tx, tenant: str, agent_id: str, name: str) -> bool:

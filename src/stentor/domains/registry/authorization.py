@@ -52,7 +52,7 @@ def authorize_change(
 ) -> None:
     """Refuse a change of an agent that the caller may not make. Fails closed. Raises Forbidden.
 
-    A key with the role `admin` may change every agent of its tenant. A key with the role `agent` never changes an agent
+    A person's key may change every agent of its tenant. A key with the role `agent` never changes an agent
     that it can run as, except to suspend it. It may grade a task if it submitted the task or one of its ancestors:
     `submitted_by` holds the key names of their submitters. Everything else needs the permission `admin`, and an agent
     that has its own key.
@@ -64,7 +64,7 @@ def authorize_change(
             return
         raise Forbidden(
             f"The key {principal.name!r} can run as the agent {agent.name!r}, so it may not {_PHRASES[action]}: "
-            "use a key with the role admin."
+            "use a person's key."
         )
     if principal.may("admin") or (action == "grade" and principal.name in set(submitted_by)):
         return
@@ -137,19 +137,19 @@ def authorize_registration(
         if agent.status == "quarantined" and can_work_as(principal, agent):
             raise Forbidden(
                 f"The agent {agent.name!r}, which the key {principal.name!r} can run as, is quarantined, so the key "
-                "may not register another agent: use a key with the role admin."
+                "may not register another agent: use a person's key."
             )
         if agent.status == "suspended" and agent.key_name == principal.name:
             raise Forbidden(
                 f"The agent {agent.name!r} of the key {principal.name!r} is suspended, so the key may not register "
-                "another agent: use a key with the role admin."
+                "another agent: use a person's key."
             )
     # Routing prefers agents with high scores: a key could otherwise register its own agent ahead of all others.
     if all(score <= DEFAULT_SCORE for score in scores) and tier != "auto":
         return
     raise Forbidden(
         f"A key with the role agent may only register agents with scores of at most {DEFAULT_SCORE:g} and a tier other "
-        "than auto: use a key with the role admin."
+        "than auto: use a person's key."
     )
 
 

@@ -97,13 +97,11 @@ class GradeService:
 def _authorize_grader(tx: Tx, principal: Principal, task: Task) -> None:
     """Raises Forbidden for a key that submitted the task or one of its ancestors, or that acts for its agent.
 
-    Fails closed: without an agent, or with too many ancestors to check, only a key with the role admin may grade.
+    Fails closed: without an agent, or with too many ancestors to check, only a person's key may grade.
     """
     agent = agents.find(tx, task.tenant, task.assigned_agent) if task.assigned_agent else None
     if agent is not None:
         names = visibility_queries.find_submitters(tx, task.tenant, task.submitted_by, task.parent_task_id)
         authorize_change(principal, "grade", agent, submitted_by=names or ())
     elif not principal.is_person:
-        raise Forbidden(
-            "A key with the role agent may not grade a task without an agent. Use a key with the role admin."
-        )
+        raise Forbidden("A key with the role agent may not grade a task without an agent. Use a person's key.")

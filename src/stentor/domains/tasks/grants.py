@@ -35,7 +35,7 @@ class GrantService:
         self._routing = routing
 
     async def create(self, principal: Principal, task_id: str, epoch: int, request: GrantRequest) -> Grant:
-        """Delegate authority for an executing task. The caller acts for its agent, or has the role admin.
+        """Delegate authority for an executing task. The caller may act for its agent.
 
         Raises NotFound, Forbidden, LeaseLost, DelegationDenied.
         """
@@ -67,7 +67,9 @@ class GrantService:
             grant = self._find(tx, principal.tenant, grant_id)
             delegator = self._agents.get(principal.tenant, grant.from_agent)
             if principal.is_bound_agent and (delegator is None or delegator.key_name != principal.name):
-                raise Forbidden("Only the agent that created the grant, or a key with the role admin, may revoke it.")
+                raise Forbidden(
+                    "Only the agent that created the grant, a person, or a key with the permission admin may revoke it."
+                )
             # The derived grants need no change: a chain with a revoked grant gives no authority.
             if grant_store.mark_revoked(tx, principal.tenant, grant_id):
                 task = require_task(tx, principal.tenant, grant.task_id)

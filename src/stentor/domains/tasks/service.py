@@ -369,14 +369,12 @@ def check_visible(tx: Tx, principal: Principal, task: Task | None, task_id: str)
 
 
 def check_approver(tx: Tx, principal: Principal, task: Task) -> None:
-    """Raise Forbidden for a key that submitted the task or acts for its agent, unless it has the role admin."""
+    """Raise Forbidden for a key that submitted the task or acts for its agent, unless it is a person's."""
     if principal.is_person:
         return
     agent = agents.find(tx, task.tenant, task.assigned_agent) if task.assigned_agent else None
     if task.submitted_by == principal.name or agent is None or authorization.can_work_as(principal, agent):
-        raise Forbidden(
-            "A key may not approve a task that it submitted or would execute. Use a key with the role admin."
-        )
+        raise Forbidden("A key may not approve a task that it submitted or would execute. Use a person's key.")
 
 
 def _require_not_ended(tx: Tx, principal: Principal, task_id: str) -> Task:
