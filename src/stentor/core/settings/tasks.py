@@ -14,7 +14,8 @@ class TaskSettings:
     max_attempts: int = setting(
         "SERVICE_TASK_MAX_ATTEMPTS",
         5,
-        "Maximum number of claims of one task; if the lease of the last one is lost, the task fails.",
+        "Maximum number of claims of one task in a row that record no step; if the lease of the last one is lost, the "
+        "task fails.",
         parsers.number(1, 100, int),
     )
     lease_seconds: int = setting(
