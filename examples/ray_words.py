@@ -3,7 +3,7 @@
 PYTHONPATH=examples ray start --head
 SERVICE_RAY_ADDRESSES=127.0.0.1:6379 SERVICE_RAY_ENTRYPOINTS=ray_words:* stentor serve
 stentor agent register counter --capability count-words --runtime ray --entrypoint ray_words:count_words
-stentor task submit "..." --capability count-words
+stentor task submit --type count-words --capability count-words --input "..." --wait
 """
 
 from collections import Counter

@@ -78,7 +78,7 @@ def _split(
     with split.open():
         if chosen.memory.tenant in tenants and split.count_notes():
             raise CommandFailed(
-                f"The tenant {chosen.memory.tenant!r} owns the vault (SERVICE_MEMORY_TENANT), whose notes are "
+                f"The tenant {chosen.memory.tenant!r} owns the vault (SERVICE_VAULT_TENANT), whose notes are "
                 "files and cannot be split: let it stay, and move the other tenants.",
                 EXIT_REFUSED,
             )
