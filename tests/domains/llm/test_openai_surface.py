@@ -242,7 +242,8 @@ async def test_a_named_tool_and_json_schema_and_parameters_reach_the_provider(
     assert (one["tool_choice"], one["response_format"]) == (choice, shape)
     assert (two["max_tokens"], two["stop_sequences"], two["system"]) == (77, ["END"], "Be brief.")
     assert two["tool_choice"] == {"type": "tool", "name": "weather"}
-    assert two["output_config"]["format"] == {"type": "json_schema", "schema": SCHEMA}
+    closed = SCHEMA | {"additionalProperties": False}
+    assert two["output_config"]["format"] == {"type": "json_schema", "schema": closed}
     assert three["generationConfig"]["maxOutputTokens"] == 77
     assert three["generationConfig"]["responseJsonSchema"] == SCHEMA
     assert three["toolConfig"]["functionCallingConfig"]["allowedFunctionNames"] == ["weather"]

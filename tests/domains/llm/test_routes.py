@@ -18,6 +18,7 @@ from stentor.domains.llm.model import (
     TextPart,
     TokenUsage,
     ToolCall,
+    ToolDefinition,
     estimate_input_tokens,
     estimate_tokens,
     with_reasoning_fallback,
@@ -230,6 +231,54 @@ def test_calls_that_gemini_did_not_make_are_marked_so_where_it_checks_signatures
     asked = ChatRequest(model, (LlmMessage("user", (TextPart("x"),)), LlmMessage("assistant", tool_calls=calls)))
     sent = gemini.build_chat_request(asked, ProviderQuirks(), stream=False).body["contents"][1]["parts"]
     assert [part.get("thoughtSignature") for part in sent] == expected
+
+
+SCHEMA_OF_OPENAI = {
+    "type": "object",
+    "properties": {
+        "minimum": {"type": "integer", "minimum": 1, "maximum": 9, "description": "How much."},
+        "tags": {
+            "type": "array",
+            "items": {"type": "object", "properties": {"format": {"type": "null"}}},
+            "minItems": 2,
+        },
+        "when": {"anyOf": [{"type": "string", "format": "date"}, {"type": "string", "format": "byte", "maxLength": 5}]},
+        "more": {"type": "object", "additionalProperties": {"type": "string"}},
+    },
+    "required": ["minimum"],
+    "$defs": {"any": True, "open": {"type": "object", "properties": {}, "additionalProperties": True}},
+}
+SCHEMA_OF_ANTHROPIC = {
+    "type": "object",
+    "properties": {
+        "minimum": {"type": "integer", "description": "How much. (minimum: 1, maximum: 9)"},
+        "tags": {
+            "type": "array",
+            "items": {"type": "object", "properties": {"format": {"type": "null"}}, "additionalProperties": False},
+            "description": "(minItems: 2)",
+        },
+        "when": {
+            "anyOf": [
+                {"type": "string", "format": "date"},
+                {"type": "string", "description": "(format: byte, maxLength: 5)"},
+            ]
+        },
+        "more": {"type": "object", "additionalProperties": {"type": "string"}},
+    },
+    "required": ["minimum"],
+    "$defs": {"any": True, "open": {"type": "object", "properties": {}, "additionalProperties": True}},
+    "additionalProperties": False,
+}
+
+
+@requirement("llm.tool-calls")
+def test_a_schema_goes_to_anthropic_without_what_it_refuses() -> None:
+    tools = tuple(ToolDefinition("f", parameters=SCHEMA_OF_OPENAI, strict=strict) for strict in (True, None))
+    wrapped = {"type": "json_schema", "json_schema": {"name": "answer", "schema": SCHEMA_OF_OPENAI}}
+    asked = ChatRequest("m", (LlmMessage("user", (TextPart("x"),)),), tools=tools, response_format=wrapped)
+    body = anthropic.build_chat_request(asked, ProviderQuirks(), stream=False).body
+    assert body["output_config"]["format"]["schema"] == SCHEMA_OF_ANTHROPIC
+    assert [tool["input_schema"] for tool in body["tools"]] == [SCHEMA_OF_ANTHROPIC, SCHEMA_OF_OPENAI]
 
 
 def test_an_id_of_a_call_that_anthropic_refuses_is_replaced_in_the_call_and_its_result() -> None:

@@ -11,6 +11,7 @@ import msgspec
 
 from stentor.core.errors import InvalidRequest, ProviderError
 from stentor.core.jsontext import JsonObject
+from stentor.domains.llm.formats.anthropic_schemas import fit_schema
 from stentor.domains.llm.formats.base import (
     ProviderQuirks,
     decode_arguments,
@@ -32,6 +33,7 @@ from stentor.domains.llm.model import (
     TokenUsage,
     ToolCall,
     ToolCallDelta,
+    ToolDefinition,
 )
 
 MODELS_PATH: str = "/v1/models?limit=1000"
@@ -113,15 +115,7 @@ def build_headers(key: str, quirks: ProviderQuirks) -> dict[str, str]:
 
 def build_chat_request(request: ChatRequest, quirks: ProviderQuirks, *, stream: bool) -> ProviderRequest:
     system, messages = split_system(request.messages)
-    tools = [
-        omit_none(
-            name=tool.name,
-            description=tool.description or None,
-            input_schema=tool.parameters or {"type": "object", "properties": {}},
-            strict=tool.strict or None,
-        )
-        for tool in request.tools
-    ]
+    tools = [_tool(tool) for tool in request.tools]
     body = omit_none(
         model=request.model,
         max_tokens=request.max_tokens or MAX_TOKENS,
@@ -132,12 +126,22 @@ def build_chat_request(request: ChatRequest, quirks: ProviderQuirks, *, stream: 
         stop_sequences=list(request.stop) or None,
         tools=tools or None,
         tool_choice=_tool_choice(request) if tools else None,
-        output_config={"format": {"type": "json_schema", "schema": schema}}
+        output_config={"format": {"type": "json_schema", "schema": fit_schema(schema)}}
         if (schema := request.json_schema)
         else None,
         stream=True if stream else None,
     )
     return ProviderRequest("/v1/messages", body)
+
+
+def _tool(tool: ToolDefinition) -> JsonObject:
+    schema = tool.parameters or {"type": "object", "properties": {}}
+    return omit_none(
+        name=tool.name,
+        description=tool.description or None,
+        input_schema=fit_schema(schema) if tool.strict else schema,
+        strict=tool.strict or None,
+    )
 
 
 def _tool_choice(request: ChatRequest) -> JsonObject | None:
