@@ -146,6 +146,16 @@ def test_the_words_of_a_query_are_marked_in_their_other_forms(query: str, text: 
     assert [text[start:end] for start, end in spans] == marked
 
 
+@pytest.mark.parametrize("query", ["how are backups made", "made made backup"])
+def test_an_excerpt_is_of_the_passage_that_has_most_words_of_the_query(query: str) -> None:
+    answer = "Backups are made nightly with restic."
+    text = f"This handbook says how our things are made.\n\n{'Other. ' * 1400}\n\n## Safety\n\n{answer} Made so."
+    terms = frozenset(tokenizer.tokenize(" ".join(tokenizer.drop_stop_words(query.split()))))
+    assert answer in make_excerpt(text, terms)
+    # Of several that have all the same words, the first one.
+    assert make_excerpt(text, frozenset({"made"})).startswith("This handbook")
+
+
 def test_an_excerpt_for_a_query_of_thousands_of_words_takes_no_longer_than_the_text() -> None:
     terms = frozenset(f"w{number}x" for number in range(5000))
     text = " ".join(f"w{number}" for number in range(100_000))

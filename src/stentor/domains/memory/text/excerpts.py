@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections import Counter
+from collections import Counter, deque
 from collections.abc import Iterator, Mapping, Sequence
 
 import msgspec
@@ -18,6 +18,8 @@ from stentor_vault.text.markdown import split_sections
 EXCERPT_CHARS = 200
 EXCERPT_LEAD_CHARS = 60
 """Characters of an excerpt before its first hit."""
+MAX_EXCERPT_OFFSET = 20_000
+"""A hit after this offset ends the search for a better excerpt: each word before it takes time."""
 MAX_PASSAGE_CHARS = 600
 _SENTENCE_END = re.compile(r"(?<=[.!?。！？])[\"')\]]*\s+|(?<=[。！？])")
 _PARAGRAPH_END = re.compile(r"\n\s*\n|\n(?=\s*(?:[-*+]|\d+\.)\s)")
@@ -62,19 +64,35 @@ class _Paragraph(msgspec.Struct, frozen=True):
 
 
 def make_excerpt(text: str, terms: frozenset[str]) -> str:
-    """Return about 200 characters around the first hit, cut between words; the text's beginning without a hit."""
-    spans = tokenizer.find_spans(text, terms, 1)
-    start = max(0, spans[0][0] - EXCERPT_LEAD_CHARS) if spans else 0
-    if start:
-        space = text.find(" ", start, spans[0][0])
+    """Return about 200 characters with most of the terms, cut between words; the text's beginning without a hit."""
+    hit = _find_best_hit(text, terms)
+    start = max(0, hit[0] - EXCERPT_LEAD_CHARS) if hit else 0
+    if start and hit:
+        space = text.find(" ", start, hit[0])
         start = space + 1 if space >= 0 else start
     end = min(len(text), start + EXCERPT_CHARS)
     if end < len(text):
         # Not before the end of the hit, which must not be cut off.
-        space = text.rfind(" ", spans[0][1] if spans else start + 1, end)
+        space = text.rfind(" ", hit[1] if hit else start + 1, end)
         end = space if space > start else end
     excerpt = " ".join(text[start:end].split())
     return f"{'… ' if start else ''}{excerpt}{' …' if end < len(text) else ''}"
+
+
+def _find_best_hit(text: str, terms: frozenset[str]) -> tuple[int, int] | None:
+    """Return the position of the first word of the excerpt with most terms, of several the first one."""
+    window: deque[tuple[int, int, str]] = deque()
+    best, most = None, 0
+    for hit in tokenizer.iter_hits(text, terms):
+        window.append(hit)
+        while hit[1] - window[0][0] > EXCERPT_CHARS - EXCERPT_LEAD_CHARS and len(window) > 1:
+            window.popleft()
+        count = len({term for _, _, term in window})
+        if count > most:
+            best, most = window[0][:2], count
+        if most == len(terms) or hit[0] > MAX_EXCERPT_OFFSET:
+            break
+    return best
 
 
 def rank_passages(sources: Sequence[PassageSource], question: str, limit: int, sentences: int = 2) -> list[Passage]:

@@ -7,8 +7,9 @@ from __future__ import annotations
 
 import re
 import unicodedata
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from functools import lru_cache
+from itertools import islice
 from typing import TYPE_CHECKING
 
 from stentor.core.lazy_import import lazy_module
@@ -95,15 +96,16 @@ def _fold_word(word: str) -> str:
 
 def find_spans(text: str, terms: frozenset[str], limit: int = MAX_SPANS) -> list[tuple[int, int]]:
     """Return the positions (start and end) of the first words of the text that have one of these terms."""
+    return [(start, end) for start, end, _ in islice(iter_hits(text, terms), limit)]
+
+
+def iter_hits(text: str, terms: frozenset[str]) -> Iterator[tuple[int, int, str]]:
+    """Yield the positions (start and end) of the words of the text that have one of these terms, with the term."""
     if not terms:
-        return []
+        return
     # Stemming keeps the first letter, and takes far longer than to compare it.
     initials = {term[:1] for term in terms}
-    spans: list[tuple[int, int]] = []
     for match in _TERM.finditer(text):
         word = match[0]
-        if (word[0].lower() in initials or not word.isascii()) and normalize_word(word) in terms:
-            spans.append(match.span())
-            if len(spans) == limit:
-                break
-    return spans
+        if (word[0].lower() in initials or not word.isascii()) and (term := normalize_word(word)) in terms:
+            yield match.start(), match.end(), term
