@@ -212,9 +212,10 @@ async def test_what_became_of_a_commit_that_broke_is_not_guessed(two: tuple[Data
         with breaking_at_commit(tx):
             pass
 
-    with pytest.raises(StoreUnavailable):
+    with pytest.raises(StoreUnavailable) as failure:
         await two[0].write(work)
     assert len(runs) == 1
+    assert "may have been made" in failure.value.message
 
 
 @contextmanager

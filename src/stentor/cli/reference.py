@@ -45,7 +45,7 @@ ERROR_MEANINGS: dict[type[StentorError], str] = {
     errors.MethodNotAllowed: "The route does not support this method.",
     errors.Conflict: "The state of the record does not allow this.",
     errors.RateLimited: "The key has used up its requests for this minute, or its event streams.",
-    errors.ServiceUnavailable: "A component is unavailable; nothing was written. Retry.",
+    errors.ServiceUnavailable: "A component is unavailable; nothing was written, unless the message says so. Retry.",
     errors.Timeout: "The operation timed out.",
     errors.PreferredAgentIneligible: "The preferred agent is not eligible; `details.reason` is the failed check.",
 }

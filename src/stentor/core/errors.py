@@ -120,7 +120,7 @@ class FeatureNotImplemented(StentorError):
 
 
 class StoreUnavailable(ServiceUnavailable):
-    """The database failed or is unreachable. Nothing was written."""
+    """The database failed or is unreachable. Nothing was written, unless the message says that it may have been."""
 
     @classmethod
     def of_driver(cls, text: str) -> Self:

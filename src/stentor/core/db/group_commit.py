@@ -49,7 +49,7 @@ class WriteUnit:
 
 
 def run_group(connection: DbConnection, group: list[WriteUnit]) -> None:
-    """Run all units in one transaction. Raises StoreUnavailable if nothing was committed."""
+    """Run all units in one transaction. Raises StoreUnavailable if the commit failed or its outcome is unknown."""
     locks, run_all = _combined_locks(group), _run_without_savepoints
     conflicts = 0
     while True:
@@ -156,7 +156,7 @@ def _call(unit: WriteUnit, tx: Tx) -> None:
 
 
 def fail_group(group: list[WriteUnit], error: StoreUnavailable) -> None:
-    """Give the error to every unit that has none of its own, after nothing was committed."""
+    """Give the error to every unit that has none of its own, after the commit failed or its outcome is unknown."""
     for unit in group:
         # An exception of its own for each: one that is raised in many tasks would collect the tracebacks of all.
         unit.error = unit.error or copy.copy(error)

@@ -67,6 +67,10 @@ _EVERYTHING_LOCK, _NAMED_LOCKS = 7_305_000, 7_305_002
 # Without a session of its own a writer shows in each transaction that it serves, and sees whether it may.
 _NOW_SERVING = f"{_NOW}, pg_try_advisory_xact_lock_shared({advisory.SERVING_LOCK_ID})"
 _COPY_RUNS = "The database is being copied (`stentor db copy`). No other process may write to it until the copy ends."
+_OUTCOME_UNKNOWN = (
+    "The database was lost during the commit, so the change may have been made. Look before you repeat it, or repeat "
+    "it with the same Idempotency-Key."
+)
 _TRY_NAMED_LOCK = as_literal(f"select pg_try_advisory_xact_lock({_NAMED_LOCKS}, $1)")
 
 
@@ -197,14 +201,18 @@ class PostgresConnection:
     def commit(self) -> None:
         """Commit. Raises StoreConflict only if surely nothing was committed, so that the transaction may run again.
 
-        If the connection is lost during the commit, its outcome is unknown: that is StoreUnavailable, not a retry.
+        If the connection is lost during the commit, its outcome is unknown: that is StoreUnavailable with a message
+        that says so, not a retry.
         """
         try:
             self._cursor.execute("commit", prepare=False)
         except psycopg.Error as error:
             if error.sqlstate in _RETRYABLE:
                 raise StoreConflict.of_driver(_outage_text(error)) from error
-            raise StoreUnavailable.of_driver(_outage_text(error)) from error
+            failure = StoreUnavailable.of_driver(_outage_text(error))
+            if self._raw.closed:
+                failure.message = _OUTCOME_UNKNOWN
+            raise failure from error
 
     def rollback(self) -> None:
         if not self.in_transaction():
