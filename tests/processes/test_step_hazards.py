@@ -22,6 +22,7 @@ from stentor_worker import (
     Task,
     WaitTimeout,
 )
+from stentor_worker.journal import Journal, ValueRejected
 from tests.processes.programs import Program
 from tests.requirements import requirement
 
@@ -463,3 +464,36 @@ def test_what_ends_an_attempt_is_no_exception() -> None:
     for kind in (EffectUnknown, AttemptEnded):
         assert not issubclass(kind, Exception)
     assert issubclass(ChildFailed, Exception)
+
+
+class _Requests:
+    """A client that notes what is sent, and rejects the value of an effect if it is told so."""
+
+    def __init__(self) -> None:
+        self.sent: list[dict[str, Any]] = []
+        self.rejects = False
+
+    def call(self, method: str, path: str, body: dict[str, Any], **_: Any) -> dict[str, Any]:
+        if self.rejects and path.endswith("/effects"):
+            raise ServiceError(400, "INVALID_REQUEST", "no")
+        self.sent.append(body)
+        return {"recorded": True}
+
+
+@requirement("steps.retry", "steps.sdk")
+def test_an_effect_names_all_handled_errors_however_many_also_after_one_that_was_rejected() -> None:
+    client = _Requests()
+    journal = Journal(client, "task", 1, list, is_empty=True)  # pyrefly: ignore[bad-argument-type]
+    keys = [f"get {n}" for n in range(2_001)]
+    for key in keys:
+        with pytest.raises(StepFailed):
+            journal.fail(journal.enter(key, "step"), ValueError("no"))
+    client.sent.clear()
+    client.rejects = True
+    with pytest.raises(ValueRejected):
+        journal.post(journal.enter("pay", "effect", is_irreversible=True), "/effects", {})
+    client.rejects = False
+    journal.post(journal.enter("send", "effect", is_irreversible=True), "/effects", {})
+    assert [len(body["handled"]) for body in client.sent] == [1_000, 1_000, 1]
+    assert [key for body in client.sent for key in body["handled"]] == keys
+    assert {body["key"] for body in client.sent} == {"send"}

@@ -450,16 +450,42 @@ def test_coroutines_wait_side_by_side_and_the_others_finish_first(program: Progr
     assert ran == ["slow"]
 
 
+@requirement("steps.effects", "steps.sdk")
+def test_an_effect_that_runs_when_its_coroutine_handler_ends_is_finished_and_recorded(program: Program) -> None:
+    async def handler(task: Task) -> Any:
+        begun, ended = asyncio.Event(), asyncio.Event()
+
+        async def pay(key: str) -> str:
+            begun.set()
+            await ended.wait()
+            await asyncio.sleep(0.01)
+            return "paid"
+
+        async def broken() -> None:
+            await begun.wait()
+            raise ValueError("no")
+
+        try:
+            return await asyncio.gather(task.effect("pay", pay), broken())
+        finally:
+            ended.set()
+
+    assert program.error(handler)["message"] == "ValueError: no"
+    (step,) = program.call("GET", f"/tasks/{program.task_id}/steps")["steps"]
+    assert (step["key"], step["value"]) == ("pay", "paid")
+
+
 @requirement("steps.children", "steps.sdk")
 def test_children_are_submitted_once_and_their_results_gathered(program: Program) -> None:
-    capability = program.body["required_capabilities"][0]
+    capability, own_id = program.body["required_capabilities"][0], f"own-{program.task_id}"
 
     def handler(task: Task) -> Any:
         if task.type == "child":
             if task.input == 2:
                 raise ValueError("two")
             return task.input * 10
-        children = [task.start_child("child", n, capabilities=[capability]) for n in (1, 3, 4)]
+        children = [task.start_child("child", n, capabilities=[capability]) for n in (1, 3)]
+        children.append(task.start_child("child", 4, capabilities=[capability], id=own_id))
         assert all(isinstance(child, Child) for child in children)
         values = task.gather(*children)
         with pytest.raises(ChildFailed, match="two") as caught:
@@ -477,6 +503,7 @@ def test_children_are_submitted_once_and_their_results_gathered(program: Program
     assert (ended["status"], ended["result"]) == ("completed", [10, 30, 40, "failed"])
     found = program.call("GET", f"/tasks?parent_task_id={program.task_id}")["tasks"]
     assert len(found) == 4
+    assert own_id in [child["task_id"] for child in found]
 
 
 def _ended(program: Program) -> Any:

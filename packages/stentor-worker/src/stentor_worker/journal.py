@@ -27,6 +27,8 @@ from stentor_worker.errors import (
 from stentor_worker.scope import Entry, Scope, current_scope
 
 PAGE = 1_000
+MAX_HANDLED = 1_000
+"""Keys of handled steps in a request."""
 _SAME_IN_JSON = (str, bool, type(None))
 Recorded = dict[str, Any]
 """A step as the service returns it."""
@@ -133,14 +135,20 @@ class Journal:
 
     def post(self, entry: Entry, subpath: str, fields: dict[str, Any]) -> Recorded:
         """Send a step. Raises ValueRejected, TaskCancelled, and AttemptEnded."""
-        body = {"epoch": self.epoch, **entry.fields(), **fields}
+        body, handled = {"epoch": self.epoch, **entry.fields(), **fields}, list[str]()
         if entry.is_irreversible:
             with self._lock:
                 handled, self._handled = self._handled, []
-            # So that a retry by a person does not run these failed steps again: a success would come on top of this
-            # effect.
-            body |= {"handled": handled} if handled else {}
-        return self.call("POST", subpath, body)
+        # So that a retry by a person does not run these failed steps again: a success would come on top of this effect.
+        # The request may be repeated: what was recorded first counts.
+        parts = [{"handled": handled[n : n + MAX_HANDLED]} for n in range(0, len(handled), MAX_HANDLED)] or [{}]
+        try:
+            first, *_ = [self.call("POST", subpath, body | part) for part in parts]
+        except ValueRejected:
+            with self._lock:
+                self._handled = handled + self._handled
+            raise
+        return first
 
     def call(self, method: str, subpath: str, body: Any = None) -> Recorded:
         """Call the service about this task. Raises ValueRejected, TaskCancelled, and AttemptEnded."""

@@ -102,12 +102,14 @@ async def run_effect(
         return await _complete(journal, entry, key, value, call, is_safe=is_safe)
 
 
-async def finish_first(coroutine: Coroutine[Any, Any, Any]) -> Any:
+async def finish_first(coroutine: Coroutine[Any, Any, Any], running_effects: set[asyncio.Future[Any]]) -> Any:
     """Run an effect to its end although it is cancelled meanwhile, by a timeout for instance.
 
-    The program would go on without knowing whether the effect happened.
+    The program would go on without knowing whether the effect happened. It is in `running_effects` until its end.
     """
     running = asyncio.ensure_future(coroutine)
+    running_effects.add(running)
+    running.add_done_callback(running_effects.discard)
     while not running.done():
         with suppress(asyncio.CancelledError):
             await asyncio.wait([running])

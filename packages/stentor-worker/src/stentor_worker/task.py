@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import inspect
 import threading
 import time
@@ -59,6 +60,8 @@ class Task:
         # A first attempt has nothing to read, unless the task goes on from a step of another one.
         is_empty = self.epoch == 1 and "rerun_from" not in self.metadata
         self._journal = Journal(client, self.id, self.epoch, self._lost.set, is_empty=is_empty)
+        self._effects: set[asyncio.Future[Any]] = set()
+        """Effects of a coroutine handler that run."""
 
     @property
     def cancelled(self) -> bool:
@@ -117,7 +120,8 @@ class Task:
         """
         entry, send = self._journal.enter(name, "effect", is_irreversible=True), partial(_call_with_key, function, args)
         if inspect.iscoroutinefunction(function):
-            return finish_first(run_effect(self._journal, entry, send, check, in_thread, idempotent=idempotent))
+            running = run_effect(self._journal, entry, send, check, in_thread, idempotent=idempotent)
+            return finish_first(running, self._effects)
         return finish(run_effect(self._journal, entry, send, check, here, idempotent=idempotent))
 
     def sleep(self, duration: Duration, *, name: str = "sleep") -> Any:
@@ -188,6 +192,11 @@ class Task:
     def require_complete(self) -> None:
         """Raise StepMismatch if an earlier attempt ran a step that this one, at its end, has not run."""
         self._journal.require_complete()
+
+    async def finish_effects(self) -> None:
+        """Wait for the effects that still run: the end of the handler's event loop would cancel them."""
+        while self._effects:
+            await asyncio.wait(self._effects)
 
     def emit(self, text: str) -> None:
         """Stream a part of the output to the watchers of the task. Raises TaskCancelled."""

@@ -121,11 +121,11 @@ def start_child(
 ) -> Callable[[], Child]:
     """Begin the step that submits a child, and return the function that does.
 
-    The id of the child follows from the step, so a submission that is repeated gives the same child.
+    Unless it is given, the id of the child follows from the step, so a repeated submission gives the same child.
     """
     entry = journal.enter(f"start {type_}"[:MAX_NAME], "step", is_irreversible=True)
     metadata = {**fields.pop("metadata", {}), "parent_task_id": parent_id}
-    task_id = str(uuid.uuid5(uuid.NAMESPACE_OID, f"{parent_id} {entry.key}"))
+    task_id = fields.pop("id", None) or str(uuid.uuid5(uuid.NAMESPACE_OID, f"{parent_id} {entry.key}"))
     body = {
         "id": task_id,
         "type": type_,

@@ -332,7 +332,10 @@ def _to_end(task: Task, error: BaseException) -> tuple[str, dict[str, Any]]:
 
 async def _awaited(task: Task, result: Any) -> Any:
     task.open_here()
-    return await result
+    try:
+        return await result
+    finally:
+        await task.finish_effects()
 
 
 def _to_report(result: Any) -> dict[str, Any]:
