@@ -11,10 +11,11 @@ import pytest
 from starlette.requests import ClientDisconnect
 from starlette.types import Message
 
-from stentor.core.db import Sql
+from stentor.core.db import NO_LOCKS, Database, Sql
 from stentor.core.errors import RateLimited
 from stentor.core.live import QUIET_SECONDS, Hub
 from stentor.core.runlog import EventDraft, RunLogEvent
+from stentor.domains.activity import service as activity_service
 from stentor.domains.activity.service import MAX_EVENTS, ActivityService, StreamStep
 from stentor.domains.tasks.model import Task
 from stentor.web import sse
@@ -261,6 +262,60 @@ async def test_a_stream_from_an_unknown_place_ends_with_the_task(world: World, a
 
 async def read_all(steps: AsyncIterator[StreamStep]) -> list[StreamStep]:
     return [step async for step in steps]
+
+
+@requirement("activity.stream-ends-with-key")
+async def test_a_stream_ends_with_its_key_before_the_next_event(world: World) -> None:
+    task_id, epoch = await talking(world)
+    made = (await world.admin.post("/api/v1/keys", json={"name": "dana", "role": "viewer"})).json()
+    async with httpx.AsyncClient(
+        transport=httpx.ASGITransport(world.app), base_url="http://stentor.test", headers={"X-API-Key": made["key"]}
+    ) as client:
+        reading = asyncio.create_task(client.get(f"/api/v1/tasks/{task_id}/stream"))
+        await watched(world)
+        await world.admin.post("/api/v1/keys/dana/revoke")
+        await tell(world, task_id, "tokens", epoch=epoch, tokens=["secret"])
+        found = parse((await reading).text)
+    assert (found[-1].event, found[-1].data["error"]) == ("error", sse.ENDED_MESSAGE)
+    assert [f.data["text"] for f in found if f.event == "token"] == ["a", "b"]
+
+
+@requirement("activity.stream-ends-with-key")
+async def test_an_agents_stream_ends_when_its_task_goes_to_another_key(
+    world: World, db: Database, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(activity_service, "VISIBILITY_SECONDS", 0.0)
+    own = await world.register(key_name="bob")
+    task_id = await world.submit()
+    epoch = int((await world.claim(own))["epoch"])
+    reading = asyncio.create_task(world.clients["BOB"].get(f"/api/v1/tasks/{task_id}/stream"))
+    await watched(world)
+    await db.write(lambda tx: tx.run(Sql("update agents set key_name = 'other'")), NO_LOCKS)
+    await tell(world, task_id, "tokens", epoch=epoch, tokens=["secret"])
+    found = parse((await reading).text)
+    assert (found[-1].event, found[-1].data["error"]) == ("error", activity_service.NOT_VISIBLE_MESSAGE)
+    assert "token" not in [f.event for f in found]
+
+
+@requirement("activity.stream-ends-with-key")
+async def test_an_idle_stream_whose_key_has_ended_ends_with_the_next_heartbeat(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sse, "HEARTBEAT_SECONDS", 0.01)
+    sent: list[bytes] = []
+
+    async def frames() -> AsyncIterator[WebFrame]:
+        await asyncio.Event().wait()
+        yield WebFrame("complete", {})
+
+    async def is_unchanged() -> bool:
+        return False
+
+    async def send(message: Message) -> None:
+        sent.append(message.get("body", b""))
+
+    scope = {"type": "http", "asgi": {"spec_version": "2.4"}, "state": {sse.CALLER_CHECK: is_unchanged}}
+    await sse.EventStreamResponse(frames(), StreamLimit(1), "k", {"n": 1})(scope, nobody, send)
+    (found,) = parse(b"".join(sent).decode())
+    assert (found.event, found.data) == ("error", {"n": 1, "error": sse.ENDED_MESSAGE})
 
 
 @requirement("activity.stream-heartbeats")

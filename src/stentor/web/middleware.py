@@ -9,6 +9,7 @@ import re
 import sys
 import time
 from collections.abc import Callable, Container, Iterable
+from functools import partial
 
 import msgspec
 from fastapi import HTTPException
@@ -21,6 +22,7 @@ from stentor.auth.principal import Principal
 from stentor.core import jsontext
 from stentor.web import errors
 from stentor.web.errors import render_error, render_throttled
+from stentor.web.sse import CALLER_CHECK
 
 WINDOW_SECONDS = 60
 """Length of the fixed window of the rate limit."""
@@ -173,7 +175,9 @@ class AuthMiddleware:
         if not isinstance(principal, Principal):
             await _unauthorized(scope, *principal)(scope, receive, send)
             return
-        scope.setdefault("state", {})["principal"] = principal
+        state = scope.setdefault("state", {})
+        state["principal"] = principal
+        state[CALLER_CHECK] = partial(_is_unchanged, self._keys, scope["headers"], principal)
         if not self._rate_limiter.per_minute or not scope["path"].startswith(RATE_LIMITED_PREFIXES):
             await self._app(scope, receive, send)
             return
@@ -225,6 +229,10 @@ def authenticate(keys: KeyRing, headers: Iterable[tuple[bytes, bytes]]) -> Princ
     if key is None:
         return NO_KEY
     return keys.find(key) or WRONG_KEY
+
+
+async def _is_unchanged(keys: KeyRing, headers: Iterable[tuple[bytes, bytes]], principal: Principal) -> bool:
+    return authenticate(keys, headers) == principal
 
 
 def known_key_check(keys: KeyRing) -> Callable[[Iterable[tuple[bytes, bytes]]], bool]:

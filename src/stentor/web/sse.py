@@ -6,7 +6,8 @@ import asyncio
 import logging
 import weakref
 from asyncio import FIRST_COMPLETED
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from collections.abc import AsyncIterable, AsyncIterator, Awaitable, Callable, Mapping
+from functools import partial
 from typing import Any
 
 import msgspec
@@ -14,7 +15,7 @@ from starlette.responses import StreamingResponse
 from starlette.types import Receive, Scope, Send
 
 from stentor.core import jsontext
-from stentor.core.errors import RateLimited, ServiceUnavailable, StentorError
+from stentor.core.errors import RateLimited, ServiceUnavailable, StentorError, Unauthorized
 from stentor.core.jsontext import JsonObject
 
 HEARTBEAT_SECONDS = 15.0
@@ -24,6 +25,11 @@ FAILED_MESSAGE = "The stream ended because of an internal error. The task itself
 STOPPING_MESSAGE = "The service is stopping. Reconnect with Last-Event-ID to continue."
 RESEND_MESSAGE = "The service is stopping. Send the request again."
 """For streams that cannot be resumed."""
+ENDED_MESSAGE = "The stream has ended because its key or session ended or changed."
+CALLER_CHECK = "is_caller_unchanged"
+"""The name in a request's state of a function without arguments that is awaited before each event and heartbeat: it
+returns whether the key or session of the request still gives what it gave at the beginning.
+"""
 NO_DATA: Mapping[str, Any] = {}
 log = logging.getLogger(__name__)
 
@@ -83,6 +89,7 @@ class EventStreamResponse(StreamingResponse):
         heartbeat: bytes = HEARTBEAT_COMMENT,
     ) -> None:
         """Raises RateLimited before anything is sent."""
+        self._encode_ended = partial(encode_event, SseEvent("error", {"error": ENDED_MESSAGE}), common)
         self._open(frames, limit, key, _stopping_event, common, heartbeat)
 
     def _open(
@@ -105,6 +112,8 @@ class EventStreamResponse(StreamingResponse):
         super().__init__(content, media_type="text/event-stream", headers=headers)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if (check := scope.get("state", {}).get(CALLER_CHECK)) is not None:
+            self.body_iterator = _while_unchanged(self.body_iterator, check, self._encode_ended)
         # Not in the generator: one that was never started runs no cleanup.
         try:
             await super().__call__(scope, receive, send)
@@ -126,6 +135,7 @@ class RawStreamResponse(EventStreamResponse):
     ) -> None:
         """Raises RateLimited before anything is sent."""
         self._on_close = on_close
+        self._encode_ended = partial(encode_error, Unauthorized(ENDED_MESSAGE))
 
         def encode_stopping() -> bytes:
             return encode_error(ServiceUnavailable(RESEND_MESSAGE))
@@ -137,6 +147,16 @@ class RawStreamResponse(EventStreamResponse):
             await super().__call__(scope, receive, send)
         finally:
             await self._on_close()
+
+
+async def _while_unchanged(
+    chunks: AsyncIterable[Any], check: Callable[[], Awaitable[bool]], encode_ended: Callable[[], bytes]
+) -> AsyncIterator[Any]:
+    async for chunk in chunks:
+        if not await check():
+            yield encode_ended()
+            return
+        yield chunk
 
 
 def _stopping_event() -> SseEvent:

@@ -269,6 +269,21 @@ async def test_a_reader_that_was_too_slow_is_told_to_come_back() -> None:
         await anext(found)
 
 
+@requirement("activity.stream-ends-with-key")
+def test_a_stream_ends_with_its_key_before_the_next_event(client: Client, waiting: str) -> None:
+    task_id = client.submit(**WAITS)
+    epoch = claim(client, waiting, task_id)
+    with client.service.client() as http:
+        made = http.post("/api/v1/keys", json={"name": "dana", "role": "viewer"}).json()
+        asked = pb.WatchTaskRequest(task_id=task_id)
+        steps = client.tasks.WatchTask(asked, metadata=[("x-api-key", made["key"])], timeout=SECONDS)
+        next(steps)
+        http.post("/api/v1/keys/dana/revoke").raise_for_status()
+    say(client, epoch, "fail", error={"code": "NO_SOURCE", "message": "secret"})
+    with refused(StatusCode.UNAUTHENTICATED, "UNAUTHORIZED"):
+        assert "secret" not in str(list(steps))
+
+
 @requirement("scale.grpc-tasks")
 def test_a_task_that_fails_says_so_in_its_last_step(client: Client, waiting: str) -> None:
     task_id = client.submit(**WAITS)

@@ -40,7 +40,7 @@ class MessagingParts:
     processor: MessageProcessor
 
     def router(self, activity: ActivityService, limit: StreamLimit) -> APIRouter:
-        return operations.router(self.service, ResponseStreams(self.service, activity.stream), limit)
+        return operations.router(self.service, ResponseStreams(self.service, activity.follow), limit)
 
 
 def open_messaging(

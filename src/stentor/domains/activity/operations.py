@@ -131,7 +131,7 @@ def router(activity: ActivityService, streams: StreamLimit) -> APIRouter:
         # Before the response begins: afterwards only an event could say that there is no such task.
         await activity.require_visible(caller, task_id)
         common = await activity.read_envelope(caller.tenant, task_id)
-        events = activity.stream(caller.tenant, task_id, last_event_id)
+        events = activity.follow(caller, task_id, last_event_id)
 
         async def frames() -> AsyncIterator[SseEvent]:
             async for event in events:

@@ -7,7 +7,9 @@ from __future__ import annotations
 
 import logging
 import re
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+import time
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Iterator
+from contextlib import aclosing
 from typing import Literal
 
 import msgspec
@@ -31,6 +33,8 @@ from stentor.domains.tasks.missing import missing_task
 from stentor.domains.tasks.model import MAX_ID_LENGTH, Task
 
 LEARNING_FAILED_MESSAGE = "Learning from the outcome failed; it is retried later."
+NOT_VISIBLE_MESSAGE = "Closed because the key may not read the task."
+VISIBILITY_SECONDS = 5.0
 SLOW_READER_MESSAGE = "Closed because the client read too slowly. Reconnect with Last-Event-ID to resume."
 log = logging.getLogger(__name__)
 
@@ -139,7 +143,7 @@ class ActivityService:
             raise NotFound("No task has this id.")
         return task_events.task_envelope(task, next(iter(events), None))
 
-    async def stream(self, tenant: str, task_id: str, last_event_id: str | None) -> AsyncIterator[StreamStep]:
+    async def stream(self, tenant: str, task_id: str, last_event_id: str | None) -> AsyncGenerator[StreamStep, None]:
         """Yield the events since `last_event_id`, then the live ones, up to one terminal event.
 
         The task does not depend on its readers. Raises NotFound.
@@ -168,6 +172,21 @@ class ActivityService:
                 task, events = await self._read_task_and_events(tenant, task_id, position.event_id)
         for step in self._last_steps(task, events, position):
             yield step
+
+    async def follow(self, principal: Principal, task_id: str, last_event_id: str | None) -> AsyncIterator[StreamStep]:
+        """Yield the steps of `stream` for as long as the caller may read the task, which is asked every few seconds."""
+        due = 0.0
+        async with aclosing(self.stream(principal.tenant, task_id, last_event_id)) as steps:
+            async for step in steps:
+                # Every other key may read all tasks of its tenant.
+                if principal.is_bound_agent and time.monotonic() >= due:
+                    try:
+                        await self.require_visible(principal, task_id)
+                    except NotFound:
+                        yield StreamStep("error", {"error": NOT_VISIBLE_MESSAGE, "task_id": task_id})
+                        return
+                    due = time.monotonic() + VISIBILITY_SECONDS
+                yield step
 
     def _last_steps(
         self, task: Task | None, events: list[RunLogEvent], position: StreamPosition

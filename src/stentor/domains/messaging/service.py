@@ -26,8 +26,10 @@ from stentor.domains.messaging.model import TERMINAL_STATUSES, MessageRoute, Que
 from stentor.domains.messaging.processor import authorize_action
 from stentor.domains.registry import authorization
 from stentor.domains.registry.agent_cache import AgentCache
-from stentor.domains.tasks.model import TaskStream
+from stentor.domains.tasks.model import TaskStreamStep
 
+TaskStream = Callable[[Principal, str, str | None], AsyncIterator[TaskStreamStep]]
+"""Yields the steps of a task after a Last-Event-ID, while the principal may read it."""
 MAX_ID_LENGTH = 255
 SYSTEM_ZONES = frozenset(("registry", "memory", "governance"))
 """Zones whose REST APIs are for administrators only."""
@@ -183,7 +185,7 @@ class ResponseStreams:
             kind = "complete" if stored.status == "completed" else "error"
             yield kind, {"message_id": stored.message_id, "status": stored.status, "response": stored.response}, None
             return
-        async for event in self._task_stream(stored.tenant, stored.task_id, last_event_id):
+        async for event in self._task_stream(stored.principal, stored.task_id, last_event_id):
             yield event.kind, {"message_id": stored.message_id, **event.data}, event.id
 
 

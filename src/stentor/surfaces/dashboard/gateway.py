@@ -144,11 +144,11 @@ class InProcessGatewayClient:
     async def stream_task(self, key: str, task_id: str, after: str | None = None) -> AsyncIterator[TaskStreamEvent]:
         caller = self._authenticate(key)
         try:
-            # `stream` checks the tenant only, not whether this caller may see the task.
+            # Here, because afterwards only an event could say so.
             await self._activity.require_visible(caller, task_id)
         except StentorError as error:
             raise GatewayError(error.status, error.code, error.message, error.details) from error
-        async for event in self._activity.stream(caller.tenant, task_id, after):
+        async for event in self._activity.follow(caller, task_id, after):
             yield event
 
     async def close(self) -> None:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import NoReturn, TypeAlias
@@ -21,7 +21,7 @@ from stentor.core.errors import ServiceUnavailable, Unauthorized
 from stentor.surfaces.grpc import errors
 from stentor.surfaces.grpc.errors import MetadataPairs
 from stentor.web.request_context import GrpcCallDurations, choose_request_id, read_traceparent
-from stentor.web.sse import StreamLimit
+from stentor.web.sse import ENDED_MESSAGE, StreamLimit
 
 Context: TypeAlias = "grpc.aio.ServicerContext[bytes, bytes]"
 STOPPING_MESSAGE = "The service is stopping. Call again."
@@ -73,6 +73,8 @@ class Call:
     durations: GrpcCallDurations
     active: ActiveCalls
     principal: Principal | None = None
+    find_caller: Callable[[], object] | None = None
+    """Authenticates the caller again; None for a public method."""
 
     def __post_init__(self) -> None:
         self._started: float | None = time.perf_counter()
@@ -91,6 +93,11 @@ class Call:
     def stream_owner(self) -> str:
         """The key under which the call's stream is counted; all callers without authentication share one."""
         return f"{self.principal.tenant}/{self.principal.name}" if self.principal else ""
+
+    def require_unchanged(self) -> None:
+        """Raise Unauthorized once the caller's key is not valid any more, or gives other permissions."""
+        if self.find_caller is not None and self.find_caller() != self.principal:
+            raise Unauthorized(ENDED_MESSAGE)
 
     @contextmanager
     def track(self) -> Iterator[None]:

@@ -68,6 +68,7 @@ class Gate(grpc.GenericRpcHandler):
         if not isinstance(principal, Principal):
             raise Unauthorized(f"{principal[0]}. {principal[1]}")
         call.principal = principal
+        call.find_caller = partial(authenticate, self._keys, call.metadata.pairs)
         if self._rate.per_minute:
             self._count(call, principal)
 

@@ -107,6 +107,7 @@ async def _write_stream(call: Call, stream: ResponseStream, streams: StreamLimit
             await context.send_initial_metadata(call.trailing)
             call.record()
             async for response in responses:
+                call.require_unchanged()
                 await context.write(response.SerializeToString())
     context.set_trailing_metadata(call.trailing)
 

@@ -82,9 +82,7 @@ class TaskServicer:
         """Stream the events of a task, from the beginning or after `last_event_id`. Raises NotFound."""
         last_id = _LAST_EVENT_ID.check(request.last_event_id or None)
         await self._activity.require_visible(call.caller, request.task_id)
-        async with aclosing(
-            watch_responses(self._activity.stream(call.caller.tenant, request.task_id, last_id))
-        ) as responses:
+        async with aclosing(watch_responses(self._activity.follow(call.caller, request.task_id, last_id))) as responses:
             yield responses
 
 

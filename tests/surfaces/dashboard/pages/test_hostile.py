@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import re
 from typing import Any
 from urllib.parse import quote
@@ -11,8 +12,11 @@ import pytest
 
 from stentor.surfaces.dashboard.pages import app
 from stentor.surfaces.dashboard.presenters import filters, note_rendering
+from stentor.web.sse import ENDED_MESSAGE
 from stentor.web.wire import encode_cursor
 from tests.domains.governance.conftest import GovernanceClient
+from tests.domains.streams import parse, watched
+from tests.requirements import requirement
 from tests.surfaces.dashboard.signed_in import Site
 
 PARTS = ("a%00b", "%FF", "%3F", "x" * 3000, "%0d%0aX:1", "%5B", "nobody")
@@ -107,6 +111,23 @@ async def test_the_stream_of_a_task_that_one_may_not_see_is_no_stream(site: Site
     for address in ("/tasks/nobody/stream", f"/tasks/{task_id}/stream"):
         answer = await (await site.browser("OTHER")).get(address)
         assert (answer.status_code, answer.headers["content-type"]) == (404, "text/html; charset=utf-8")
+
+
+@requirement("activity.stream-ends-with-key")
+async def test_the_stream_of_an_open_page_ends_when_its_user_signs_out(site: Site) -> None:
+    agent = await site.world.register()
+    task_id = await site.world.submit()
+    epoch = int((await site.world.claim(agent))["epoch"])
+    browser = await site.browser("READER")
+    token = await site.token("READER")
+    reading = asyncio.create_task(browser.get(f"/tasks/{task_id}/stream"))
+    await watched(site.world)
+    await browser.post("/sign-out", data={"csrf": token})
+    told = {"epoch": epoch, "tokens": ["secret"]}
+    assert (await site.world.admin.post(f"/api/v1/tasks/{task_id}/tokens", json=told)).is_success
+    found = parse((await reading).text)
+    assert (found[-1].event, found[-1].data["error"]) == ("error", ENDED_MESSAGE)
+    assert "token" not in [frame.event for frame in found]
 
 
 async def test_buttons_are_shown_to_keys_that_may_use_them(site: Site) -> None:

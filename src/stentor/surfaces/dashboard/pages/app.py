@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Awaitable, Callable
+from functools import partial
 from urllib.parse import quote
 
 from starlette.applications import Starlette
@@ -53,6 +54,7 @@ from stentor.surfaces.dashboard.site import assets
 from stentor.surfaces.dashboard.site import sessions as browser_sessions
 from stentor.surfaces.dashboard.site.page import PageHandler, PageRequest, Site, encode_path
 from stentor.surfaces.dashboard.site.sessions import BrowserSession, is_same_origin
+from stentor.web.sse import CALLER_CHECK
 
 CONTENT_SECURITY_POLICY = (
     "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data:; connect-src 'self'; "
@@ -115,6 +117,7 @@ def _with_session(site: Site, handler: PageHandler) -> Callable[[Request], Await
         # Also asks whether the key is still valid: a revoked key ends its sessions.
         if session is None or not await site.is_session_valid(session):
             return _redirect_to_sign_in(request)
+        setattr(request.state, CALLER_CHECK, partial(_is_session_open, site, _session_token(request), session))
         _reject_multipart(request)
         if request.method == "POST" and not await _is_own_form(request, session):
             raise HTTPException(403, CROSS_SITE_FORM_MESSAGE)
@@ -124,8 +127,16 @@ def _with_session(site: Site, handler: PageHandler) -> Callable[[Request], Await
 
 
 def _find_session(site: Site, request: Request) -> BrowserSession | None:
+    return site.sessions.find(_session_token(request))
+
+
+def _session_token(request: Request) -> str:
     is_tls = browser_sessions.is_tls_request(request)
-    return site.sessions.find(browser_sessions.read_session_cookie(request.cookies, is_tls=is_tls))
+    return browser_sessions.read_session_cookie(request.cookies, is_tls=is_tls)
+
+
+async def _is_session_open(site: Site, token: str, session: BrowserSession) -> bool:
+    return site.sessions.is_open(token) and await site.is_session_valid(session)
 
 
 def _reject_multipart(request: Request) -> None:

@@ -92,6 +92,11 @@ class SessionStore:
         session.used_at = self._now()  # extends the idle time
         return session
 
+    def is_open(self, token: str) -> bool:
+        """Return whether a token's session exists and has not expired; it does not count as a request."""
+        session = self._sessions.get(_digest(token))
+        return session is not None and not self._is_expired(session)
+
     def delete(self, token: str) -> None:
         self._sessions.pop(_digest(token), None)
 
