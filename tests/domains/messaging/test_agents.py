@@ -9,6 +9,7 @@ import pytest
 
 from tests.conftest import World
 from tests.domains.messaging.conftest import Post, form, task
+from tests.domains.streams import parse
 from tests.patience import soon
 from tests.requirements import requirement
 
@@ -186,6 +187,24 @@ async def test_a_message_whose_task_its_sender_sees_no_more_ends_and_delays_no_o
     for waiting in (message_id, other):
         assert (await post.over(waiting))["response"]["error"]["code"] == "TIMEOUT"
     assert (await world.task(task_id))["status"] == "cancelled"
+
+
+@requirement("tasks.agents-see-their-own")
+async def test_the_response_of_a_task_that_its_sender_sees_no_more_has_no_result(post: Post) -> None:
+    world = post.world
+    ann = await world.register("ann", key_name="bob")
+    task_id = await world.submit()
+    claim = (await world.clients["BOB"].post(f"/api/v1/agents/{ann}/claims", json={"wait_seconds": 10})).json()["tasks"]
+    failed = {"epoch": claim[0]["epoch"], "error": {"message": "no"}}
+    assert (await world.clients["BOB"].post(f"/api/v1/tasks/{task_id}/fail", json=failed)).status_code == 200
+    zoe = await world.register("zoe", key_name="writer", alignment_score=1.0, accuracy_score=1.0, efficiency_score=1.0)
+    message_id = await post.send({"task_id": task_id}, action="retry", client="BOB")
+    await post.complete(await post.claimed(zoe), "of another agent")
+    answer = await post.over(message_id)
+    assert (answer["status"], answer["response"]) == ("completed", {"task_id": task_id, "status": "completed"})
+    stream = await post.ask(f"response/{message_id}", "BOB", headers={"Accept": "text/event-stream"})
+    assert "of another agent" not in stream.text
+    assert parse(stream.text)[-1].event == "error"
 
 
 async def test_a_message_with_the_id_of_another_task_is_a_conflict(post: Post) -> None:

@@ -20,6 +20,7 @@ from stentor.domains.messaging import store
 from stentor.domains.messaging.actions.kernel import task_to_json
 from stentor.domains.messaging.model import ActionResult, MessageStatus, StoredMessage, error_response
 from stentor.domains.tasks import store as task_store
+from stentor.domains.tasks import visibility_queries
 from stentor.domains.tasks.service import TaskService
 
 TASK_END_EVENTS = frozenset(("task_completed", "task_failed", "task_aborted", "task_cancelled"))
@@ -176,7 +177,10 @@ class MessageLifecycle:
             return False
         status: MessageStatus = "completed" if task.status == "completed" else "failed"
         for stored in store.list_waiting_for_task(tx, tenant, task_id):
-            self._finish(tx, stored, status, task_to_json(task), None, task.assigned_agent)
+            # A retry may have given it to an agent of another key.
+            is_visible = visibility_queries.can_see(tx, stored.principal, task)
+            response = task_to_json(task) if is_visible else {"task_id": task_id, "status": task.status}
+            self._finish(tx, stored, status, response, None, task.assigned_agent)
         return True
 
     def _fail_waiting(self, tx: Tx, tenant: str, task_id: str, error: CorruptRow) -> bool:
