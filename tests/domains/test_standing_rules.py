@@ -101,6 +101,8 @@ def test_an_agents_key_registers_nobody_with_more_than_the_defaults() -> None:
         (agent(key_name="bot", status="suspended"), False),
         (agent(key_name=None, status="quarantined"), False),
         (agent(key_name=None, status="suspended"), True),
+        (agent(key_name="bot", status="suspended", archived_from="suspended"), False),
+        (agent(key_name="bot", status="suspended", archived_from="active"), True),
         (agent(key_name="other", status="quarantined"), True),
         (agent(key_name="bot"), True),
     ],

@@ -124,7 +124,10 @@ class UpdateService:
         return self._approve(tx, update, principal.name, decision, {**(event_extra or {}), **self_approved})
 
     async def reject(self, principal: Principal, update_id: str, rejection: Rejection) -> Update:
-        """Reject an update; its proposer may do so too. Raises NotFound, Forbidden, and Conflict unless submitted."""
+        """Reject an update; a proposer that may approve can reject its own.
+
+        Raises NotFound, Forbidden, and Conflict unless submitted.
+        """
         return await self._db.write(lambda tx: self.reject_in_tx(tx, principal, update_id, rejection))
 
     def reject_in_tx(
