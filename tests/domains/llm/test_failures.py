@@ -8,6 +8,9 @@ from typing import Any
 
 import pytest
 
+from stentor.core.errors import ProviderError
+from stentor.domains.llm.formats import gemini
+from stentor.domains.llm.formats import openai as openai_format
 from stentor.domains.llm.providers import Provider
 from stentor.domains.llm.providers.failures import fault_from_response
 from tests.conftest import World
@@ -72,6 +75,40 @@ async def test_what_is_no_answer_is_502_without_the_body_or_the_key(
     assert "<html>" not in error["message"]
     upstream.mood = None
     assert (await chat(world)).json()["data"]["content"] == ANSWER
+
+
+BROKEN_OFF: list[tuple[Any, str]] = [
+    (openai_format, '{"choices": [{"%s": {"content": "half an ans"}, "finish_reason": "' + reason + '"}]}')
+    for reason in ("error", "network_error", "insufficient_system_resource")
+] + [
+    (gemini, '{"candidates": [{"content": {"parts": [{"text": "half"}]}, "finishReason": "' + reason + '"}]}')
+    for reason in (
+        "MALFORMED_FUNCTION_CALL",
+        "UNEXPECTED_TOOL_CALL",
+        "TOO_MANY_TOOL_CALLS",
+        "MALFORMED_RESPONSE",
+        "OTHER",
+    )
+]
+
+
+@requirement("llm.no-synthetic-success")
+@pytest.mark.parametrize(("form", "body"), BROKEN_OFF)
+def test_a_reply_that_the_provider_broke_off_is_a_failure(form: Any, body: str) -> None:
+    for read in (
+        lambda: form.parse_reply(body.replace("%s", "message").encode(), "m"),
+        lambda: form.stream_reader().read("", body.replace("%s", "delta").encode()),
+    ):
+        with pytest.raises(ProviderError, match="broke off") as failed:
+            read()
+        # What the model does wrong is no outage of its provider.
+        assert (failed.value.upstream_status is None) is (form is openai_format)
+
+
+def test_a_reply_that_fills_the_context_of_the_model_was_cut() -> None:
+    body = b'{"choices": [{"message": {"content": "half an ans"}, "finish_reason": "%s"}]}'
+    finishes = [openai_format.parse_reply(body % reason, "m").finish for reason in (b"model_length", b"new_reason")]
+    assert finishes == ["length", "stop"]
 
 
 async def test_the_message_of_the_provider_is_told_when_there_is_one(world: World, upstream: Upstream) -> None:

@@ -45,6 +45,9 @@ FOREIGN_SIGNATURE = "skip_thought_signature_validator"
 _CHECKS_SIGNATURES = re.compile(r"gemini-(?![12]\b)(\d|.*-latest$)")
 """Matches models from Gemini 3 on, which refuse calls without a signature."""
 _TOOL_CHOICES = {"auto": "AUTO", "none": "NONE", "required": "ANY"}
+_BROKEN_OFF = frozenset(
+    "MALFORMED_FUNCTION_CALL UNEXPECTED_TOOL_CALL TOO_MANY_TOOL_CALLS MALFORMED_RESPONSE OTHER".split()
+)
 _FILTERED = frozenset("SAFETY RECITATION BLOCKLIST PROHIBITED_CONTENT SPII IMAGE_SAFETY LANGUAGE".split())
 
 
@@ -185,6 +188,11 @@ class _GeminiStreamReader:
         return ReplyDelta(reasoning=text) if part.thought else ReplyDelta(content=text)
 
     def _finish_reason(self, reason: str) -> FinishReason:
+        if reason in _BROKEN_OFF:
+            fault = ProviderError(f"The provider broke off the reply ({reason}).")
+            # The provider works, so that it must not be paused: mostly its model has called a function wrongly.
+            fault.upstream_status = 200
+            raise fault
         if reason == "MAX_TOKENS":
             return "length"
         if reason in _FILTERED:

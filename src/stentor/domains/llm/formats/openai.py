@@ -32,10 +32,12 @@ MAX_EMBEDDING_INPUTS: int = 2048
 _FINISH: dict[str, FinishReason] = {
     "stop": "stop",
     "length": "length",
+    "model_length": "length",
     "tool_calls": "tool_calls",
     "function_call": "tool_calls",
     "content_filter": "content_filter",
 }
+_BROKEN_OFF = frozenset(("error", "network_error", "insufficient_system_resource"))
 
 
 class _Details(msgspec.Struct):
@@ -153,7 +155,7 @@ def parse_reply(body: bytes, model: str) -> ChatReply:
     )
     content = _text(message.content) or message.refusal or ""
     reasoning = message.reasoning_content or message.reasoning or ""
-    finish = _FINISH.get(choice.finish_reason or "stop", "stop")
+    finish = _finish_reason(choice.finish_reason or "stop")
     return ChatReply(model, content, finish, reasoning, calls, _usage(response.usage), response.id or "")
 
 
@@ -178,7 +180,7 @@ class _OpenAiStreamReader:
                 content=_text(message.content) or message.refusal or "",
                 reasoning=message.reasoning_content or message.reasoning or "",
                 tool_calls=tuple(_tool_call_delta(call, position) for position, call in enumerate(calls)),
-                finish=_FINISH.get(choice.finish_reason, "stop") if choice.finish_reason else None,
+                finish=_finish_reason(choice.finish_reason) if choice.finish_reason else None,
                 usage=_usage(chunk.usage),
                 id=chunk.id or "",
             )
@@ -257,6 +259,13 @@ def _text(content: str | list[JsonObject] | None) -> str:
     if isinstance(content, list):
         return "".join(str(part.get("text") or "") for part in content if part.get("type") == "text")
     return content or ""
+
+
+def _finish_reason(reason: str) -> FinishReason:
+    """Return the finish reason, `stop` for an unknown one. Raises ProviderError if the reply was broken off."""
+    if reason in _BROKEN_OFF:
+        raise ProviderError(f"The provider broke off the reply ({reason}).")
+    return _FINISH.get(reason, "stop")
 
 
 def _arguments(function: _Function) -> str:
