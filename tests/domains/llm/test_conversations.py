@@ -174,6 +174,19 @@ async def test_the_completion_and_the_items_are_one_commit(world: World, upstrea
     assert await conversation(world) == [("user", "Hello"), ("assistant", "kept")]
 
 
+@requirement("sessions.model")
+async def test_a_task_adds_nothing_to_a_new_session_with_the_id_of_its_own(world: World, upstream: Upstream) -> None:
+    async def answer_late(request: web.Request) -> web.StreamResponse:
+        await ok(world, "DELETE", "/sessions/s")
+        await ok(world, "POST", "/sessions", {"id": "s"})
+        return await upstream.answer(request, upstream.calls[-1]["body"])
+
+    await talker(world)
+    upstream.mood = answer_late
+    assert (await say(world, "Why is the sea salty?"))["status"] == "completed"
+    assert await items(world) == []
+
+
 @requirement("sessions.busy")
 async def test_one_task_at_a_time_continues_a_session(world: World, upstream: Upstream) -> None:
     await talker(world)

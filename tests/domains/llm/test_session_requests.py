@@ -147,6 +147,35 @@ async def test_of_two_answers_to_the_same_conversation_one_is_kept(world: World,
     assert await conversation(world) == [("user", "meanwhile")]
 
 
+@requirement("llm.sessions")
+@pytest.mark.parametrize(("how", "body"), [("pop", None), ("clear", {"items": True})])
+async def test_an_answer_is_not_added_to_a_conversation_that_was_shortened(
+    world: World, upstream: Upstream, how: str, body: dict[str, Any] | None
+) -> None:
+    Script(upstream, "Hello.")
+    await ask(world, user("Hello"))
+
+    async def answer_late(request: web.Request) -> web.StreamResponse:
+        await ok(world, "POST", f"/sessions/s/{how}", body)
+        return await upstream.answer(request, upstream.calls[-1]["body"])
+
+    upstream.mood = answer_late
+    answer = await post(world, user("And now?"), conversation="s")
+    assert answer.status_code == 409, answer.text
+    assert await conversation(world) in ([("user", "Hello")], [])
+
+
+@requirement("llm.sessions")
+async def test_values_that_change_meanwhile_do_not_lose_an_answer(world: World, upstream: Upstream) -> None:
+    async def answer_late(request: web.Request) -> web.StreamResponse:
+        await ok(world, "PUT", "/sessions/s/values", {"values": {"a": 1}})
+        return await upstream.answer(request, upstream.calls[-1]["body"])
+
+    upstream.mood = answer_late
+    await ask(world, user("Hello"))
+    assert len(await conversation(world)) == 2
+
+
 async def task_of_session(world: World) -> tuple[str, dict[str, str]]:
     """Register an agent of the key bob, and let it claim a task of the session; return the task, and its header."""
     agent = await world.register("bob", key_name="bob")

@@ -18,7 +18,7 @@ from stentor.domains.sessions.service import SessionService
 
 
 class StoredTurn:
-    """A turn of a session. `last_number` is that of the session when the question was asked."""
+    """A turn of a session. `last_position` is that of its last item when the question was asked, 0 without items."""
 
     def __init__(
         self,
@@ -27,10 +27,10 @@ class StoredTurn:
         session_id: str,
         question: tuple[LlmMessage, ...],
         request: ChatRequest,
-        last_number: int,
+        last_position: int,
     ) -> None:
         self._sessions, self._principal, self._session_id = sessions, principal, session_id
-        self._question, self._last_number = question, last_number
+        self._question, self._last_position = question, last_position
         self.request = request
 
     async def keep(self, reply: ChatReply) -> None:
@@ -38,7 +38,7 @@ class StoredTurn:
         content = (TextPart(reply.content),) if reply.content else ()
         answer = LlmMessage("assistant", content, reply.tool_calls, reasoning=reply.reasoning)
         drafts = [ItemDraft(_to_item(message)) for message in (*self._question, answer)]
-        await self._sessions.append_turn(self._principal, self._session_id, drafts, self._last_number)
+        await self._sessions.append_turn(self._principal, self._session_id, drafts, self._last_position)
 
 
 class SessionTurns:
@@ -59,10 +59,11 @@ class SessionTurns:
         question = tuple(message for message in request.messages if message.role != "system")
         if any(not isinstance(part, TextPart) for message in question for part in message.content):
             raise InvalidRequest("messages: a session keeps texts only; send images in a request without a session.")
-        session, items = await self._sessions.begin_turn(principal, session_id, task_id)
+        items = await self._sessions.begin_turn(principal, session_id, task_id)
         messages = (*system, *map(_read_item, items), *question)
         whole = msgspec.structs.replace(request, messages=messages)
-        return StoredTurn(self._sessions, principal, session_id, question, whole, session.last_number)
+        last_position = items[-1].position if items else 0
+        return StoredTurn(self._sessions, principal, session_id, question, whole, last_position)
 
 
 def _read_item(item: Item) -> LlmMessage:

@@ -46,6 +46,7 @@ _READ = Sql(
     where i.tenant = :tenant and i.session_id = :session_id and i.position between :first and :last
     order by i.position"""
 )
+_LAST = Sql(f"select max(position) from session_items where {_ONE}")
 _LAST_SUMMARY = Sql(f"select max(position) from session_items where {_ONE} and kind = 'summary' and position < :before")
 _FIRST_OF_TASK = Sql(f"select min(position) from session_items where {_ONE} and task_id = :task_id")
 _HASHES = Sql(f"select value_hash from session_items where {_ONE} and position >= :first and value_hash is not null")
@@ -86,6 +87,12 @@ def list_newest(tx: Tx, session: Session, before: int, limit: int) -> list[Item]
     """Return the last items before a position, oldest first."""
     positions = _within_page(tx.rows(_SIZES_BEFORE, **session_key(session), before=before, limit=limit))
     return _read(tx, session, positions[-1], positions[0]) if positions else []
+
+
+def find_last_position(tx: Tx, session: Session) -> int:
+    """Return the position of the last item, 0 without items. No two items of a session ever have the same one."""
+    row = tx.row(_LAST, **session_key(session))
+    return (row[0] if row else None) or 0
 
 
 def list_since_summary(tx: Tx, session: Session, task_id: str | None = None) -> list[Item]:

@@ -129,14 +129,14 @@ class SessionService:
 
         return await self._db.write(work, (locks.session_lock(caller.tenant, session_id),))
 
-    async def begin_turn(self, caller: Principal, session_id: str, task_id: str | None) -> tuple[Session, list[Item]]:
-        """Return a session, and its last summary and the items after it, for a request that continues it.
+    async def begin_turn(self, caller: Principal, session_id: str, task_id: str | None) -> list[Item]:
+        """Return the last summary of a session and the items after it, for a request that continues it.
 
         `task_id` is the task for which the request is made. Raises NotFound, and Conflict while another task continues
         the conversation.
         """
 
-        def read(tx: Tx) -> tuple[Session, list[Item]]:
+        def read(tx: Tx) -> list[Item]:
             session = require_usable(tx, caller, session_id)
             other = store.find_other_work(tx, session, caller.name, task_id)
             if other is not None:
@@ -144,21 +144,22 @@ class SessionService:
                     f"Task {other} is continuing the conversation of the session {session_id!r}. Ask again when it "
                     "has ended."
                 )
-            return session, item_store.list_since_summary(tx, session)
+            return item_store.list_since_summary(tx, session)
 
         return await self._db.read(read)
 
     async def append_turn(
-        self, caller: Principal, session_id: str, drafts: Sequence[ItemDraft], last_number: int
+        self, caller: Principal, session_id: str, drafts: Sequence[ItemDraft], last_position: int
     ) -> None:
-        """Append a question and its answer. `last_number` is that of the session when the question was asked.
+        """Append a question and its answer. `last_position` is that of the last item when the question was asked.
 
-        Raises NotFound, and Conflict if the session has changed since: the answer would be to another conversation.
+        It is 0 without items. Raises NotFound, and Conflict if the items have changed since: the answer would be to
+        another conversation.
         """
 
         def work(tx: Tx) -> None:
             session = require_usable(tx, caller, session_id)
-            if session.last_number != last_number:
+            if item_store.find_last_position(tx, session) != last_position:
                 raise Conflict(
                     f"The session {session_id!r} has changed since the question was asked, so neither the question "
                     "nor the answer was added. Ask again."
@@ -319,11 +320,14 @@ class SessionService:
 
 
 def append_of_task(tx: Tx, tenant: str, session_id: str, task_id: str, drafts: Sequence[ItemDraft]) -> None:
-    """Append what a task said, in the transaction that ends the task; nothing if the session was deleted meanwhile."""
+    """Append what a task said, in the transaction that ends the task; nothing if the session was deleted meanwhile.
+
+    Another one with its id is not held by the task.
+    """
     # Places are numbered on from the session's last one, which is read below.
     tx.lock(locks.session_lock(tenant, session_id))
     session = store.find(tx, tenant, session_id)
-    if session is not None:
+    if session is not None and store.find_holder(tx, tenant, session_id) == task_id:
         append_in_tx(tx, session, drafts, task_id)
 
 

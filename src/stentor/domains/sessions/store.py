@@ -105,8 +105,13 @@ def hold(tx: Tx, tenant: str, session_id: str, task_id: str, epoch: int) -> str 
     """Let the attempt of a task hold a session; return the task that holds it otherwise."""
     if tx.run(_HOLD, tenant=tenant, session_id=session_id, task_id=task_id, epoch=epoch):
         return None
+    return find_holder(tx, tenant, session_id)
+
+
+def find_holder(tx: Tx, tenant: str, session_id: str) -> str | None:
+    """Return the task that held a session last; None if none did, or without such a session."""
     row = tx.row(_HOLDER, tenant=tenant, session_id=session_id)
-    return None if row is None else str(row[0])
+    return row[0] if row else None
 
 
 def has_work(tx: Tx, session: Session, key: str) -> bool:
