@@ -8,8 +8,7 @@
     q           = optimism variation / (strength + outcomes + ahead) optimism is 4, or 400 if it is stale and idle
     possible    = (expected + q / 2 + sqrt(q expected (1 - expected) + q^2 / 4)) / (1 + q)
     uncertainty = possible - expected                                the exploration bonus
-    time        = possible t / (1 + t + c)             t and c: so much for each doubling over the best candidate
-    cost        = possible c / (1 + t + c)
+    time + cost = min(t + c, possible (1 - 0.7 / (1 + t + c)))    each in proportion to t and c
     blended     = (1 - beta) (expected + uncertainty - time - cost) + beta trust
 
 - `possible` is the upper end of Wilson's interval at two standard deviations. It never exceeds 1, so no agent is
@@ -21,8 +20,8 @@
 - `elsewhere` is the mean reward at the agent's other task types, `e` the number of those outcomes, at most 16.
 - `ahead` are the tasks that the agent has already. Each counts as up to a quarter of a failure, less the more is known
   about the agent, so that many tasks at once do not all explore the same one.
-- `time` and `cost` are penalties: shares of what is possible, which rise with each doubling over the best candidate and
-  never reach the whole. So an agent that always fails loses to one that succeeds, however slow or dear.
+- `t` and `c` are so much for each doubling of time and cost over the best candidate. They take at most a share of what
+  is possible, so an agent that always fails loses to one that succeeds, however slow or dear that one is.
 
 Reasons and measurements: docs/decisions/0036-routing-that-learns.md. The record is checked again in `explain`.
 """
@@ -82,6 +81,8 @@ PENALTIES_BY_PREFERENCE: dict[Preference, tuple[float, float]] = {
     "cheap": (0.02, 0.15),
 }
 """`t` for each doubling of the time, `c` for each doubling of the cost."""
+MIN_SHARE = 0.7
+"""What penalties leave of what is possible, at least, over 1 + t + c."""
 
 
 class TrackRecord(msgspec.Struct, frozen=True):
@@ -262,8 +263,10 @@ def rank_candidates(
         # The formula above, with q = 2 half_q taken out of the root.
         score = (expected + half_q + sqrt(half_q * (2 * expected * (1 - expected) + half_q))) / (1 + 2 * half_q)
         if ready_ms[n] > fastest or costs[n] > cheapest:  # as `compute_penalties`
-            late = per_time * count_doublings(ready_ms[n], fastest, DURATION_OFFSET_MS)
-            score /= 1 + late + per_cost * count_doublings(costs[n], cheapest, COST_OFFSET_USD)
+            penalty = per_time * count_doublings(ready_ms[n], fastest, DURATION_OFFSET_MS)
+            penalty += per_cost * count_doublings(costs[n], cheapest, COST_OFFSET_USD)
+            least = MIN_SHARE * score / (1 + penalty)
+            score = least if score - penalty < least else score - penalty
         if beta:
             score = quality_share * score + beta * (NEUTRAL_TRUST if candidate.trust is None else candidate.trust)
         # Negated, so that one ascending sort puts the online ones and the highest scores first.
@@ -344,7 +347,10 @@ def compute_penalties(
     per_time, per_cost = PENALTIES_BY_PREFERENCE[prefer]
     late = per_time * count_doublings(ready_ms, fastest_ms, DURATION_OFFSET_MS)
     dear = per_cost * count_doublings(cost, cheapest, COST_OFFSET_USD)
-    return possible * late / (1 + late + dear), possible * dear / (1 + late + dear)
+    if not (total := late + dear):
+        return 0.0, 0.0
+    taken = min(total, possible * (1 - MIN_SHARE / (1 + total)))
+    return taken * late / total, taken * dear / total
 
 
 def count_doublings(value: float, best: float, offset: float) -> float:
