@@ -126,27 +126,40 @@ class TaskNoteMirror:
         if self.changes.is_idle:
             self._wake.clear()
             with contextlib.suppress(TimeoutError):
-                # An idle process must send heartbeats too, or others would take over its cursor.
-                async with asyncio.timeout(self._heartbeat_seconds if self._shared else None):
+                async with asyncio.timeout(self._idle_seconds()):
                     await self._wake.wait()
-            await asyncio.sleep(DEBOUNCE_SECONDS)
+        await asyncio.sleep(DEBOUNCE_SECONDS)
+
+    def _idle_seconds(self) -> float | None:
+        """Return after which time without a change something is due all the same."""
+        if self.changes.low_water_mark() not in ("", self._saved_cursor):
+            return CURSOR_SAVE_SECONDS
+        # An idle process must send heartbeats too, or others would take over its cursor.
+        return self._heartbeat_seconds if self._shared else None
 
     async def _write_pending(self) -> None:
-        """Write all pending changes, with pauses in proportion to the load."""
+        """Write the pending changes, with pauses in proportion to the load.
+
+        The cursor is saved once a second, and when nothing has changed for a second: not for each task, because it is
+        a commit, for which the task's own ones would wait.
+        """
         last_count, last_time = self.changes.event_batches, time.monotonic()
+        if self.changes.is_idle:
+            await self._save_cursor(last_time, at_once=True)
         while not self.changes.is_idle:
             started = time.monotonic()
-            await self._write_batch()
+            is_full = await self._write_batch()
             now = time.monotonic()
             changes_per_second = (self.changes.event_batches - last_count) / max(now - last_time, 1e-3)
             pause_factor = min(MAX_PAUSE_FACTOR, changes_per_second / CHANGES_PER_PAUSE_STEP)
             await self._save_cursor(now)
             last_count, last_time = self.changes.event_batches, now
+            if not is_full:
+                return  # a batch of one task takes nearly as long as one of many
             await asyncio.sleep(max(MIN_PAUSE_SECONDS, (now - started) * pause_factor))
-        await self._save_cursor(time.monotonic(), at_once=True)
 
-    async def _write_batch(self) -> None:
-        """Write one batch of changed tasks; if there is none, one page of the run log."""
+    async def _write_batch(self) -> bool:
+        """Write one batch of changed tasks; if there is none, one page of the run log. Return whether more may wait."""
         if task_ids := self.changes.take_batch(TASKS_PER_BATCH):
             try:
                 await self._write(task_ids)
@@ -157,6 +170,7 @@ class TaskNoteMirror:
             self.changes.commit_batch()
         else:
             await self._replay_page()
+        return len(task_ids) == TASKS_PER_BATCH or self.changes.replay_after is not None
 
     async def _replay_page(self) -> None:
         if self.changes.can_resume:
