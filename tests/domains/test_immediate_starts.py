@@ -165,14 +165,28 @@ async def test_a_task_whose_limit_is_reached_waits(make_world: MakeWorld) -> Non
 
 
 @pytest.mark.only("postgresql", reason="no other process changes the registry")
-async def test_a_task_is_not_started_by_an_outdated_copy_of_its_agent(make_world: MakeWorld) -> None:
-    # The copy stays outdated until a claim finds that it is.
-    async with gated(make_world, 2, SERVICE_SNAPSHOT_REFRESH_SECONDS="60") as (world, gate):
+async def test_a_task_is_not_started_by_an_outdated_copy_of_its_agent(
+    make_world: MakeWorld, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with gated(make_world, 2) as (world, gate):
         agent_id = (await world.admin.get("/api/v1/registry/agents")).json()["agents"][0]["agent_id"]
+        refresh, waits, may_refresh = world.kernel.refresh, asyncio.Event(), asyncio.Event()
+
+        async def held_refresh(since: int) -> int:
+            waits.set()
+            await may_refresh.wait()
+            return await refresh(since)
+
+        monkeypatch.setattr(world.kernel, "refresh", held_refresh)
+        world.kernel.tasks.freshness.on_stale()
+        # Now no refresh is under way that might read the change.
+        await waits.wait()
         await world.kernel.infra.db.write(lambda tx: tx.run(OUTDATED, agent_id=agent_id))
         seen = watch(world)
         task_id = await world.submit()
         stored = seen["prompt_received"]
+        assert "task_started" not in seen
+        may_refresh.set()
         gate.open.set()
         assert (await world.ended(task_id))["status"] == "completed"
         assert seen["task_started"] is not stored
