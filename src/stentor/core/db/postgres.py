@@ -299,7 +299,7 @@ def _outage_text(error: psycopg.Error) -> str:
 def _options(url: str, server: str) -> dict[str, Any]:
     """Return our connection options, without those that the URL sets. `server` is the kind of server to accept."""
     in_url = psycopg.conninfo.conninfo_to_dict(url)
-    # A standby accepts connections and transactions too, and locks that exclude nobody elsewhere.
+    # A standby accepts connections and transactions too, and its locks do not exclude users of the primary.
     options = {**_CONNECT, "target_session_attrs": server}
     return {name: value for name, value in options.items() if name not in in_url}
 

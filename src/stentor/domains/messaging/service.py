@@ -32,7 +32,7 @@ TaskStream = Callable[[Principal, str, str | None], AsyncIterator[TaskStreamStep
 """Yields the steps of a task after a Last-Event-ID, while the principal may read it."""
 MAX_ID_LENGTH = 255
 SYSTEM_ZONES = frozenset(("registry", "memory", "governance"))
-"""Zones whose REST APIs are for administrators only."""
+"""Zones in which only the sender and administrators can read a message."""
 MIN_POLL_SECONDS, MAX_POLL_SECONDS = 0.02, 0.5
 """The first and the longest pause between two polls of a queued message; the pause grows in between."""
 ResponseFrame = tuple[str, JsonObject, str | None]

@@ -132,8 +132,9 @@ def task_ahead(step: StepRef) -> Ahead:
 
 
 def find_task(tx: Tx, step: StepRef) -> tuple[Task | None, bool, str]:
-    """Return the task of a step, None if there is none, whether the step is in its journal, and what `find_last_event`
-    returns.
+    """Return the task of a step (None if there is none), whether the step is in its journal, and the task's last event.
+
+    The event is that of `find_last_event`.
     """
     rows = tx.rows_ahead(_FIND_TASK, step)
     return (task_from_row(rows[0][5:]), rows[0][3] is not None, rows[0][4] or "") if rows else (None, False, "")

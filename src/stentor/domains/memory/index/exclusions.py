@@ -77,7 +77,7 @@ class _Excluded(msgspec.Struct, frozen=True):
 
 
 def insert(tx: Tx, doc_id: int, entry: IndexEntry, record_prefix: str) -> None:
-    """Store what a document without stored keys says; the prefix is that of the ids of the vault's records."""
+    """Store what a document without stored keys says. `record_prefix` begins the ids of the vault's records."""
     validity = entry.validity
     if validity.valid_from is not None or validity.valid_to is not None:
         tx.run(_INSERT_PERIOD, doc_id=doc_id, valid_from=validity.valid_from, valid_to=validity.valid_to)
