@@ -112,6 +112,23 @@ async def test_a_task_is_aborted_when_one_that_it_comes_after_does_not_complete(
 
 
 @requirement("tasks.after")
+async def test_a_retried_task_that_needs_approval_waits_for_nothing_else(world: World) -> None:
+    agent = await world.register()
+    first, other = [(await submit(world))["task_id"] for _ in range(2)]
+    await world.register("asks", capabilities=["ask"], trust_tier="human")
+    task_id = (await submit(world, required_capabilities=["ask"], after=[first, other], start_at=at(world, HOUR)))[
+        "task_id"
+    ]
+    await end(world, agent, first, "fail", error={"message": "no"})
+    await later(world, 1)
+    assert await status(world, task_id) == "aborted"
+    assert (await world.admin.post(f"/api/v1/tasks/{task_id}/retry")).json()["status"] == "pending_approval"
+    await end(world, agent, other, "fail", error={"message": "no"})
+    await later(world, 1)
+    assert (await world.admin.post(f"/api/v1/tasks/{task_id}/approve")).json()["status"] == "queued"
+
+
+@requirement("tasks.after")
 async def test_a_task_comes_after_known_tasks_only(world: World) -> None:
     await world.register()
     foreign = await world.clients["OTHER"].get("/api/v1/tasks")

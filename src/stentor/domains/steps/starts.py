@@ -13,8 +13,8 @@ from stentor.core.db import Tx
 from stentor.core.errors import InvalidRequest, NotFound, TaskArchived
 from stentor.core.runlog import RunLog
 from stentor.domains.steps import reruns, store
-from stentor.domains.steps.model import StepDraft
-from stentor.domains.steps.service import started_event
+from stentor.domains.steps.model import StepDraft, StepOutcome
+from stentor.domains.steps.service import ended_event, started_event
 from stentor.domains.tasks.model import Task, TaskDraft
 from stentor.domains.tasks.service import require_visible_task
 
@@ -25,7 +25,7 @@ AFTER = "#after/"
 
 
 class StartWaits:
-    """Begins the waits of new tasks."""
+    """Begins the waits of new tasks, and ends those of retried ones."""
 
     def __init__(self, runlog: RunLog) -> None:
         self._runlog = runlog
@@ -49,6 +49,16 @@ class StartWaits:
     def has_open(self, tx: Tx, task: Task) -> bool:
         """Return whether a task waits for any of that still."""
         return store.has_open_together(tx, task.tenant, task.task_id, START)
+
+    def end(self, tx: Tx, task: Task) -> None:
+        """End what a task waits for still, because it is retried: from now on nothing of that starts or aborts it."""
+        waits = [step for step in store.list_open(tx, task.tenant, task.task_id) if is_start(step.key)]
+        outcome = StepOutcome.of_value(None)
+        ended = store.end_all(tx, [(task.tenant, task.task_id, step.key, outcome) for step in waits])
+        for step in waits:
+            if (task.tenant, task.task_id, step.key) in ended:
+                event = ended_event(step, outcome, ids.new_id(), None)
+                self._runlog.append(tx, task.tenant, [event], task_id=task.task_id, parent=step.event_id)
 
 
 def is_start(key: str) -> bool:

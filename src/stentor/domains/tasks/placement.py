@@ -74,6 +74,10 @@ class StartConditions(Protocol):
         """Return whether it waits for any of that still."""
         ...
 
+    def end(self, tx: Tx, task: Task) -> None:
+        """End what it waits for still."""
+        ...
+
 
 class AuthorityResolver(Protocol):
     """The grants as seen by tasks."""

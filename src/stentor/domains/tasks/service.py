@@ -281,6 +281,7 @@ class TaskService:
             drafts = events.placement_events(
                 placement, task.priority, {"retry_count": count, "by": principal.name, **event_extra}
             )
+            self._starts.end(tx, task)
             return self._requeue(tx, task, placement.status, drafts, placement, metadata)
 
         return work
