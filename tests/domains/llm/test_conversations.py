@@ -82,6 +82,17 @@ async def test_a_task_continues_the_conversation_of_those_before_it(world: World
     assert [item["task_id"] for item in await items(world)][:2] == [task["task_id"]] * 2
 
 
+@requirement("sessions.model", "atp.headers-hidden-from-agents")
+async def test_of_an_atp_message_only_the_body_is_part_of_it(world: World, upstream: Upstream) -> None:
+    await talker(world)
+    Script(upstream, "Hello.", "Bye.")
+    head = "#Mode: direct\n#Context: secret\n#Priority: low\n#ActionType: execute\n#TargetZone: kernel\n\n"
+    await say(world, head + "Hello")
+    await say(world, "Bye")
+    assert [message["content"] for message in messages(upstream)] == ["Think.", "Hello", "Hello.", "Bye"]
+    assert (await conversation(world))[0] == ("user", "Hello")
+
+
 @requirement("sessions.model")
 async def test_calls_of_tools_and_their_results_are_part_of_it(world: World, upstream: Upstream, site: Site) -> None:
     await world.register(**agent_body(site))

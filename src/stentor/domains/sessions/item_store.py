@@ -11,6 +11,7 @@ from typing import Any
 from stentor.core import jsontext
 from stentor.core.db import Sql, Tx
 from stentor.core.deflate import inflate
+from stentor.domains.atp.text_format import content_for_agent
 from stentor.domains.contents import store as contents
 from stentor.domains.sessions.model import (
     MAX_INLINE_BYTES,
@@ -144,5 +145,5 @@ def _item(row: tuple[Any, ...]) -> Item:
         # A step that failed: a person has said that an effect did not happen.
         text = of_task or (step if digest is None else content)
         stored = {"error": jsontext.load(error)} if error is not None else jsontext.load(text or "null")
-        value = build_message(value, stored)
+        value = build_message(value, content_for_agent(stored) if source == "input" else stored)
     return Item(position, kind, value, size, created_at, task_id)
