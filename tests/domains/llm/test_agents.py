@@ -349,6 +349,17 @@ async def test_a_task_that_waits_for_a_person_answers_where_its_answer_will_be(w
 
 
 @requirement("llm.agents-as-models")
+async def test_openais_client_submits_a_task_once_that_no_agent_may_execute(world: World) -> None:
+    agent = await sailor(world)
+    await world.admin.post(f"/api/v1/registry/agents/{agent}/suspend", json={"reason": "ill"})
+    client = client_of(world.admin).with_options(max_retries=2)
+    with pytest.raises(openai.ConflictError) as failed:
+        await client.chat.completions.create(model="agent:explain", messages=ASKED)
+    assert failed.value.code == "routing_agent_unavailable"
+    assert len(await world.kernel.infra.db.read(lambda tx: tx.rows(TASKS))) == 1
+
+
+@requirement("llm.agents-as-models")
 @pytest.mark.parametrize("status", [409, 502, 503])
 async def test_openais_client_submits_a_task_once_though_it_repeats_requests_that_fail(
     world: World, upstream: Upstream, status: int

@@ -144,6 +144,7 @@ async def test_of_two_answers_to_the_same_conversation_one_is_kept(world: World,
     upstream.mood = answer_late
     answer = await post(world, user("Hello"), conversation="s")
     assert (answer.status_code, answer.json()["error"]["code"]) == (409, "conflict")
+    assert answer.headers["X-Should-Retry"] == "false", "OpenAI's clients would pay the model for two more answers"
     assert await conversation(world) == [("user", "meanwhile")]
 
 

@@ -11,7 +11,7 @@ from contextlib import contextmanager, suppress
 from functools import partial
 
 from stentor.auth.principal import Principal
-from stentor.core.errors import AgentFault, ApprovalPending, Conflict, ServiceUnavailable, StentorError
+from stentor.core.errors import AgentFault, ApprovalPending, Conflict, RoutingDenied, ServiceUnavailable, StentorError
 from stentor.core.live import Hub
 from stentor.domains.conversation import model
 from stentor.domains.llm.model import ChatReply, ChatRequest, ReplyDelta, usage_or_estimate
@@ -146,8 +146,9 @@ class AgentChat:
 
     async def _open(self, principal: Principal, request: ChatRequest, parent_task_id: str | None) -> AgentAnswerStream:
         draft = model.build_task_draft(request.model[len(AGENT_PREFIX) :], request)
-        submitted = await self._submission.submit(principal, with_parent_task(draft, parent_task_id))
-        with _not_repeatable():
+        with not_repeatable(RoutingDenied):
+            submitted = await self._submission.submit(principal, with_parent_task(draft, parent_task_id))
+        with not_repeatable():
             task = await self._tasks.get(principal, submitted.task_id)
             # A client would wait for days; the task stays and can be read later.
             if submitted.status == "pending_approval":
@@ -164,7 +165,7 @@ class AgentChat:
         """Return the complete reply. A disconnect cancels the task. Raises like the stream."""
         stream = await self.stream(principal, request, parent_task_id)
         try:
-            with _not_repeatable():
+            with not_repeatable():
                 reply = await self._until_stopping(_read_reply(stream))
         finally:
             await stream.close()
@@ -188,11 +189,11 @@ class AgentChat:
 
 
 @contextmanager
-def _not_repeatable() -> Iterator[None]:
-    """Mark errors after the submission: if the request is sent again, a second task runs."""
+def not_repeatable(kind: type[StentorError] = StentorError) -> Iterator[None]:
+    """Mark errors of a kind that come after work was done: if the request is sent again, it is done twice."""
     try:
         yield
-    except StentorError as error:
+    except kind as error:
         error.is_repeatable = False
         raise
 

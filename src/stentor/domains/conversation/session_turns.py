@@ -10,6 +10,7 @@ import msgspec
 from stentor.auth.principal import Principal
 from stentor.core.errors import InvalidRequest
 from stentor.core.jsontext import JsonObject
+from stentor.domains.conversation.service import not_repeatable
 from stentor.domains.execution.model import AgentFailed
 from stentor.domains.execution.runtimes.session_messages import read_item
 from stentor.domains.llm.model import ChatReply, ChatRequest, LlmMessage, TextPart, ToolCall
@@ -38,7 +39,8 @@ class StoredTurn:
         content = (TextPart(reply.content),) if reply.content else ()
         answer = LlmMessage("assistant", content, reply.tool_calls, reasoning=reply.reasoning)
         drafts = [ItemDraft(_to_item(message)) for message in (*self._question, answer)]
-        await self._sessions.append_turn(self._principal, self._session_id, drafts, self._last_position)
+        with not_repeatable():
+            await self._sessions.append_turn(self._principal, self._session_id, drafts, self._last_position)
 
 
 class SessionTurns:
