@@ -164,6 +164,16 @@ def test_an_excerpt_for_a_query_of_thousands_of_words_takes_no_longer_than_the_t
     assert time.process_time() - begun_at < 60
 
 
+def test_no_word_far_after_the_first_hit_is_compared_for_an_excerpt(monkeypatch: pytest.MonkeyPatch) -> None:
+    compared: list[str] = []
+    normalize = tokenizer.normalize_word
+    monkeypatch.setattr(tokenizer, "normalize_word", lambda word: compared.append(word) or normalize(word))
+    text = f"{'quiet ' * 10_000}zebra"
+    assert make_excerpt(f"zebra {text}", frozenset({"zebra", "quagga"})).startswith("zebra quiet")
+    assert len(compared) < 5000
+    assert make_excerpt(f"{text} quagga", frozenset({"zebra", "quagga", "quoll"})).endswith("quiet zebra quagga")
+
+
 def test_a_word_of_more_than_64_characters_is_its_own_term_and_not_kept_in_memory() -> None:
     assert tokenizer.tokenize("xab" * 20 + "ing") == ["xab" * 20]
     size = tokenizer._normalize_short.cache_info().currsize

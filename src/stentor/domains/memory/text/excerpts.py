@@ -19,7 +19,7 @@ EXCERPT_CHARS = 200
 EXCERPT_LEAD_CHARS = 60
 """Characters of an excerpt before its first hit."""
 MAX_EXCERPT_OFFSET = 20_000
-"""A hit after this offset ends the search for a better excerpt: each word before it takes time."""
+"""No better excerpt is looked for after this offset, except next to the first hit: each word takes time."""
 MAX_PASSAGE_CHARS = 600
 _SENTENCE_END = re.compile(r"(?<=[.!?。！？])[\"')\]]*\s+|(?<=[。！？])")
 _PARAGRAPH_END = re.compile(r"\n\s*\n|\n(?=\s*(?:[-*+]|\d+\.)\s)")
@@ -81,16 +81,20 @@ def make_excerpt(text: str, terms: frozenset[str]) -> str:
 
 def _find_best_hit(text: str, terms: frozenset[str]) -> tuple[int, int] | None:
     """Return the position of the first word of the excerpt with most terms, of several the first one."""
+    width = EXCERPT_CHARS - EXCERPT_LEAD_CHARS
+    first = next(tokenizer.iter_hits(text, terms), None)
+    if first is None:
+        return None
     window: deque[tuple[int, int, str]] = deque()
     best, most = None, 0
-    for hit in tokenizer.iter_hits(text, terms):
+    for hit in tokenizer.iter_hits(text, terms, first[0], max(MAX_EXCERPT_OFFSET, first[1] + width)):
         window.append(hit)
-        while hit[1] - window[0][0] > EXCERPT_CHARS - EXCERPT_LEAD_CHARS and len(window) > 1:
+        while hit[1] - window[0][0] > width and len(window) > 1:
             window.popleft()
         count = len({term for _, _, term in window})
         if count > most:
             best, most = window[0][:2], count
-        if most == len(terms) or hit[0] > MAX_EXCERPT_OFFSET:
+        if most == len(terms):
             break
     return best
 

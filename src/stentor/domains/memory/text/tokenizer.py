@@ -6,6 +6,7 @@ Words are case-folded, stripped of accents and stemmed in English; each Chinese,
 from __future__ import annotations
 
 import re
+import sys
 import unicodedata
 from collections.abc import Iterator, Sequence
 from functools import lru_cache
@@ -99,13 +100,18 @@ def find_spans(text: str, terms: frozenset[str], limit: int = MAX_SPANS) -> list
     return [(start, end) for start, end, _ in islice(iter_hits(text, terms), limit)]
 
 
-def iter_hits(text: str, terms: frozenset[str]) -> Iterator[tuple[int, int, str]]:
-    """Yield the positions (start and end) of the words of the text that have one of these terms, with the term."""
+def iter_hits(
+    text: str, terms: frozenset[str], start: int = 0, stop: int = sys.maxsize
+) -> Iterator[tuple[int, int, str]]:
+    """Yield the positions (start and end) of the words that have one of these terms, with the term.
+
+    Only words between `start` and `stop` count; one that goes on after `stop` is cut there.
+    """
     if not terms:
         return
     # Stemming keeps the first letter, and takes far longer than to compare it.
     initials = {term[:1] for term in terms}
-    for match in _TERM.finditer(text):
+    for match in _TERM.finditer(text, start, stop):
         word = match[0]
         if (word[0].lower() in initials or not word.isascii()) and (term := normalize_word(word)) in terms:
             yield match.start(), match.end(), term
