@@ -13,9 +13,10 @@ from stentor.core.db import Sql
 from stentor.core.db.postgres import PostgresDriver
 from stentor.domains.provenance.audit.verification import verify_run_log
 from stentor.domains.provenance.export import EventSelection
+from stentor.domains.retention.parquet_files import WrittenFiles
 from stentor.domains.retention.verification import verify_archives
 from tests.conftest import World
-from tests.domains.retention.archives import archive, audit, audit_archives, count, select
+from tests.domains.retention.archives import archive, archiver, audit, audit_archives, count, select, sign
 from tests.requirements import requirement
 
 
@@ -157,6 +158,18 @@ async def test_a_changed_file_is_found_and_named(world: World, damage: str) -> N
     assert {finding.kind for finding in report.findings} == kinds
     assert all(path.parent.name in finding.text for finding in report.findings)
     assert audit(world).is_intact, "the database has not changed"
+
+
+@requirement("retention.tampered-archive")
+async def test_the_events_of_an_archive_that_was_recorded_without_their_file_are_missing(world: World) -> None:
+    await world.do(await world.register())
+    await sign(world)
+    # As one who can write to the database would record it, to delete events.
+    await archiver(world, write_files=lambda *_: WrittenFiles({}, 0)).archive(world.clock.now() + 1)
+    archived = audit(world).archived
+    assert archived > 0
+    findings = audit_archives(world).findings
+    assert [finding.kind for finding in findings] == ["removed"] * archived
 
 
 @requirement("retention.tampered-archive")

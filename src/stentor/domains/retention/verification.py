@@ -73,10 +73,9 @@ def _verify_archive(
                 yield AuditFinding("archive", f"the file {path} is not the one that was recorded")
         except OSError as error:
             yield AuditFinding("archive", f"the file {path} cannot be read: {error.strerror}")
-    if parquet_files.file_name(EVENTS) not in record.files:
-        return
+    has_events = parquet_files.file_name(EVENTS) in record.files
     try:
-        rows = parquet_files.read_events(parquet_files.events_file(folder, record.archive))
+        rows = parquet_files.read_events(parquet_files.events_file(folder, record.archive)) if has_events else []
     except READ_ERRORS as error:
         yield AuditFinding(
             "archive", f"the events of the archive {record.archive} cannot be read: {type(error).__name__}"
