@@ -49,6 +49,18 @@ async def test_anothers_task_answers_exactly_like_an_unknown_one(world: World) -
 
 
 @requirement("tasks.agents-see-their-own")
+async def test_an_agents_key_with_approve_decides_no_task_that_it_does_not_see(world: World) -> None:
+    key = {"name": "judge", "role": "agent", "permissions": ["read", "approve"]}
+    headers = {"X-API-Key": (await world.admin.post("/api/v1/keys", json=key)).json()["key"]}
+    await world.register(key_name="other", trust_tier="human")
+    theirs = await submitted(world, "ADMIN")
+    for verb in ("approve", "reject"):
+        answer = await world.admin.post(f"{TASKS}/{theirs}/{verb}", headers=headers)
+        assert answer.status_code == 404, verb
+    assert (await world.task(theirs))["status"] == "pending_approval"
+
+
+@requirement("tasks.agents-see-their-own")
 async def test_an_id_in_use_tells_nothing_of_anothers_task(world: World) -> None:
     await world.register(key_name="other")
     secret = {"type": "echo", "input": {"salary": 5000}, "required_capabilities": ["echo"], "id": "payroll"}

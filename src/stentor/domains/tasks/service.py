@@ -208,7 +208,7 @@ class TaskService:
         self, tx: Tx, principal: Principal, task_id: str, event_extra: EventExtra = NO_EVENT_EXTRA
     ) -> Task:
         """Approve within the caller's transaction. Raises Forbidden for a key that submitted or would do the task."""
-        task = _require_pending(tx, principal.tenant, task_id)
+        task = _require_pending(tx, principal, task_id)
         check_approver(tx, principal, task)
         approval = EventDraft(
             "approval_given",
@@ -228,7 +228,7 @@ class TaskService:
         self, tx: Tx, principal: Principal, task_id: str, reason: str | None, event_extra: EventExtra = NO_EVENT_EXTRA
     ) -> Task:
         """Reject within the caller's transaction."""
-        task = _require_pending(tx, principal.tenant, task_id)
+        task = _require_pending(tx, principal, task_id)
         error = {"code": "APPROVAL_REJECTED", "message": reason or "The approval was rejected."}
         meta = {"by": principal.name, "approved": False, "reason": reason, "status": "aborted", **event_extra}
         self._end_as_cancelled(tx, task, "aborted", error, EventDraft("task_aborted", "tasks", "Rejected.", meta))
@@ -385,8 +385,8 @@ def _require_not_ended(tx: Tx, principal: Principal, task_id: str) -> Task:
     return task
 
 
-def _require_pending(tx: Tx, tenant: str, task_id: str) -> Task:
-    task = require_task(tx, tenant, task_id)
+def _require_pending(tx: Tx, principal: Principal, task_id: str) -> Task:
+    task = require_visible_task(tx, principal, task_id)
     if task.status != "pending_approval":
         raise Conflict(f"The task is {task.status}; it does not wait for approval.")
     return task
