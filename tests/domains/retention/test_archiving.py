@@ -160,6 +160,17 @@ async def test_a_parent_leaves_after_its_subtasks(world: World) -> None:
 
 
 @requirement("retention.what-stays")
+async def test_a_subtask_stays_while_its_parent_may_ask_for_its_result(world: World) -> None:
+    await world.register()
+    parent = await world.submit()
+    child = await world.submit(metadata={"parent_task_id": parent})
+    await call(world, "POST", f"/tasks/{child}/cancel")
+    assert (await archive(world)).tasks == 0
+    await call(world, "POST", f"/tasks/{parent}/cancel")
+    assert (await archive(world)).tasks == 2
+
+
+@requirement("retention.what-stays")
 async def test_a_task_of_a_conversation_stays_until_the_conversation_is_deleted(world: World) -> None:
     agent = await world.register()
     await call(world, "POST", "/sessions", 201, json={"id": "talk"})

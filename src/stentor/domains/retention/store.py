@@ -27,9 +27,9 @@ _WINDOW = Sql(
     and created_at < :before order by created_at, task_id limit :limit"""
 )
 # What must stay: a task that is not over (only an ended one has a completion time) or whose outcome is not learned yet,
-# that has subtasks or is waited for, whose effect may or may not have happened, that a conversation shows, or whose end
-# is still to be reported. The cross joins and the concatenation keep SQLite from indexes with which it would read all
-# deliveries and effects of the tenant for each task.
+# that has subtasks, whose result its parent may still ask for, that is waited for, whose effect may or may not have
+# happened, that a conversation shows, or whose end is still to be reported. The cross joins and the concatenation keep
+# SQLite from indexes with which it would read all deliveries and effects of the tenant for each task.
 _LIST_ARCHIVABLE = Sql(
     f"""select t.task_id, length(t.input) + coalesce(length(t.result), 0)
         + coalesce((select sum(s.size) from task_steps s where s.tenant = t.tenant and s.task_id = t.task_id), 0),
@@ -37,6 +37,8 @@ _LIST_ARCHIVABLE = Sql(
     from tasks t where t.tenant = :tenant and t.task_id in ({_IDS})
     and t.completion_time < :before and t.learning_pending = 0
     and not exists (select 1 from tasks c where c.tenant = t.tenant and c.parent_task_id = t.task_id)
+    and not exists (select 1 from tasks p where p.tenant = t.tenant and p.task_id = t.parent_task_id
+        and p.completion_time is null)
     and not exists (select 1 from task_steps s where s.reference = t.task_id and s.state = 'started'
         and s.kind = 'child')
     and not exists (select 1 from task_steps s where s.tenant = t.tenant and s.task_id = t.task_id
