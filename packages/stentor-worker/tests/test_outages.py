@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import itertools
+import logging
+import os
 import signal
 import threading
 from collections.abc import Callable
@@ -169,3 +171,23 @@ def test_the_handlers_of_signals_are_those_of_the_program_again_after_a_run() ->
         worker.handler(lambda task: signal.raise_signal(signal.SIGTERM))
         worker.run()
     assert [signal.getsignal(number) for number in numbers] == before
+
+
+def test_an_interrupted_worker_says_what_it_waits_for_and_another_interrupt_ends_the_program(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    said, on_next = threading.Event(), list[object]()
+    log = logging.getLogger("stentor_worker.worker")
+    monkeypatch.setattr(log, "info", lambda text, *args: said.set() if "stopping" in text and args == (1,) else None)
+
+    def handler(task: Task) -> None:
+        os.kill(os.getpid(), signal.SIGINT)
+        assert said.wait(TIMEOUT_S)
+        on_next.append(signal.getsignal(signal.SIGINT))
+
+    with run_service(Service(tasks=1)) as service:
+        worker = Worker(service.url, "key", "agent")
+        worker.handler(handler)
+        worker.run()
+        assert [verb for _, verb, _ in service.reports] == ["complete"]
+    assert on_next == [signal.SIG_DFL]

@@ -77,6 +77,7 @@ class Worker:
         self._handler: Handler | None = None
         self._polling = False
         self._is_connected = False
+        self._is_interrupted = False
         self.agent_id = agent_id
 
     @classmethod
@@ -121,6 +122,7 @@ class Worker:
     def run(self) -> None:
         """Run tasks until `stop`, SIGINT or SIGTERM, then wait for the running ones.
 
+        A second Ctrl-C ends the program at once, as a kill does: its tasks go back to the queue as their leases expire.
         Logs to the logger `stentor_worker`; to standard error if the program has not configured logging. A key or an
         agent that the service rejects raises ServiceError; in the main thread it is logged and ends the program with
         exit code 1, because a traceback would only hide it.
@@ -140,6 +142,9 @@ class Worker:
                 while not self._stopping.is_set():
                     for task in self._claim():
                         pool.submit(self._run_task, task)
+                if self._is_interrupted and self._tasks:
+                    text = "worker: stopping when its tasks end; another Ctrl-C ends it at once tasks=%d"
+                    log.info(text, len(self._tasks))
         except ServiceError as error:
             if threading.current_thread() is not threading.main_thread():
                 raise
@@ -175,7 +180,11 @@ class Worker:
                 self._client.call("POST", path, tries=1, timeout_s=LEAVE_SECONDS)
 
     def _on_signal(self, *_: Any) -> None:
+        self._is_interrupted = True
         self.stop()
+        # Not Python's handler, whose exception would wait for the threads. A second SIGTERM changes nothing: programs
+        # such as `timeout` send each twice.
+        signal.signal(signal.SIGINT, signal.SIG_DFL)
         # The exception ends the long poll at once. Elsewhere it would hit code that must complete, such as a claim.
         if self._polling:
             raise _Interrupted
