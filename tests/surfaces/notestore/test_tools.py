@@ -205,6 +205,8 @@ def test_search_replace_without_a_match_writes_nothing(store: NoteStore) -> None
         ("a\nb\r\nc", "\n", "\r\n", "a\r\nb\r\nc", 2),
         ("a.c\r\n", "a.c\n", r"\1$&", r"\1$&", 1),
         ("one\r\n", "one two\n", "x", "one\r\n", 0),
+        ("\n\r\n\r\n\na\n\r\n", "\n\n", "\n", "\n\r\na\n", 3),
+        ("x\r\r\ny\r\nz", "\ny\n", "\n", "x\r\r\nz", 1),
     ],
 )
 def test_search_replace_matches_any_line_ending(
@@ -213,6 +215,14 @@ def test_search_replace_matches_any_line_ending(
     store.write("a.md", content)
     assert store.data("searchReplace", path="a.md", search=search, replace=replace)["replacements"] == count
     assert store.text("a.md") == expected
+
+
+@requirement("notestore.search-replace")
+def test_a_search_of_many_lines_takes_time_linear_in_the_note() -> None:
+    """If each line were compared with all lines of the search, this would take hours."""
+    content = b"\r\n" * 1_000_000
+    assert text_edits.replace_text(content, b"\n" * 100_000 + b"z", b"y") == (content, 0)
+    assert text_edits.replace_text(content, b"\n" * 100_000, b"\n") == (b"\r\n" * 10, 10)
 
 
 @pytest.mark.parametrize(("content", "search"), [(b"a", b"a"), (b"a\r\n", b"a\n")], ids=["text", "line end"])

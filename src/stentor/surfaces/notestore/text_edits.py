@@ -63,21 +63,46 @@ def replace_text(content: bytes, old: bytes, new: bytes) -> tuple[bytes, int]:
     """Replace `old` by `new`, and return the content and the number of replacements.
 
     Literal except for line ends, which a client cannot see: LF in `old` matches LF and CRLF, and LF in `new` becomes
-    the line end of the match. CRLF is literal, so that line ends can be converted; if there is no match for a text with
-    CRLF, it is searched with LF. Raises NoteTooLarge before the result takes more memory than a note may have.
+    the line end of the match. A text with CRLF is literal, so that line ends can be converted; if there is no match for
+    it, it is searched with LF. Raises NoteTooLarge before the result takes more memory than a note may have.
     """
     if b"\r\n" in old and old not in content:
         old, new = old.replace(b"\r\n", b"\n"), new.replace(b"\r\n", b"\n")
-    if not _LINE_FEED.search(old):
-        count = content.count(old)
-        _check_size(len(content) + count * (len(new) - len(old)))
-        return content.replace(old, new), count
-    pattern = re.compile(rb"(\r?\n)".join(map(re.escape, _LINE_FEED.split(old))))
-    by_line_end = {b"\n": new, b"\r\n": _LINE_FEED.sub(b"\r\n", new)}
-    _check_size(len(content) + sum(len(by_line_end[match[1]]) - len(match[0]) for match in pattern.finditer(content)))
-    return pattern.subn(lambda match: by_line_end[match[1]], content)
+    if b"\n" in old and b"\r\n" not in old and b"\r\n" in content:
+        return _replace_lines(content, old, new)
+    count = content.count(old)
+    _check_size(len(content) + count * (len(new) - len(old)))
+    return content.replace(old, new), count
+
+
+def _replace_lines(content: bytes, old: bytes, new: bytes) -> tuple[bytes, int]:
+    """Replace a text with LF, which matches LF and CRLF."""
+    # Not a regular expression, which would take the product of both lengths.
+    lines, before_line_end = content.replace(b"\r\n", b"\n"), old.index(b"\n")
+    new_crlf = _LINE_FEED.sub(b"\r\n", new)
+    result = bytearray()
+    count = searched = copied = 0
+    while (found := lines.find(old, searched)) >= 0:
+        start = _skip(content, copied, found - searched)
+        crlf = content.startswith(b"\r\n", start + before_line_end)
+        result += content[copied:start] + (new_crlf if crlf else new)
+        _check_size(len(result))
+        count, searched, copied = count + 1, found + len(old), _skip(content, start, len(old))
+    result += content[copied:]
+    _check_size(len(result))
+    return bytes(result), count
+
+
+def _skip(content: bytes, start: int, count: int) -> int:
+    """Return the index that is `count` bytes after `start`, where CRLF counts as one byte."""
+    while count:
+        end = start + count
+        end += content.startswith(b"\r\n", end - 1)
+        count -= end - start - content.count(b"\r\n", start, end)
+        start = end
+    return start
 
 
 def _check_size(size: int) -> None:
     if size > MAX_NOTE_BYTES:
-        raise NoteTooLarge(f"The note would have {size} bytes; the maximum is {MAX_NOTE_BYTES}.")
+        raise NoteTooLarge(f"The note would have more than {MAX_NOTE_BYTES} bytes.")

@@ -6,6 +6,7 @@ existing clients send them.
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Awaitable, Callable
 from typing import Annotated, Any, Literal, Protocol
 
@@ -175,7 +176,10 @@ class NoteTools:
 
         async def attempt() -> JsonObject:
             content = await self._store.read_content(path)
-            edited, count = text_edits.replace_text(content, body.search.encode(), body.replace.encode())
+            # In a thread: a note with millions of matches takes seconds.
+            edited, count = await asyncio.to_thread(
+                text_edits.replace_text, content, body.search.encode(), body.replace.encode()
+            )
             # As above: an edit without a match is no write.
             if edited != content:
                 await self._store.replace(path, edited, content_hash(content))
