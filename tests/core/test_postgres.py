@@ -20,7 +20,8 @@ from stentor.core.db.leader import LeaderElection
 from stentor.core.db.locks import SERVING_LOCK_ID
 from stentor.core.db.postgres import PostgresConnection, PostgresDriver
 from stentor.core.db.transfer.postgres import PostgresSide
-from stentor.core.errors import Conflict, StoreConflict, StoreUnavailable
+from stentor.core.errors import Conflict, StartRefused, StoreConflict, StoreUnavailable
+from stentor.core.migrations import runner
 from tests.requirements import requirement
 
 WHO = Sql("select pg_backend_pid()")
@@ -258,6 +259,18 @@ async def test_a_server_that_takes_no_writes_is_an_outage_and_can_be_read(postgr
         await database.write(lambda tx: tx.now)
     assert await number(database, "a") == 0
     database.close()
+
+
+@requirement("scale.primary")
+def test_a_copy_and_an_upgrade_look_for_the_primary(postgres_url: str) -> None:
+    source = PostgresSide(parse_database_url(postgres_url), write=False)
+    with source.open():
+        assert source._raw.info.get_parameters()["target_session_attrs"] == "primary"
+    alter(postgres_url, "default_transaction_read_only = on")
+    with pytest.raises(StoreUnavailable, match="session is read-only"):
+        PostgresSide(parse_database_url(postgres_url), write=True).open().__enter__()
+    with pytest.raises(StartRefused, match="session is read-only"):
+        runner.run(PostgresDriver(postgres_url), None, None, print)
 
 
 @pytest.mark.parametrize("session", [False, True], ids=["alone", "pooled"])

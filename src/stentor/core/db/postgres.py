@@ -357,6 +357,13 @@ class PostgresDriver:
         """Return a driver for the same database whose connections use these settings too."""
         return PostgresDriver(self.url, None, settings, lock_space, self._session_url)
 
+    def connect(self, server: str = "read-write") -> psycopg.Connection[Any]:
+        """Return a connection past a pooler, without our settings. `server` is the kind of server to accept.
+
+        Raises psycopg.Error.
+        """
+        return psycopg.connect(self.session_url, **_options(self.session_url, server))
+
     def writer(self) -> PostgresConnection:
         return self._open(read_only=False)
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import sqlite3
 from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
 
 from alembic import command
 from alembic.config import Config
@@ -17,13 +16,7 @@ from stentor.core.db import locks
 from stentor.core.db.driver import Driver
 from stentor.core.db.sqlite import SqliteDriver
 from stentor.core.errors import StartRefused
-from stentor.core.lazy_import import lazy_module
 from stentor.core.migrations import pending_revisions, revisions, scripts_folder
-
-if TYPE_CHECKING:
-    import psycopg
-else:
-    psycopg = lazy_module("psycopg")  # an extra: only where the database is PostgreSQL
 
 LOCK_SECONDS = 60
 """How long a script waits for a table lock before the upgrade fails and is rolled back."""
@@ -67,16 +60,12 @@ def _engine(driver: Driver) -> Engine:
         event.listen(engine, "begin", lambda connection: connection.exec_driver_sql("begin immediate"))
         return engine
     # Only PostgresDriver is left, whose module needs an extra.
-    url = driver.session_url  # pyrefly: ignore[missing-attribute]
-    return create_engine("postgresql+psycopg://", creator=lambda: _connect_postgres(url), poolclass=NullPool)
+    connect = driver.connect  # pyrefly: ignore[missing-attribute]
+    return create_engine("postgresql+psycopg://", creator=connect, poolclass=NullPool)
 
 
 def _connect_sqlite(path: Path) -> sqlite3.Connection:
     return sqlite3.connect(path, isolation_level=None, timeout=5)
-
-
-def _connect_postgres(url: str) -> Any:
-    return psycopg.connect(url, connect_timeout=10)
 
 
 def _lock_schema(connection: Connection, notify: Callable[[str], None]) -> None:

@@ -49,13 +49,14 @@ class PostgresSide:
     def __init__(self, address: DatabaseUrl, *, write: bool) -> None:
         self.display = address.display
         self.driver = PostgresDriver(address.url)
-        self._url = address.url
         self._write = write
         self._raw: psycopg.Connection[Any]
 
     @contextmanager
     def open(self) -> Iterator[None]:
-        with translated_errors(), psycopg.connect(self._url, autocommit=True, connect_timeout=10) as self._raw:
+        server = "read-write" if self._write else "primary"
+        with translated_errors(), self.driver.connect(server) as self._raw:
+            self._raw.autocommit = True
             # The name appears in the messages of other processes that find the database in use.
             self._raw.execute("set application_name = 'stentor db copy'")
             # Rows arrive as they were: the trigger that gives a queued task its turn leaves them alone.
