@@ -11,6 +11,7 @@ from typing import Literal
 
 import msgspec
 
+from stentor.core.clock import DAY
 from stentor.core.errors import Forbidden
 
 Permission = Literal["read", "write", "delete", "propose", "approve", "admin"]
@@ -27,6 +28,11 @@ ROLE_PERMISSIONS: dict[Role, tuple[Permission, ...]] = {
 DEFAULT_TENANT = "default"
 RESERVED_NAMES = frozenset(("dashboard", "development", "system", "stentor", "shared"))
 """Names in the run log and the memory that mean the service itself, or everybody, and no key."""
+COUNTS_AFTER_LOSS = DAY
+"""How long a person who may approve no more still counts as an approver, in microseconds.
+
+Otherwise an admin could take the permission from all others, approve alone, and give it back.
+"""
 
 
 class Principal(msgspec.Struct, frozen=True):
@@ -69,7 +75,7 @@ class RoleRegistry:
         """The holder of each key, None for a revoked one, and when it expires."""
         self._people: set[tuple[str, str]] = set()
         self._approvers: dict[tuple[str, str], int | None] = {}
-        """When the key of each person who may approve expires, in microseconds; None for never."""
+        """Until when each person may approve, or when it could for the last time, in microseconds; None for ever."""
         self._agents_with_admin: set[tuple[str, str]] = set()
         self._last_changes: dict[tuple[str, str], tuple[int, str | None]] = {}
         """When each key that was made at runtime last changed, and who made it; None if somebody changed it since."""
@@ -79,19 +85,22 @@ class RoleRegistry:
         for principal in principals:
             self.set_role(principal, is_active=True, expires_at=None)
 
-    def set_role(self, principal: Principal, *, is_active: bool, expires_at: int | None) -> None:
-        """Set what a key is. What a revoked key of a person did stays the work of a person."""
+    def set_role(self, principal: Principal, *, is_active: bool, expires_at: int | None, changed_at: int = 0) -> None:
+        """Set what a key is since `changed_at`. What a revoked key of a person did stays the work of a person."""
         key = (principal.tenant, principal.name)
         self._keys[key] = principal if is_active else None, expires_at
-        self._approvers.pop(key, None)
         self._agents_with_admin.discard(key)
         self._people.discard(key)
         if principal.is_person:
             self._people.add(key)
-            if principal.may("approve") and is_active:
-                self._approvers[key] = expires_at
         elif principal.may("admin"):
             self._agents_with_admin.add(key)
+        can_approve = principal.is_person and principal.may("approve")
+        if can_approve and is_active:
+            self._approvers[key] = expires_at
+        elif can_approve or key in self._approvers:
+            ends = (self._approvers.get(key), expires_at, changed_at)
+            self._approvers[key] = min(end for end in ends if end is not None)
 
     def record_change(self, principal: Principal, changed_at: int, maker: str | None) -> None:
         """Note when a key that was made at runtime last changed; `maker` is None unless that was its making."""
@@ -131,11 +140,14 @@ class RoleRegistry:
         return (tenant, name) in self._agents_with_admin
 
     def is_only_approver(self, principal: Principal) -> bool:
-        """Return whether no other person of the tenant has the permission approve, or admin, which includes it."""
-        now = self._now()
+        """Return whether no other person of the tenant may approve, or could within COUNTS_AFTER_LOSS.
+
+        A restart forgets that a key had another role before.
+        """
+        since = self._now() - COUNTS_AFTER_LOSS
         approvers = {
             name
-            for (tenant, name), expires_at in self._approvers.items()
-            if tenant == principal.tenant and (expires_at is None or expires_at > now)
+            for (tenant, name), until in self._approvers.items()
+            if tenant == principal.tenant and (until is None or until > since)
         }
         return approvers == {principal.name}

@@ -90,6 +90,25 @@ async def test_second_person_must_approve_when_two_have_keys(governance: Governa
     assert "self_approved" not in approved["decision"]
 
 
+@requirement("governance.only-admin", "governance.four-eyes")
+@pytest.mark.parametrize(
+    ("method", "path", "change"), [("PATCH", "dana", {"role": "viewer"}), ("POST", "dana/revoke", None)]
+)
+async def test_who_takes_the_approval_from_the_others_cannot_approve_alone_for_a_day(
+    governance: GovernanceClient, method: str, path: str, change: dict[str, str] | None
+) -> None:
+    world, client = governance.world, sole_person_client(governance.world)
+    assert (await client.post("/api/v1/keys", json={"name": "dana", "role": "approver"})).status_code == 201
+    body = await propose_as_sole_person(world)
+    assert (await client.request(method, f"/api/v1/keys/{path}", json=change)).is_success
+    approve = f"{BASE}/updates/{body['update_id']}/approve"
+    decision = {"approved_by": "other", "rationale": "Nobody else is here.", "override_risk": False}
+    refused = await client.post(approve, json=decision)
+    assert (refused.status_code, refused.json()["error"]["code"]) == (403, "GOVERNANCE_SELF_APPROVAL")
+    world.clock.advance(seconds=86_400)
+    assert (await client.post(approve, json=decision)).status_code == 200
+
+
 @requirement("governance.checkpoint-exists")
 async def test_proposal_needs_an_existing_checkpoint_of_its_agent(governance: GovernanceClient) -> None:
     agent, other = await governance.register_trusted(0.95), await governance.register_trusted(0.95, name="other")

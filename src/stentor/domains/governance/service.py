@@ -195,7 +195,7 @@ class UpdateService:
         if relation is not None and not self._may_self_approve(principal, update, relation):
             raise SelfApproval(
                 "Neither the proposer of an update, nor the agent that it changes, nor a key created or changed for it "
-                "since may approve it. Ask another person with the permission approve.",
+                "since may approve it. Ask another person with the permission approve; who lost it counts for a day.",
                 {"proposed_by": update.proposed_by},
             )
         authorization.authorize_entity_change(principal, "approve", update.agent_id, agent)

@@ -236,7 +236,10 @@ class KeyService:
             # Only the first version tells who made the key; later ones are changes by others.
             maker = key.created_by if key.version == 1 else None
             self._roles.record_change(key.principal, key.updated_at, maker)
-            self._roles.set_role(key.principal, is_active=key.revoked_at is None, expires_at=key.expires_at)
+            is_active = key.revoked_at is None
+            self._roles.set_role(
+                key.principal, is_active=is_active, expires_at=key.expires_at, changed_at=key.updated_at
+            )
             has_new_budgets |= key.budget_entries != (known.budget_entries if known else [])
         if has_new_budgets:
             self._announce_budgets()

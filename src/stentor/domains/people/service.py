@@ -251,7 +251,7 @@ class PeopleService:
             for session in person.sessions:
                 self._by_digest[bytes.fromhex(session.digest)] = person, session
             is_active = person.blocked_at is None and person.subject is not None and self.is_enabled
-            self._roles.set_role(person.principal, is_active=is_active, expires_at=None)
+            self._roles.set_role(person.principal, is_active=is_active, expires_at=None, changed_at=person.updated_at)
 
 
 def _find_account(tx: Tx, issuer: str, subject: str, name: str) -> Person | None:
