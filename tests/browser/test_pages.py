@@ -74,3 +74,27 @@ def test_a_table_that_is_wider_than_a_phone_says_so_until_its_end_is_seen(
     assert here is not None
     assert 0 <= here["x"] <= SIZES["narrow"]["width"] - here["width"], "the menu shows where one is"
     context.close()
+
+
+@requirement("dashboard.page-tasks", "dashboard.page-webhooks")
+@pytest.mark.parametrize(
+    ("path", "longest"),
+    [
+        ("/tasks", ["59 min 59 s", "59 min 59 s <span>×3</span>", "$12,345.50", "$0.000012"]),
+        ("/webhooks", ["10,000+<span><br>from <time>16 minutes ago</time></span>"]),
+    ],
+)
+def test_no_number_of_a_list_is_cut(tab: Tab, path: str, longest: list[str]) -> None:
+    page = tab.open(path).live().page
+    # The seed's tasks take no minutes and cost nothing, and its deliveries do not wait for long.
+    cut = page.evaluate(
+        """texts => {
+            const cells = [...document.querySelector('.list tbody tr').querySelectorAll('td.num:not(:last-child)')];
+            return texts.filter(text => {
+                cells.forEach(cell => cell.innerHTML = text);
+                return !cells.length || cells.some(cell => cell.scrollWidth > cell.clientWidth);
+            });
+        }""",
+        longest,
+    )
+    assert cut == []
