@@ -170,6 +170,23 @@ async def test_a_task_with_room_is_found_behind_any_number_of_tasks_without(worl
 
 
 @requirement("limits.concurrency")
+async def test_many_tasks_whose_agent_takes_nothing_hold_up_no_other_agent_for_long(world: World) -> None:
+    gone, other = await world.register("gone"), await world.register("other", capabilities=["write"])
+    one = {"key": "k", "max": 1}
+    for _ in range(40):
+        await world.submit(limit=one)
+    (task,) = await claim(world, gone, 100)
+    await end(world, task)
+    mine = await world.submit(type="write", required_capabilities=["write"], limit=one)
+    looks = 0
+    while not (tasks := await claim(world, other)):
+        await look(world)
+        looks += 1
+    assert [task["task_id"] for task in tasks] == [mine]
+    assert looks <= 7, "each look without effect puts twice as many back"
+
+
+@requirement("limits.concurrency")
 async def test_concurrent_claims_never_exceed_a_limit_and_all_tasks_run(world: World) -> None:
     agents = [await world.register(name) for name in ("ann", "bob", "cid")]
     chance = random.Random(7)

@@ -68,6 +68,8 @@ class RoomFinder:
     def __init__(self, db: Database, gate: LimitGate, dispatcher: Dispatcher, hub: Hub) -> None:
         self._db, self._gate, self._dispatcher = db, gate, dispatcher
         self._freed: set[LimitKey] = set()
+        self._put_back: dict[tuple[str, TaskLimit], tuple[int, QueuedTask | None]] = {}
+        """By tenant and limit: how many tasks were put back and not taken since, and the last of them."""
         self._event = asyncio.Event()
         self._clock_watch = ClockWatch()
         hub.listeners.append(self._note_end)
@@ -90,25 +92,41 @@ class RoomFinder:
         await self._clock_watch.look(now, lambda: self._db.write(store.bring_back, NO_LOCKS))
         for tenant, key in {*freed, *due}:
             lock = locks.limit_lock(tenant, key)
-            await self._db.write(partial(self._release, tenant=tenant, key=key), (lock,))
+            is_freed = (tenant, key) in freed
+            await self._db.write(partial(self._release, tenant=tenant, key=key, is_freed=is_freed), (lock,))
 
-    def _release(self, tx: Tx, tenant: str, key: str) -> None:
+    def _release(self, tx: Tx, tenant: str, key: str, is_freed: bool) -> None:
         """Unpark what has room, most urgent first. The claims count again, so one too many is only parked again."""
         check_at = tx.now + MAX_LIMIT_SECONDS * SECOND
         # By period, because the tasks of a key may name different ones; without a period what runs counts.
         for highest in store.list_parked_limits(tx, tenant, key):
             used = store.count_used(tx, tenant, highest)
-            with_room = store.list_with_room(tx, tenant, highest, used, BATCH_SIZE) if used < highest.max else []
-            for queued in with_room:
-                assert queued.limit is not None
-                if used < queued.limit.max:
-                    used += 1
-                    store.unpark(tx, queued)
-                    # After the commit: if it is rolled back, the task stays parked.
-                    tx.after_commit(partial(self._dispatcher.enqueue, queued))
+            if used < highest.max:
+                self._fill(tx, tenant, highest, used, is_freed)
             # The highest `max` is the first that has room again.
             check_at = min(check_at, store.find_check_time(tx, tenant, highest))
         store.set_check(tx, tenant, key, check_at if store.has_parked(tx, tenant, key) else None)
+
+    def _fill(self, tx: Tx, tenant: str, highest: TaskLimit, used: int, is_freed: bool) -> None:
+        # What was put back and not taken for a second takes no room: the agent of a task that takes nothing must not
+        # hold up those of the tasks behind it.
+        idle, last = self._put_back.get((tenant, highest), (0, None))
+        if is_freed or last is None or not store.is_unparked(tx, last):
+            idle = 0
+        number = idle
+        for queued in store.list_with_room(tx, tenant, highest, used, BATCH_SIZE):
+            assert queued.limit is not None
+            if used - idle < queued.limit.max:
+                used, number, last = used + 1, number + 1, queued
+                store.unpark(tx, queued)
+                # After the commit: if it is rolled back, the task stays parked.
+                tx.after_commit(partial(self._dispatcher.enqueue, queued))
+        tx.after_commit(partial(self._note_put_back, (tenant, highest), (number, last)))
+
+    def _note_put_back(self, limit: tuple[str, TaskLimit], tasks: tuple[int, QueuedTask | None]) -> None:
+        if len(self._put_back) >= MAX_REMEMBERED:
+            self._put_back.clear()
+        self._put_back[limit] = tasks
 
     def _note_end(self, tenant: str, task_id: str, events: list[Any]) -> None:
         if not self._gate.running or (tenant, task_id) not in self._gate.running:

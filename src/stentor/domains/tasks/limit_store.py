@@ -55,6 +55,9 @@ _LIST_WITH_ROOM = Sql(
     f"select {QUEUED_COLUMNS} from tasks where {_WITH_ROOM} order by priority, queued_at, task_id limit :limit"
 )
 _UNPARK = Sql("update tasks set parked = 0 where tenant = :tenant and task_id = :task_id and status = 'queued'")
+_IS_UNPARKED = Sql(
+    "select 1 from tasks where tenant = :tenant and task_id = :task_id and status = 'queued' and parked = 0"
+)
 _HAS_PARKED = Sql(f"select 1 from tasks where {_PARKED} limit 1")
 _LIST_DUE = Sql("select tenant, limit_key from parked_limits where check_at <= :now order by check_at limit :limit")
 _SET_CHECK = Sql(f"update parked_limits set check_at = :check_at where {_KEY}")
@@ -122,6 +125,11 @@ def list_with_room(tx: Tx, tenant: str, limit: TaskLimit, used: int, count: int)
 
 def unpark(tx: Tx, queued: QueuedTask) -> None:
     tx.run(_UNPARK, tenant=queued.tenant, task_id=queued.task_id)
+
+
+def is_unparked(tx: Tx, queued: QueuedTask) -> bool:
+    """Return whether a task that was put back into the queue is still there."""
+    return tx.row(_IS_UNPARKED, tenant=queued.tenant, task_id=queued.task_id) is not None
 
 
 def has_parked(tx: Tx, tenant: str, key: str) -> bool:
