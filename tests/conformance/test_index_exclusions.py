@@ -10,7 +10,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from stentor.core.db import Tx
+from stentor.core.db import Sql, Tx
 from stentor.core.db.postgres import PostgresDriver
 from stentor.domains.memory.index import exclusions, sqlite
 from stentor.domains.memory.index.index import SearchIndex, exclude_at
@@ -246,3 +246,17 @@ async def test_what_was_derived_from_another_passage_of_the_same_heading_stays(
     notes = [document(f"{name}.md", "x", derived_from=f"[[Offer#{anchor}]]") for name, anchor in sources.items()]
     await fill(index, document("Offer.md", text, invalid_claims=[claim]), *notes)
     assert {one.path.removesuffix(".md") for one in await index.list_exclusions()} == out
+
+
+@requirement("memory.invalid-claim")
+async def test_a_passage_that_several_claims_mark_is_stored_once(index: SearchIndex) -> None:
+    text = "# Offer\n\n## Costs\n\nhigh\n"
+    claims = ["#Offer | dear", "#Costs | doubled", "#Costs% | again"]
+    await fill(
+        index,
+        document("Offer.md", text, invalid_claims=claims),
+        document("derived.md", "x", derived_from="[[Offer#Costs]]"),
+    )
+    rows = await index.read(lambda tx: tx.rows(Sql("select anchor from marks order by anchor")))
+    assert [anchor for (anchor,) in rows] == ["#costs", "#offer", "#offer#costs"]
+    assert [one.cause.reason for one in await index.list_exclusions()] == ["doubled"]

@@ -82,8 +82,8 @@ def insert(tx: Tx, doc_id: int, entry: IndexEntry, record_prefix: str) -> None:
     if validity.valid_from is not None or validity.valid_to is not None:
         tx.run(_INSERT_PERIOD, doc_id=doc_id, valid_from=validity.valid_from, valid_to=validity.valid_to)
     marks = [] if validity.mark is None else [("", "", validity.mark)]
-    for claim in validity.claims:
-        marks += [(anchor, claim.anchor, claim.mark) for anchor in entry.invalid_anchors.get(claim.anchor, ())]
+    claims = {claim.anchor: claim.mark for claim in reversed(validity.claims)}
+    marks += [(anchor, claim, claims[claim]) for anchor, claim in entry.invalid_anchors.items()]
     tx.many(
         _INSERT_MARK,
         [{"doc_id": doc_id, "anchor": anchor, "claim": claim, "mark": _dump(mark)} for anchor, claim, mark in marks],

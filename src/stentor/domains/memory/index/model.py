@@ -29,7 +29,8 @@ class IndexEntry(msgspec.Struct, frozen=True):
 
     `name` is the file name as links are looked up by it, `links` are the texts of its links to files. `head` is what
     the file has before the body: its frontmatter with both of its lines. `body` is without the passages that are
-    invalid; `full_body` is the whole one if there are such passages, whose `invalid_anchors` are by the claim.
+    invalid; `full_body` is the whole one if there are such passages. `invalid_anchors` are all anchors that lead into
+    them, each with the first claim that has it.
     """
 
     path: str
@@ -53,7 +54,7 @@ class IndexEntry(msgspec.Struct, frozen=True):
     links: tuple[str, ...]
     full_body: str | None
     validity: NoteValidity
-    invalid_anchors: Mapping[str, tuple[str, ...]]
+    invalid_anchors: Mapping[str, str]
 
     @property
     def has_keys(self) -> bool:
@@ -231,7 +232,8 @@ def build_entry(note: Note, document: NoteDocument, created_at: int | None) -> I
         tuple(name for name in extract_link_targets(document.content) if "\0" not in name),
         None if shown is document else document.content,
         validity,
-        {} if cut is None else cut.anchors,
+        # Sorted backwards, so that the first of several claims stays.
+        {anchor: claim for claim in sorted(cut.anchors, reverse=True) for anchor in cut.anchors[claim]} if cut else {},
     )
 
 
