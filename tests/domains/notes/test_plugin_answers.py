@@ -13,8 +13,10 @@ from stentor.domains.notes import plugin_calls
 from stentor.domains.notes import plugin_client as client
 from stentor.domains.notes.plugin_client import PluginClient
 from stentor.domains.notes.plugin_vault import PluginVault
+from stentor_vault.notes import model
 from stentor_vault.notes.model import (
     NoSuchNote,
+    NoteTooLarge,
     VaultKeyRejected,
     VaultProtocolError,
     VaultTimeout,
@@ -174,6 +176,22 @@ async def test_an_answer_has_a_largest_size(served: Served, monkeypatch: pytest.
     (stub.root / "a.md").write_bytes(b"x" * 1001)
     with pytest.raises(VaultProtocolError):
         await vault.read_content("a.md")
+
+
+async def test_a_file_that_is_larger_than_a_note_may_be_is_read_as_no_note(
+    served: Served, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    vault, stub = served
+    monkeypatch.setattr(client, "MAX_RESPONSE_BYTES", 2000)
+    monkeypatch.setattr(model, "MAX_NOTE_BYTES", 1000)
+    (stub.root / "note.md").write_bytes(b"x" * 1000)
+    (stub.root / "large.md").write_bytes(b"x" * 1001)
+    (stub.root / "huge.md").write_bytes(b"x" * 2001)
+    assert len((await vault.read("note.md")).content) == 1000
+    for path in ("large.md", "huge.md"):
+        with pytest.raises(NoteTooLarge):
+            await vault.read(path)
+    assert [stat.path for stat in await vault.walk()] == ["large.md", "note.md"]
 
 
 async def test_a_caller_that_gives_up_leaves_no_lock(tmp_path: Path) -> None:

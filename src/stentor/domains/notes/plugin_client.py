@@ -36,6 +36,10 @@ TrustSource = Callable[[], ssl.SSLContext]
 """Returns the context that accepts the certificate of the configured address, which may be renewed."""
 
 
+class ResponseTooLarge(VaultProtocolError):
+    """The response has more than MAX_RESPONSE_BYTES."""
+
+
 class PluginResponse(msgspec.Struct, frozen=True):
     """A response of the plugin; header names are in lower case."""
 
@@ -222,5 +226,5 @@ async def _read_limited(response: aiohttp.ClientResponse) -> bytes:
     async for chunk in response.content.iter_chunked(65_536):
         body += chunk
         if len(body) > MAX_RESPONSE_BYTES:
-            raise VaultProtocolError(f"The vault plugin's response is larger than {MAX_RESPONSE_BYTES} bytes.")
+            raise ResponseTooLarge(f"The vault plugin's response is larger than {MAX_RESPONSE_BYTES} bytes.")
     return bytes(body)

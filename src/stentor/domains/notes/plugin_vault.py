@@ -15,7 +15,7 @@ import msgspec
 from stentor.core.errors import InvalidRequest
 from stentor.domains.notes import plugin_calls
 from stentor.domains.notes.plugin_calls import FrontmatterPatcher
-from stentor.domains.notes.plugin_client import PluginClient, PluginResponse, vault_path, with_query
+from stentor.domains.notes.plugin_client import PluginClient, PluginResponse, ResponseTooLarge, vault_path, with_query
 from stentor_vault.notes import frontmatter, model, paths
 from stentor_vault.notes.model import (
     ANY_STATE,
@@ -77,8 +77,13 @@ class PluginVault:
 
     async def read(self, path: str) -> Note:
         segments = paths.split_path(path)
-        file = await self._read_file(segments)
-        return Note(await self._stat(segments, len(file.content)), file.content)
+        try:
+            content = (await self._read_file(segments)).content
+        except ResponseTooLarge as error:
+            raise NoteTooLarge(error.message) from None
+        if len(content) > model.MAX_NOTE_BYTES:
+            raise NoteTooLarge(f"{path!r} has {len(content)} bytes; the maximum is {model.MAX_NOTE_BYTES}.")
+        return Note(await self._stat(segments, len(content)), content)
 
     async def read_content(self, path: str) -> bytes:
         """Return the bytes of a note with one request. Raises NoSuchNote."""
@@ -128,15 +133,18 @@ class PluginVault:
         return await plugin_calls.walk_files(self._plugin, _split_folder(folder))
 
     async def walk(self, folder: str = "") -> list[Stat]:
-        """List every file below the folder; one request per folder and file, because the plugin lists only names."""
+        """List the files below the folder, without those that are too large for a response.
+
+        One request per folder and file, because the plugin lists only names.
+        """
         slots = asyncio.Semaphore(plugin_calls.MAX_CONCURRENT_REQUESTS)
 
         async def stat(path: str) -> Stat | None:
             async with slots:
                 try:
                     return await self._stat(path.split("/"))
-                except NoSuchNote:
-                    return None  # deleted since the listing
+                except (NoSuchNote, ResponseTooLarge):
+                    return None  # deleted since the listing, or a video, which is not read
 
         stats = await asyncio.gather(*map(stat, await self.list_files(folder)))
         return [file for file in stats if file is not None]
