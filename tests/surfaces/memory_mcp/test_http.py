@@ -107,6 +107,13 @@ async def test_invalid_tool_calls_return_stable_error_codes(service: Service) ->
             await client.call_tool("drop-memory", {})
 
 
+@requirement("memory_mcp.no-event-stream")
+def test_a_get_for_an_event_stream_is_405_because_the_server_sends_no_events(service: Service) -> None:
+    headers = {"Accept": "text/event-stream", "Authorization": "Bearer admin-key-7c1e"}
+    with httpx.stream("GET", service.ready["mcp"] + "/mcp", headers=headers, timeout=200) as response:
+        assert (response.status_code, response.headers["allow"]) == (405, "POST")
+
+
 @requirement("memory_mcp.http-needs-bearer")
 @pytest.mark.parametrize(
     "header", [None, "", "Bearer", "Bearer nonsense", "Basic YTpi", "Bearer a.b.c", "Bearer " + "x" * 9000]

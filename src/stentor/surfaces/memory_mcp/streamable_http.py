@@ -91,8 +91,8 @@ class MemoryServer:
             token_verifier=verifier,
             custom_starlette_routes=[Route("/health", _health), *_oauth_routes()],
         )
-        # Before the SDK's own metadata route, which has less information.
-        transport.router.routes[:0] = _metadata_routes(exposure)
+        # Before the SDK's own routes: its metadata has less information, and it opens a stream that stays empty.
+        transport.router.routes[:0] = [Route(MCP_PATH, _refuse_stream, methods=["GET"]), *_metadata_routes(exposure)]
         self.app: ASGIApp = ProofRequestMiddleware(transport, max_body)
 
     async def run(self, on_started: Callable[[], None]) -> None:
@@ -127,6 +127,12 @@ def _oauth_routes() -> list[Route]:
         return JSONResponse(OAUTH_REFUSAL, 404)
 
     return [Route(path, refuse, methods=["GET", "POST"]) for path in OAUTH_PATHS]
+
+
+async def _refuse_stream(request: Request) -> JSONResponse:
+    """As the protocol has it for a server that sends nothing on its own."""
+    error = {"code": mcp.INVALID_REQUEST, "message": "The server sends no events on its own: send messages with POST."}
+    return JSONResponse({"jsonrpc": "2.0", "id": None, "error": error}, 405, {"Allow": "POST"})
 
 
 async def _health(request: Request) -> JSONResponse:
