@@ -176,6 +176,7 @@ async def test_a_key_of_role_agent_acts_for_its_own_agents_alone(world: World) -
         ({"name": "Dana"}, "name: must be 1 to 63 characters of a-z"),
         ({"name": "-dana"}, "name: must be 1 to 63 characters of a-z"),
         ({"name": "system"}, "name: 'system' is reserved"),
+        ({"name": "inbox"}, "name: 'inbox' is reserved"),
         ({"name": "admin"}, "name: 'admin' is a key of the environment"),
         ({"name": "x", "role": "king"}, "role: must be 'viewer', 'operator', 'approver', 'admin' or 'agent'"),
         ({"name": "x", "permissions": []}, "permissions: "),

@@ -26,7 +26,7 @@ ROLE_PERMISSIONS: dict[Role, tuple[Permission, ...]] = {
 }
 """The permissions of each role, unless a key names its own. All roles but `agent` are roles of people."""
 DEFAULT_TENANT = "default"
-RESERVED_NAMES = frozenset(("dashboard", "development", "system", "stentor", "shared"))
+RESERVED_NAMES = frozenset(("dashboard", "development", "inbox", "system", "stentor", "shared"))
 """Names in the run log and the memory that mean the service itself, or everybody, and no key."""
 COUNTS_AFTER_LOSS = DAY
 """How long a person who may approve no more still counts as an approver, in microseconds.

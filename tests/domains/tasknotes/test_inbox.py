@@ -100,6 +100,7 @@ async def test_the_run_log_says_that_the_inbox_submitted_it(inbox: Inbox) -> Non
     (task,) = await inbox.until_listed(1)
     events = await inbox.world.events(task["task_id"])
     assert events[0]["metadata"]["by"] == "inbox"
+    assert inbox.world.kernel.infra.roles.is_person("default", "inbox")
 
 
 @requirement("tasks.inbox-fields")

@@ -64,6 +64,8 @@ def open_task_notes(infra: Infrastructure, memory: Memory, tasks: TaskServices, 
             agent_name,
             settings.task_notes.inbox_capabilities,
         )
+        # People write the notes. A configured key of this name, which is registered later, replaces it.
+        infra.roles.register([inbox.principal])
         vault.watcher.on_change = inbox.notify_changed
     # The mirror writes files, so it needs the folder itself.
     if not settings.task_notes.enabled or isinstance(vault.vault, PluginVault):

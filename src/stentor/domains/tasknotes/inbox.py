@@ -105,7 +105,7 @@ class TaskInbox:
         self._db = db
         self._vault = vault
         self._submission = submission
-        self._principal = Principal("inbox", "admin", frozenset(("read", "write")), tenant)
+        self.principal = Principal("inbox", "admin", frozenset(("read", "write")), tenant)
         self._agent_name = get_agent_name
         self._allowed = frozenset(allowed_capabilities)
         self._quiet_period = QuietPeriod(quiet_seconds)
@@ -117,7 +117,7 @@ class TaskInbox:
 
     @property
     def _tenant(self) -> str:
-        return self._principal.tenant
+        return self.principal.tenant
 
     def _on_task_changed(self, tenant: str, task_id: str, events: list[Any]) -> None:
         if task_id in self._open_task_ids and tenant == self._tenant:
@@ -217,7 +217,7 @@ class TaskInbox:
             task_id = inbox_notes.derive_task_id(note.path, note.content_hash, note.attempt)
             # Before the submission: a short task may end before this method returns.
             self._open_task_ids.add(task_id)
-            await self._submission.submit(self._principal, msgspec.structs.replace(draft, id=task_id))
+            await self._submission.submit(self.principal, msgspec.structs.replace(draft, id=task_id))
         except RoutingDenied:
             pass  # the task is stored as failed and answered like any failed task
         except InvalidTaskNote as error:
