@@ -6,7 +6,7 @@ Sources: core contract, "Errors"; docs/decisions for the routing codes.
 
 from __future__ import annotations
 
-from typing import Self
+from typing import Any, Self
 
 # The base and the errors that notes raise too belong to the vault's package, which does not know this one.
 from stentor_vault.errors import (
@@ -213,6 +213,8 @@ class ProviderFault(StentorError):
     """Whether `retry_after` came from the provider."""
     was_called = True
     """False if no call was made because the circuit breaker of the provider is open."""
+    usage: Any = None
+    """The `TokenUsage` that the provider reported for a reply that it broke off."""
 
 
 class ProviderError(ProviderFault):

@@ -11,6 +11,7 @@ import pytest
 from stentor.core.errors import ProviderError
 from stentor.domains.llm.formats import gemini
 from stentor.domains.llm.formats import openai as openai_format
+from stentor.domains.llm.model import TokenUsage
 from stentor.domains.llm.providers import Provider
 from stentor.domains.llm.providers.failures import fault_from_response
 from tests.conftest import World
@@ -78,10 +79,10 @@ async def test_what_is_no_answer_is_502_without_the_body_or_the_key(
 
 
 BROKEN_OFF: list[tuple[Any, str]] = [
-    (openai_format, '{"choices": [{"%s": {"content": "half an ans"}, "finish_reason": "' + reason + '"}]}')
+    (openai_format, f'{{"choices": [{{"%s": {{}}, "finish_reason": "{reason}"}}], "usage": {{"prompt_tokens": 9}}}}')
     for reason in ("error", "network_error", "insufficient_system_resource")
 ] + [
-    (gemini, '{"candidates": [{"content": {"parts": [{"text": "half"}]}, "finishReason": "' + reason + '"}]}')
+    (gemini, f'{{"candidates": [{{"finishReason": "{reason}"}}], "usageMetadata": {{"promptTokenCount": 9}}}}')
     for reason in (
         "MALFORMED_FUNCTION_CALL",
         "UNEXPECTED_TOOL_CALL",
@@ -101,6 +102,7 @@ def test_a_reply_that_the_provider_broke_off_is_a_failure(form: Any, body: str) 
     ):
         with pytest.raises(ProviderError, match="broke off") as failed:
             read()
+        assert failed.value.usage == TokenUsage(9), "it is billed"
         # What the model does wrong is no outage of its provider.
         assert (failed.value.upstream_status is None) is (form is openai_format)
 

@@ -206,6 +206,20 @@ async def test_an_agent_has_an_account_of_its_own(make_llm: Gate) -> None:
     assert (await gateway.chat(bob, SAID)).reply.content == ANSWER
 
 
+@requirement("llm.usage")
+@pytest.mark.parametrize("streamed", [False, True])
+async def test_a_reply_that_its_provider_broke_off_counts_with_its_tokens(
+    world: World, upstream: Upstream, *, streamed: bool
+) -> None:
+    choice = {"delta" if streamed else "message": {"content": "half"}, "finish_reason": "error"}
+    reply = {"choices": [choice], "usage": {"prompt_tokens": 1000, "completion_tokens": 5}}
+    upstream.mood = moods.raw(moods.sse(reply), "text/event-stream") if streamed else moods.status(200, reply)
+    answer = await world.admin.post("/v1/chat/completions", json=asking(stream=streamed))
+    assert "provider_error" in answer.text
+    found = await usage(world)
+    assert (found["totalRequests"], found["inputTokens"], found["outputTokens"]) == (1, 1000, 5)
+
+
 @requirement("llm.budgets")
 async def test_calls_at_the_same_time_do_not_pass_a_budget_together(make_llm: Gate, upstream: Upstream) -> None:
     world = await make_llm(SERVICE_LLM_BUDGETS="key:admin:tokens/day=200")

@@ -14,7 +14,7 @@ import msgspec
 
 from stentor.core.clock import Clock
 from stentor.core.db import NO_LOCKS, Database, Tx
-from stentor.core.errors import BudgetExceeded, ProviderUnreachable, StentorError
+from stentor.core.errors import BudgetExceeded, ProviderFault, ProviderUnreachable, StentorError
 from stentor.core.runlog import EventDraft, RunLog
 from stentor.domains.llm import store
 from stentor.domains.llm.budgets import BudgetLedger
@@ -92,10 +92,15 @@ class LlmCall:
         await self._guard.record(self, usage, "ok")
 
     async def fail(self, error: BaseException, usage: TokenUsage | None = None) -> None:
-        """Record a failed or cancelled call. Fails open: without a database the caller still gets the error."""
+        """Record a failed or cancelled call. Fails open: without a database the caller still gets the error.
+
+        What the provider reported with its error counts before `usage`.
+        """
         self._guard.on_call_ended(self, error)
         is_cancelled = isinstance(error, asyncio.CancelledError | GeneratorExit)
         outcome = error.code if isinstance(error, StentorError) else "CANCELLED" if is_cancelled else "FAILED"
+        if isinstance(error, ProviderFault):
+            usage = error.usage or usage
         usage = usage and _bounded(usage)
         self._span.end(usage, response_id=self.evidence.response_id, error_type=outcome)
         recording = self._guard.record_in_background(self, usage or TokenUsage(), outcome)

@@ -19,6 +19,7 @@ from stentor.domains.llm.model import (
     LlmMessage,
     ProviderRequest,
     ReplyDelta,
+    TokenUsage,
 )
 
 FormatName = Literal["openai", "anthropic", "gemini"]
@@ -44,6 +45,13 @@ class StreamReader(Protocol):
     """Parser of the events of one stream. Raises ProviderError for an event that is not of the format."""
 
     def read(self, event: str, data: bytes) -> list[ReplyDelta]: ...
+
+
+def broken_off_fault(reason: str, usage: TokenUsage | None) -> ProviderError:
+    """Return the error of a reply that the provider broke off, with the usage that it reported."""
+    fault = ProviderError(f"The provider broke off the reply ({reason}).")
+    fault.usage = usage
+    return fault
 
 
 class ProviderFormat(Protocol):

@@ -15,6 +15,7 @@ from stentor.core.errors import InvalidRequest, ProviderError
 from stentor.core.jsontext import JsonObject
 from stentor.domains.llm.formats.base import (
     ProviderQuirks,
+    broken_off_fault,
     convert_vector,
     decode_arguments,
     decode_response,
@@ -168,8 +169,8 @@ class _GeminiStreamReader:
         # A blocked prompt has no candidate, so no finish reason either.
         if reason is None and response.prompt_feedback and response.prompt_feedback.block_reason:
             reason = "SAFETY"
-        finish = self._finish_reason(reason) if reason else None
         usage = _usage(response.usage_metadata)
+        finish = self._finish_reason(reason, usage) if reason else None
         return [
             *deltas,
             ReplyDelta(finish=finish, usage=usage, id=response.response_id or "", is_last=finish is not None),
@@ -187,9 +188,9 @@ class _GeminiStreamReader:
         text = part.text or ""
         return ReplyDelta(reasoning=text) if part.thought else ReplyDelta(content=text)
 
-    def _finish_reason(self, reason: str) -> FinishReason:
+    def _finish_reason(self, reason: str, usage: TokenUsage | None) -> FinishReason:
         if reason in _BROKEN_OFF:
-            fault = ProviderError(f"The provider broke off the reply ({reason}).")
+            fault = broken_off_fault(reason, usage)
             # The provider works, so that it must not be paused: mostly its model has called a function wrongly.
             fault.upstream_status = 200
             raise fault

@@ -9,7 +9,13 @@ import msgspec
 
 from stentor.core.errors import ProviderError
 from stentor.core.jsontext import JsonObject
-from stentor.domains.llm.formats.base import ProviderQuirks, convert_vector, decode_response, omit_none
+from stentor.domains.llm.formats.base import (
+    ProviderQuirks,
+    broken_off_fault,
+    convert_vector,
+    decode_response,
+    omit_none,
+)
 from stentor.domains.llm.model import (
     ChatReply,
     ChatRequest,
@@ -155,8 +161,9 @@ def parse_reply(body: bytes, model: str) -> ChatReply:
     )
     content = _text(message.content) or message.refusal or ""
     reasoning = message.reasoning_content or message.reasoning or ""
-    finish = _finish_reason(choice.finish_reason or "stop")
-    return ChatReply(model, content, finish, reasoning, calls, _usage(response.usage), response.id or "")
+    usage = _usage(response.usage)
+    finish = _finish_reason(choice.finish_reason or "stop", usage)
+    return ChatReply(model, content, finish, reasoning, calls, usage, response.id or "")
 
 
 class _OpenAiStreamReader:
@@ -174,14 +181,14 @@ class _OpenAiStreamReader:
         choice = chunk.choices[0]
         # Some servers put a `message` where a `delta` belongs.
         message = choice.delta or choice.message
-        calls = message.tool_calls or ()
+        calls, usage = message.tool_calls or (), _usage(chunk.usage)
         return [
             ReplyDelta(
                 content=_text(message.content) or message.refusal or "",
                 reasoning=message.reasoning_content or message.reasoning or "",
                 tool_calls=tuple(_tool_call_delta(call, position) for position, call in enumerate(calls)),
-                finish=_finish_reason(choice.finish_reason) if choice.finish_reason else None,
-                usage=_usage(chunk.usage),
+                finish=_finish_reason(choice.finish_reason, usage) if choice.finish_reason else None,
+                usage=usage,
                 id=chunk.id or "",
             )
         ]
@@ -261,10 +268,10 @@ def _text(content: str | list[JsonObject] | None) -> str:
     return content or ""
 
 
-def _finish_reason(reason: str) -> FinishReason:
+def _finish_reason(reason: str, usage: TokenUsage | None) -> FinishReason:
     """Return the finish reason, `stop` for an unknown one. Raises ProviderError if the reply was broken off."""
     if reason in _BROKEN_OFF:
-        raise ProviderError(f"The provider broke off the reply ({reason}).")
+        raise broken_off_fault(reason, usage)
     return _FINISH.get(reason, "stop")
 
 
