@@ -1,9 +1,13 @@
-"""What a task takes over that is run again from a step: see `steps/starts.py`."""
+"""What a task takes over that is run again from a step: see `steps/reruns.py`."""
 
 from __future__ import annotations
 
 from typing import Any
 
+import pytest
+
+from stentor.domains.steps.rerun_store import OrderedStep
+from stentor.domains.steps.reruns import find_places
 from tests.conftest import World
 from tests.domains.test_steps import Attempt, begin_attempt, refused, retry
 from tests.domains.test_waits import wait
@@ -146,3 +150,134 @@ async def test_a_child_that_was_started_before_the_step_is_waited_for_after_it(w
     assert answer.json()["state"] == "started"
     plain = (await world.admin.post(f"/api/v1/tasks/{first.task_id}/rerun", json={})).json()["task_id"]
     refused(await wait(await claimed(Attempt(world, plain, 1)), "child", child_task_id=child), 400, "INVALID_REQUEST")
+
+
+async def refuse_rerun(attempt: Attempt, key: str) -> None:
+    path = f"/api/v1/tasks/{attempt.task_id}/rerun"
+    refused(await attempt.world.admin.post(path, json={"from_step": key}), 409, "CONFLICT")
+
+
+async def resolve_as_not_sent(attempt: Attempt, key: str) -> None:
+    path = f"/api/v1/tasks/{attempt.task_id}/steps/{key}/resolve"
+    answer = await attempt.world.admin.post(path, json={"happened": False, "reason": "The bank says so."})
+    assert answer.status_code == 200, answer.text
+
+
+@requirement("tasks.rerun-from")
+@pytest.mark.parametrize("is_retried", [False, True])
+async def test_an_effect_that_a_rerun_sent_again_keeps_its_place_before_later_steps(
+    world: World, is_retried: bool
+) -> None:
+    first = await begin_attempt(world)
+    await effect(first, "pay", error=DECLINED)
+    await first.step("note", 1)
+    await first.step("end", error={"type": "E", "message": "no"})
+    await first.fail()
+    again = await claimed(await rerun(first, "end"))
+    await again.begin("pay")
+    await again.fail()
+    await refuse_rerun(again, "note")
+    await resolve_as_not_sent(again, "pay")
+    if is_retried:
+        again = await retry(again)
+    else:
+        again = await claimed(await rerun(again, "end"))
+    await effect(again, "pay", value="paid")
+    await again.step("end", 1)
+    await again.fail()
+    third = await rerun(again, "note")
+    assert await taken(third) == {"pay": "paid"}
+    await claimed(third)
+    await third.step("note", 2)
+    await third.fail()
+    assert await taken(await rerun(third, "note")) == {"pay": "paid"}
+
+
+@requirement("tasks.rerun-from")
+async def test_an_effect_that_did_not_happen_keeps_its_last_key_and_its_first_place(world: World) -> None:
+    first = await begin_attempt(world)
+    declined = (await effect(first, "pay", error=DECLINED))["idempotency_key"]
+    await first.step("note", 1)
+    second = await retry(first)
+    unknown = (await second.begin("pay")).json()["idempotency_key"]
+    await second.fail()
+    await resolve_as_not_sent(first, "pay")
+    for key in ("pay", "note"):
+        again = await rerun(first, key)
+        # Once more from a copy.
+        again = await claimed(again if key == "pay" else await rerun(await failed(again, "note"), "note"))
+        renewed = await effect(again, "pay", value="paid")
+        assert (renewed["recorded"], renewed["idempotency_key"]) == (True, unknown)
+        assert unknown != declined
+    assert await taken(await rerun(await failed(again, "note"), "note")) == {"pay": "paid"}
+
+
+async def failed(attempt: Attempt, key: str) -> Attempt:
+    """Record a step, unless it is recorded, and let the attempt fail."""
+    await claimed(attempt)
+    await attempt.step(key, 1)
+    await attempt.fail()
+    return attempt
+
+
+@requirement("tasks.rerun-from")
+async def test_a_step_that_an_effect_of_the_first_task_may_have_come_before_is_refused(world: World) -> None:
+    first = await begin_attempt(world)
+    await first.step("login", error={"type": "E", "message": "no"})
+    await first.step("note", 1)
+    second = await retry(first)
+    await second.step("login", 1)
+    await effect(second, "pay", value="paid")
+    await second.step("end", 1)
+    await second.fail()
+    again = await failed(await rerun(second, "end"), "end")
+    await refuse_rerun(again, "note")
+    # By another agent, with which the order of its own steps is known.
+    helper = await world.register(name="helper", runtime={"kind": "builtin", "name": "summarizer"})
+    path = f"/api/v1/tasks/{again.task_id}/rerun"
+    answer = await world.admin.post(path, json={"from_step": "end", "agent_preference": helper})
+    assert answer.status_code == 202, answer.text
+    await refuse_rerun(Attempt(world, answer.json()["task_id"], 1), "note")
+    assert await taken(await rerun(again, "end")) == {"login": 1, "note": 1, "pay": "paid"}
+
+
+@requirement("tasks.rerun-from")
+async def test_a_step_that_an_effect_of_the_rerun_may_have_come_before_is_refused(world: World) -> None:
+    first = await begin_attempt(world)
+    await first.step("login", error={"type": "E", "message": "no"})
+    await first.step("note", 1)
+    await first.step("end", error={"type": "E", "message": "no"})
+    await first.fail()
+    again = await claimed(await rerun(first, "end"))
+    await again.step("login", 1)
+    await effect(again, "pay", value="paid")
+    await again.fail()
+    await refuse_rerun(again, "note")
+
+
+@requirement("tasks.rerun-from")
+async def test_what_a_retry_sent_before_a_step_within_a_step_that_had_failed_is_taken_over(world: World) -> None:
+    first = await begin_attempt(world)
+    await effect(first, "charge/pay", error=DECLINED)
+    await first.step("charge", error={"type": "E", "message": "no"})
+    second = await retry(first)
+    await effect(second, "charge/pay", value="paid")
+    await effect(second, "charge/ship", value="shipped")
+    await effect(second, "charge/mail", value="mailed")
+    await second.step("charge", 1)
+    await effect(second, "thank", value="thanked")
+    await second.fail()
+    assert await taken(await rerun(second, "charge/mail")) == {"charge/pay": "paid", "charge/ship": "shipped"}
+    sent = {"charge/pay": "paid", "charge/ship": "shipped", "charge/mail": "mailed"}
+    assert await taken(await rerun(second, "charge")) == sent
+
+
+@requirement("tasks.rerun-from")
+def test_places_are_found_in_time_that_grows_with_the_length_of_the_keys() -> None:
+    # Minutes, if all steps that might be around each one were looked up.
+    keys = ["a", "a!", *("a" + "/b" * 100_000 + f"/{n}" for n in range(100)), "a/c"]
+    steps = [OrderedStep(key, key, "step", "completed", str(n), str(n)) for n, key in enumerate(keys, 100)]
+    places = find_places(steps, {"a/c": "050"})
+    assert [places[key] for key in keys[:2]] == [("100", "100"), ("101", "101")]
+    assert {places[key].outer for key in keys[2:-1]} == {"100"}
+    assert places["a/c"] == ("050", "050")

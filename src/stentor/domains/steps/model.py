@@ -42,6 +42,9 @@ class Step(msgspec.Struct, frozen=True):
     A wait ends by itself at `wake_at`. It waits for `reference`: the name of a signal, the text of a question, whose
     answer is one of `options` if there are any, or the id of a child. The task goes on when all open waits with the
     same `together` have ended; without it, when this one has. `handled`: the program went on after the step failed.
+
+    A step that was recorded for another task, from which this one goes on, has the epoch 0. Its `event_id` only gives
+    its place, and `together` is the event of its last run if that is another one.
     """
 
     key: str
@@ -139,7 +142,7 @@ def replaced_event(step: Step, event_id: str) -> str:
     not happen. Should that be wrong, the other side still recognizes the key.
     """
     was_denied = step.error is not None and step.error.get("type") == NOT_SENT
-    return step.event_id if step.kind == "effect" and was_denied else event_id
+    return step.together or step.event_id if step.kind == "effect" and was_denied else event_id
 
 
 def timeout_outcome(step: Step) -> StepOutcome:

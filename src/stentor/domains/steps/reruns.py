@@ -1,10 +1,13 @@
 """What a task takes over that is run again from a step of another one: what comes before that step in the program.
 
-Steps come in the order in which they began. One that failed and ran again after a retry has the event of its last run,
-and its place in the program is where it began first: the run log says when.
+Steps come in the order in which they began. One that failed and ran again has the event of its last run, and its place
+in the program is where it began first: the run log says when. A step that is taken over has the event of its place, and
+keeps that of its last run beside it, so that the new task can be run again from a step too.
 """
 
 from __future__ import annotations
+
+from typing import NamedTuple
 
 from stentor.core.db import Tx
 from stentor.core.errors import Conflict, NotFound
@@ -16,6 +19,13 @@ from stentor.domains.tasks import store as tasks
 from stentor.domains.tasks.model import Task
 
 _EVENTS = ("step_started", "step_completed", "step_failed")
+
+
+class Place(NamedTuple):
+    """Where a step is in the program: where the outermost step around it began, and where it began first in that."""
+
+    outer: str
+    first: str
 
 
 def take_over(tx: Tx, task: Task) -> None:
@@ -30,30 +40,50 @@ def take_over(tx: Tx, task: Task) -> None:
     target = next((step for step in steps if step.key == key), None)
     if source is None or target is None:
         raise NotFound(f"The journal of the task has no step {key!r}.")
-    first = _read_first_events(tx, source) if source.retry_epoch else {}
-    first = {step.key: first.get(step.key, step.event_id) for step in steps}
-    places = {step.key: min(first[key] for key in _list_around(step) if key in first) for step in steps}
+    has_run_again = source.retry_epoch > 0 or source.metadata.rerun_from is not None
+    places = find_places(steps, _read_first_events(tx, source) if has_run_again else {})
     before, inside = places[key], f"{key}/"
-    taken = [step for step in steps if places[step.key] < before or step.key.startswith(inside)]
+    taken = [s for s in steps if s.key.startswith(inside) or (places[s.key] < before and not is_inside(key, s.key))]
     for step in taken:
         if step.kind == "effect" and step.state == "started":
             raise Conflict(
                 f"It is not known whether the effect {step.name!r} happened. Find out, record it with `stentor task "
                 "resolve`, then run the task again."
             )
-    if source.runtime_kind == "worker":
-        _require_known_order(steps, first, places, target)
-    store.copy_before(tx, task, source.task_id, before, inside)
-    for step in taken:
-        is_elsewhere = step.event_id >= before or first[step.key] != step.event_id
-        if is_elsewhere and (step.kind == "effect" or not step.key.startswith(inside)):
-            store.copy(tx, task, source.task_id, step.key, first[step.key])
-    for step in _list_to_repeat(steps, target, {step.key for step in taken}):
-        store.copy(tx, task, source.task_id, step.key, first[step.key])
+    if _has_program(tx, source):
+        earlier = [step for step in taken if not is_inside(step.key, key)]
+        _require_known_order(steps, places, target, earlier)
+    store.copy_before(tx, task, source.task_id, before.outer, inside)
+    moved = [s for s in taken if s.event_id >= before.outer or places[s.key].first != s.event_id]
+    moved = [s for s in moved if s.kind == "effect" or not s.key.startswith(inside)]
+    to_repeat = _list_to_repeat(steps, target, {step.key for step in taken})
+    store.copy(tx, task, source.task_id, [(s.key, places[s.key].first, s.last) for s in moved + to_repeat])
+    for step in to_repeat:
         store.run_again(tx, task, step.key)
-    if any(first[step.key] != step.event_id for step in taken):
+    if any(places[step.key].first != step.last for step in taken):
         # When a step ran again, the program may have taken another path after it.
         store.forget_positions(tx, task)
+
+
+def find_places(steps: list[OrderedStep], first: dict[str, str]) -> dict[str, Place]:
+    """Return the places of steps by their keys. `first` has the events of those that began before they ran last."""
+    places = dict[str, Place]()
+    around: list[str] = []
+    # In this order, what ran in a step comes right after it: keys have no control characters.
+    for step in sorted(steps, key=lambda s: s.key.replace("/", "\0")):
+        while around and not is_inside(step.key, around[-1]):
+            around.pop()
+        began = first.get(step.key, step.event_id)
+        # A child's wait is named after the step that started the child, which ended before.
+        is_outermost = not around or step.kind == "child"
+        places[step.key] = Place(began if is_outermost else min(began, places[around[-1]].outer), began)
+        around.append(step.key)
+    return places
+
+
+def is_inside(key: str, outer: str) -> bool:
+    """Return whether a step ran in another one, which is not complete before it is."""
+    return key.startswith(f"{outer}/")
 
 
 def _list_to_repeat(steps: list[OrderedStep], target: OrderedStep, taken: set[str]) -> list[OrderedStep]:
@@ -66,44 +96,48 @@ def _list_to_repeat(steps: list[OrderedStep], target: OrderedStep, taken: set[st
     return [s for s in failed if s == target or (s.kind == "child" and s.key.rpartition("/")[0] in taken)]
 
 
+def _has_program(tx: Tx, task: Task | None) -> bool:
+    """Return whether a worker ran a task or one from which it went on; True if that is not known any more.
+
+    Its program may take another path when a step ends differently. The steps of other agents come in one order.
+    """
+    while task is not None and task.runtime_kind != "worker":
+        if task.metadata.rerun_from is None:
+            return False
+        task = tasks.find(tx, task.tenant, task.metadata.rerun_of or "")
+    return True
+
+
 def _require_known_order(
-    steps: list[OrderedStep], first: dict[str, str], places: dict[str, str], target: OrderedStep
+    steps: list[OrderedStep], places: dict[str, Place], target: OrderedStep, earlier: list[OrderedStep]
 ) -> None:
     """Raise Conflict if an effect may have come before a step although it began after it.
 
-    So it may be when a step before it ran again after a retry, and the program took another path then.
+    So it may be when one of the `earlier` steps ran again, and the program took another path then.
     """
-    before = places[target.key]
-    again = [s for s in steps if places[s.key] < before < s.event_id and first[s.key] != s.event_id]
+    again = [s for s in earlier if places[s.key].first != s.last and s.last > places[target.key].first]
     if not again:
         return
-    since = min(step.event_id for step in again)
+    since = min(step.last for step in again)
     for step in steps:
-        if step.kind in ("effect", "child") and places[step.key] > since:
+        if step.kind in ("effect", "child") and places[step.key].outer > since:
             earliest = min(again, key=lambda s: places[s.key])
             raise Conflict(
                 f"It is not known whether the {step.kind} {step.name!r} came before the step {target.name!r}: since "
-                f"then the task was retried, and {earliest.name!r} ran again. Run the task again from "
-                f"{earliest.key!r}, or from a step that was recorded after the retry."
+                f"then {earliest.name!r} ran again. Run the task again from {earliest.key!r}, or from a step that was "
+                "recorded after that."
             )
 
 
 def _read_first_events(tx: Tx, task: Task) -> dict[str, str]:
-    """Return the events with which the steps of a task began first, by their keys."""
+    """Return the events with which the steps of a task began first, by their keys; those of the other task if there."""
     first: dict[str, str] = {}
     after: str | None = ""
     while after is not None:
         events = read_task_events(tx, task.tenant, task.task_id, MAX_PAGE, after)
         for event in events:
             if event.event_type in _EVENTS:
-                first.setdefault(event.metadata["key"], event.event_id)
+                meta = event.metadata
+                first.setdefault(meta["key"], meta.get("replaces", event.event_id))
         after = events[-1].event_id if len(events) == MAX_PAGE else None
     return first
-
-
-def _list_around(step: OrderedStep) -> list[str]:
-    """Return the keys of a step and of those that it ran in, none of which is complete before it is."""
-    if step.kind == "child":
-        return [step.key]  # named after the step that started the child, which ended before
-    parts = step.key.split("/")
-    return ["/".join(parts[:n]) for n in range(1, len(parts) + 1)]

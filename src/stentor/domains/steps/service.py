@@ -118,15 +118,16 @@ class StepService:
             # An effect has had its row since it began; any other step is inserted with its outcome.
             if draft.kind == "effect":
                 is_new = store.end(tx, task.tenant, task_id, draft.key, outcome)
-                step = find_same(tx, task, draft)
+                step, replaces = find_same(tx, task, draft), JsonObject()
             else:
                 insert = partial(store.insert_ended, tx, task, draft, event_id, outcome, started)
-                step, is_new = _insert_or_find(tx, task, draft, insert, is_recorded=is_recorded)
+                step, is_new, replaces = _insert_or_find(tx, task, draft, insert, is_recorded=is_recorded)
             if not is_new:
                 return JournalEntry(step, value=store.read_value(tx, task.tenant, step))
             note_progress(tx, task)
             parent = step.event_id if draft.kind == "effect" else task.head_id
             event = ended_event(step, outcome, event_id, task.assigned_agent, duration_ms, draft)
+            event.metadata.update(replaces)
             self._runlog.append(tx, task.tenant, [event], task_id=task_id, parent=parent)
             return JournalEntry(step, is_new=True)
 
@@ -169,29 +170,31 @@ def begin_step(
     mark_handled(tx, task, handled)
     event_id = _new_id_after(last)
     insert = partial(store.insert_started, tx, task, draft, event_id)
-    step, is_new = _insert_or_find(tx, task, draft, insert, is_recorded=is_recorded)
+    step, is_new, replaces = _insert_or_find(tx, task, draft, insert, is_recorded=is_recorded)
     if not is_new:
         return JournalEntry(step, value=store.read_value(tx, task.tenant, step))
     note_progress(tx, task)
     event = started_event(task, draft, message, event_id)
+    event.metadata.update(replaces)
     runlog.append(tx, task.tenant, [event], task_id=task.task_id, parent=task.head_id)
     return JournalEntry(step, is_new=True)
 
 
 def _insert_or_find(
     tx: Tx, task: Task, draft: StepDraft, insert: Callable[..., Step | None], *, is_recorded: bool | None
-) -> tuple[Step, bool]:
+) -> tuple[Step, bool, JsonObject]:
     """Insert a step, in the place of a failed one that runs again; return the recorded step and whether it is new.
 
+    Also what its event says of the one that it replaces: `reruns` finds its place in the program by that.
     `is_recorded` is whether the journal had the step when it was read, None if that is not known.
     """
     if is_recorded is None:
         is_recorded = store.find(tx, task.tenant, task.task_id, draft.key) is not None
     # The primary key decides: of two requests that record the same step only one inserts it.
-    step = None if is_recorded else insert()
+    step, replaces = None if is_recorded else insert(), JsonObject()
     if step is None and model.is_superseded(recorded := find_same(tx, task, draft), task):
-        step = insert(replaced=recorded)
-    return (find_same(tx, task, draft), False) if step is None else (step, True)
+        step, replaces = insert(replaced=recorded), {"replaces": recorded.event_id}
+    return (find_same(tx, task, draft), False, {}) if step is None else (step, True, replaces)
 
 
 def started_event(task: Task, draft: StepDraft, message: str, event_id: str) -> EventDraft:
