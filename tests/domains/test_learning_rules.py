@@ -12,6 +12,7 @@ from stentor.core.clock import DAY
 from stentor.domains.learning.model import (
     MIN_WEIGHT,
     Weight,
+    apply_grade,
     apply_outcome,
     decay_weight,
     initial_weight,
@@ -79,10 +80,24 @@ def test_time_that_runs_backwards_changes_no_weight() -> None:
     assert decay_weight(2.0, -5 * DAY) == 2.0
 
 
-def test_the_moving_average_starts_with_the_first_duration_and_follows_the_newest() -> None:
-    weight = apply_outcome(initial_weight("a", "t", 0), success=True, performance=1, duration_ms=100, now=0)
-    assert weight.mean_ms == 100
-    assert apply_outcome(weight, success=True, performance=1, duration_ms=200, now=0).mean_ms == 120
+def test_the_moving_average_is_the_mean_of_the_first_durations_and_then_follows_the_newest() -> None:
+    weight = initial_weight("a", "t", 0)
+    means = []
+    for duration_ms in (100, 200, 300, 400, 500, 800):
+        weight = apply_outcome(weight, success=True, performance=1, duration_ms=duration_ms, now=0)
+        means.append(weight.mean_ms)
+    assert means == pytest.approx([100, 150, 200, 250, 300, 400])
+
+
+@requirement("routing.change-is-noticed")
+def test_grades_make_a_change_noticed_as_failures_do() -> None:
+    weight = initial_weight("a", "t", 0)
+    for sample in range(1, 31):
+        weight = apply_outcome(weight, success=True, performance=1, duration_ms=100, now=0)
+        if sample > 24:
+            weight = apply_grade(weight, sample=sample, was=1.0, grade=0.0, now=0)
+    assert weight.changed_tick > 0
+    assert weight.counted_rewards[1] <= 12 + 8
 
 
 @requirement("learning.sentinel-alert")

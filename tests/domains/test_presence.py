@@ -64,6 +64,23 @@ def test_an_endpoint_rests_no_longer_when_the_clock_is_set_back(known: Known) ->
     assert presence.is_online(endpoint)
 
 
+@requirement("routing.provider-failures")
+def test_an_agent_whose_provider_failed_rests_and_is_then_tried_with_one_task(known: Known) -> None:
+    presence, clock, worker = known
+    for outcome in ("provider_failure", "cancelled", "provider_failure"):
+        presence.record_outcome(worker.agent_id, outcome)
+    assert not presence.is_resting(worker.agent_id, 0)
+    presence.record_outcome(worker.agent_id, "provider_failure")
+    assert presence.is_resting(worker.agent_id, 0)
+    clock.jump(HOUR)
+    clock.advance(seconds=29)
+    assert presence.is_resting(worker.agent_id, 0)
+    clock.advance(seconds=1)
+    assert [presence.is_resting(worker.agent_id, ahead) for ahead in (0, 1)] == [False, True]
+    presence.record_outcome(worker.agent_id, "success")
+    assert not presence.is_resting(worker.agent_id, 1)
+
+
 @requirement("routing.offline-workers")
 def test_a_worker_of_the_future_that_never_came_is_offline(known: Known) -> None:
     presence, clock, _ = known

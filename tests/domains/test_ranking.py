@@ -167,7 +167,7 @@ def test_an_agent_that_always_fails_loses_to_one_that_succeeds_however_slow_and_
 ) -> None:
     chosen = play(prefer, lambda name, _: (False, 20, 0.0) if name == "bad" else (True, ms, cost), 100)
     assert chosen.count("bad") <= 30
-    assert "bad" not in chosen[40:]
+    assert chosen[40:].count("bad") <= 3
 
 
 @requirement("routing.failing-loses-at-any-price")
@@ -178,7 +178,7 @@ def test_a_fast_and_cheap_agent_that_breaks_loses_its_tasks(prefer: Preference) 
 
     chosen = play(prefer, outcome, 120)
     assert chosen[:20].count("bad") >= 15
-    assert "bad" not in chosen[70:]
+    assert chosen[70:].count("bad") <= 3
 
 
 @requirement("routing.failing-loses-at-any-price")
@@ -186,7 +186,49 @@ def test_failing_at_once_makes_nobody_fast() -> None:
     record = apply_outcome(initial_weight("a", "t", 0), success=True, performance=1, duration_ms=900, now=0)
     record = apply_outcome(record, success=False, performance=1, duration_ms=5, now=0)
     assert record.mean_ms == 900
-    assert apply_outcome(record, success=False, performance=1, duration_ms=1_900, now=0).mean_ms == 1_100
+    assert apply_outcome(record, success=False, performance=1, duration_ms=1_900, now=0).mean_ms == 900
+
+
+@requirement("routing.one-slow-task")
+@pytest.mark.parametrize("prefer", ["balanced", "fast"])
+def test_one_slow_start_or_rare_timeouts_do_not_lose_a_better_agent_its_tasks(prefer: Preference) -> None:
+    def cold_start(name: str, n: int) -> tuple[bool, int, float]:
+        return (True, 1_000 if n else 30_000, 0.0) if name == "good" else (n % 2 == 0, 1_000, 0.0)
+
+    def timeouts(name: str, n: int) -> tuple[bool, int, float]:
+        if name == "good":
+            return (False, 300_000, 0.0) if n % 50 == 49 else (True, 1_000, 0.0)
+        return (n % 5 > 0, 1_000, 0.0)
+
+    for outcome in (cold_start, timeouts):
+        assert play(prefer, outcome, 300).count("good") >= 200
+
+
+@requirement("routing.one-slow-task")
+@pytest.mark.parametrize("prefer", ["balanced", "fast", "cheap"])
+def test_a_new_agent_is_tried_although_another_one_is_very_slow_or_dear(prefer: Preference) -> None:
+    quick = one("quick", 0.5, "SF" * 25, duration_ms=1_000.0, cost=0.01)
+    slow = one("slow", 0.5, "S" * 5, duration_ms=3_600_000.0, cost=5.0)
+    assert best(quick, slow, one("new", 0.5), prefer=prefer) == "new"
+
+
+@requirement("routing.tried-once")
+def test_tasks_that_taught_nothing_are_tries_too() -> None:
+    known, record = one("known", 0.5, "S" * 18 + "F" * 2), build_track_record(0.5, 0.2)
+    bonuses = [estimate_reward(record, 0.0, 1.0, 0, unlearned)[1] for unlearned in (0, 1, 10, 1000)]
+    assert bonuses == sorted(bonuses, reverse=True)
+    assert bonuses[-1] < 0.05
+    stale = one("stale", 0.5, "F" * 12, stale=True)
+    assert best(known, stale) == "stale"
+    assert best(known, msgspec.structs.replace(stale, unlearned=1)) == "known"
+
+
+@requirement("routing.provider-failures")
+def test_an_agent_that_rests_comes_after_the_others_that_are_online() -> None:
+    good = msgspec.structs.replace(one("good", 0.9, "S" * 20), resting=True)
+    poor, offline = one("poor", 0.1, "F" * 8), one("offline", 0.9, "S" * 20, online=False)
+    assert [each.name for each in rank_candidates([good, poor, offline], 0.0).candidates] == ["poor", "good", "offline"]
+    assert best(good, offline) == "good"
 
 
 @requirement("routing.prefer")

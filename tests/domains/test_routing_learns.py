@@ -9,6 +9,7 @@ import pytest
 
 from stentor.core.db.driver import Sql
 from stentor.domains.learning.service import EligibleOutcome
+from stentor.domains.routing.explain import explain_decision
 from tests.conftest import MakeWorld, World
 from tests.requirements import requirement
 
@@ -35,6 +36,10 @@ async def learn(world: World, lessons: list[EligibleOutcome]) -> None:
     await world.kernel.infra.db.write(lambda tx: [learning.learn(tx, lesson, "root") for lesson in lessons])
 
 
+async def explained(world: World, task_id: str) -> str:
+    return explain_decision(await routing_of(world, task_id))
+
+
 async def routing_of(world: World, task_id: str) -> dict[str, Any]:
     return dict((await world.admin.get(f"/api/v1/tasks/{task_id}/activity")).json()["routing"])
 
@@ -45,6 +50,51 @@ async def test_an_agent_that_always_fails_gets_at_most_five_of_sixty_tasks(world
     chosen = Counter([await one(world, {bad}) for _ in range(60)])
     assert 1 <= chosen[bad] <= 5
     assert chosen[bad] + chosen[good] == 60
+
+
+async def skip(world: World, agent: str, body: dict[str, Any]) -> str:
+    """Submit a task; `agent` ends it with this body, which teaches nothing, any other one does it."""
+    task = await world.task(await world.submit())
+    chosen = str(task["assigned_agent"])
+    claim = await world.claim(chosen)
+    report = body if chosen == agent else {"result": "yes"}
+    verb = "fail" if "error" in report else "complete"
+    answer = await world.admin.post(f"/api/v1/tasks/{task['task_id']}/{verb}", json={"epoch": claim["epoch"], **report})
+    assert answer.status_code == 200, answer.text
+    return chosen
+
+
+@requirement("routing.tried-once")
+async def test_an_agent_that_is_tried_again_and_teaches_nothing_does_not_get_every_task(world: World) -> None:
+    bad, good = await world.register("bad"), await world.register("good")
+    lessons = [(bad, False)] * 12 + [(good, True)] * 30 + [(good, False)] * 6 + [(good, True)] * 30
+    await learn(
+        world,
+        [
+            EligibleOutcome("default", f"t{n}", 1, agent, "echo", success, 1.0, 10)
+            for n, (agent, success) in enumerate(lessons)
+        ],
+    )
+    chosen = Counter([await skip(world, bad, {"result": "yes", "degraded": True}) for _ in range(20)])
+    assert chosen == {bad: 1, good: 19}
+
+
+@requirement("routing.provider-failures")
+async def test_an_agent_whose_provider_fails_is_left_for_another_one_and_tried_again(world: World) -> None:
+    bad, good = await world.register("bad", **BOASTS), await world.register("good", **MODEST)
+    await learn(world, [EligibleOutcome("default", f"t{n}", 1, bad, "echo", True, 1.0, 10) for n in range(30)])
+    outage = {"error": {"message": "upstream"}, "outcome_class": "provider_failure"}
+    chosen = Counter([await skip(world, bad, outage) for _ in range(20)])
+    assert chosen == {bad: 3, good: 17}
+    task_id = await world.submit()
+    assert "rests because its provider failed" in (await explained(world, task_id))
+    claim = await world.claim(good)
+    await world.admin.post(f"/api/v1/tasks/{task_id}/complete", json={"epoch": claim["epoch"], "result": 1})
+    world.clock.advance(seconds=31)
+    assert await skip(world, bad, outage) == bad  # one task, and it rests again
+    assert await skip(world, bad, outage) == good
+    world.clock.advance(seconds=31)
+    assert [await skip(world, good, {"result": 1}) for _ in range(5)] == [bad] * 5
 
 
 @requirement("routing.evidence-outweighs-declaration", "routing.change-is-noticed")

@@ -88,7 +88,7 @@ def open_tasks(
     agents.registry.before_archive_hooks.append(refuse_running)
     registry, routing, presence = agents.registry.agents, agents.routing, agents.presence
     eligibility = LearningEligibility(registry, infra.roles, settings.routing.daily_lessons)
-    outcomes = OutcomeRecorder(runlog, agents.learning, agents.trust, hub, eligibility)
+    outcomes = OutcomeRecorder(runlog, agents.learning, agents.trust, hub, eligibility, presence.record_outcome)
     grants = GrantService(db, runlog, registry, routing)
     limits = LimitGate()
     lease_us = settings.tasks.lease_seconds * SECOND
@@ -164,15 +164,17 @@ def _open_index(infra: Infrastructure) -> TaskIndex:
 
 
 def _load_lookup(dispatcher: Dispatcher, presence: Presence) -> LoadLookup:
-    """Return a function that tells how busy an agent is: tasks ahead, concurrency, whether it is online."""
+    """Return a function that tells how busy an agent is: tasks ahead, concurrency, whether it is online and rests."""
 
-    def load(agent: Agent) -> tuple[int, int, bool]:
-        agent_id = agent.agent_id
+    def load(agent: Agent) -> tuple[int, int, bool, bool]:
+        agent_id, online = agent.agent_id, presence.is_online(agent)
         if agent.runtime.kind != "worker":
-            return dispatcher.count_ahead(agent_id), dispatcher.concurrency(agent_id), presence.is_online(agent)
+            ahead = dispatcher.count_ahead(agent_id)
+            return ahead, dispatcher.concurrency(agent_id), online, presence.is_resting(agent_id, ahead)
         # A worker claims into its own queue, where the dispatcher does not see the tasks that it holds.
         ahead = dispatcher.count_ahead(agent_id) + presence.count_held(agent_id)
-        return ahead, presence.concurrency(agent_id) if ahead else 1, presence.is_online(agent)
+        concurrency = presence.concurrency(agent_id) if ahead else 1
+        return ahead, concurrency, online, presence.is_resting(agent_id, ahead)
 
     return load
 

@@ -85,7 +85,7 @@ class RoutingSettings:
         "SERVICE_LEARNING_DAILY_LIMIT",
         20,
         "Maximum number of outcomes and grades per day from one agent's key that train one agent; 0 means no limit. "
-        "Keys of people are not limited.",
+        "Above it routing does not notice failures either. Keys of people are not limited.",
         parsers.number(0, 1_000_000, int),
     )
 

@@ -8,6 +8,7 @@ updates need no approver. Only keys with the role agent are limited; docs/decisi
 from __future__ import annotations
 
 import logging
+from collections.abc import Callable
 from typing import Protocol
 
 from stentor.auth.principal import RoleRegistry
@@ -63,7 +64,10 @@ class TaskAttempt(Protocol):
 
 
 class OutcomeRecorder:
-    """Records outcomes, exactly once per attempt: only one write passes the check of the epoch."""
+    """Records outcomes, exactly once per attempt: only one write passes the check of the epoch.
+
+    `on_outcome` gets the agent and the class of each recorded outcome.
+    """
 
     def __init__(
         self,
@@ -72,9 +76,11 @@ class OutcomeRecorder:
         trust: TrustService,
         hub: Hub,
         eligibility: LearningEligibility,
+        on_outcome: Callable[[str, str], None],
     ) -> None:
         self._runlog = runlog
         self._learning = learning
+        self._on_outcome = on_outcome
         self._trust = trust
         self._hub = hub
         self._eligibility = eligibility
@@ -127,6 +133,7 @@ class OutcomeRecorder:
         )
         # After the commit: if it is rolled back, the attempt goes on and its readers still need the tokens.
         tx.after_commit(lambda: self._hub.drop_tokens(tenant, task_id))
+        tx.after_commit(lambda: self._on_outcome(agent_id, outcome.outcome_class))
 
     def retry_learning(self, tx: Tx, task: Task) -> None:
         """Learn from a recorded outcome for which learning failed before."""

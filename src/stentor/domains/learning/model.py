@@ -21,7 +21,7 @@ DAILY_WEIGHT_DECAY = 0.01
 SENTINEL_WINDOW = 50
 SENTINEL_THRESHOLD = 0.4
 SMOOTHING_FACTOR = 0.2
-"""Share of the newest duration or cost in its moving average."""
+"""Share of the newest duration or cost in its moving average; of the durations at first more."""
 
 
 # dict=True gives it the room in which cached properties keep their values.
@@ -161,15 +161,22 @@ def apply_outcome(
     since_change = 0 if progress.changed_tick > record.tick else record.since_change
     if since_change != evidence.NO_CHANGE:
         since_change = min(evidence.MAX_OUTCOMES, since_change + 1)
-    # An agent that fails at once is not fast.
-    duration = float(duration_ms if success else max(duration_ms, record.mean_ms))
+    # A failure is no example of how long the agent's work takes: one that fails at once is not fast, and one timeout
+    # must not outweigh many quick successes. Before the first success it is all that is known.
+    successes = record.recent.count("S")
+    if success:
+        # The plain mean of the first ones: the very first may have been a cold start.
+        share = max(SMOOTHING_FACTOR, 1 / (successes + 1))
+        mean_ms = record.mean_ms + share * (duration_ms - record.mean_ms)
+    else:
+        mean_ms = record.mean_ms if successes else max(float(duration_ms), record.mean_ms)
     # A full success cannot lower the mean, so the test is skipped.
     drop = None if success and performance >= 1 else evidence.find_drop(rewards, since_change)
     return Weight(
         record.agent_id,
         record.task_type,
         add_to_weight(record.weight_at(now), weight_delta(success=success, performance=performance)),
-        _moving_average(record.mean_ms if record.samples else None, duration),
+        mean_ms,
         record.samples + 1,
         (record.recent + ("S" if success else "F"))[-SENTINEL_WINDOW:],
         now,
@@ -188,11 +195,18 @@ def apply_grade(record: Weight, *, sample: int | None, was: float, grade: float,
     the deltas, the evidence only if the outcome is still stored.
     """
     delta = weight_delta(success=grade > 0, performance=grade) - weight_delta(success=was > 0, performance=was)
-    rewards = record.encoded_rewards
-    if sample is not None:
-        rewards = evidence.replace_reward(rewards, record.samples - sample, grade) or rewards
     weight = add_to_weight(record.weight_at(now), delta)
-    return msgspec.structs.replace(record, weight=weight, updated_at=now, rewards=rewards)
+    graded = msgspec.structs.replace(record, weight=weight, updated_at=now)
+    rewards = None
+    if sample is not None:
+        rewards = evidence.replace_reward(record.encoded_rewards, record.samples - sample, grade)
+    if rewards is None:
+        return graded
+    # Worse grades are as good a sign of a change as failures are.
+    drop = evidence.find_drop(rewards, record.since_change) if grade < was else None
+    if drop is None:
+        return msgspec.structs.replace(graded, rewards=rewards)
+    return msgspec.structs.replace(graded, rewards=rewards, since_change=drop, changed_tick=record.tick)
 
 
 def add_to_weight(weight: float, delta: float) -> float:

@@ -269,10 +269,16 @@ async def _fail_on_error(call: LlmCall, response: Awaitable[T]) -> T:
 
 
 def expected_usage(request: ChatRequest) -> TokenUsage:
-    """Estimate the usage of a request before it is sent."""
+    """Estimate the usage of a request before it is sent; its `max_tokens` may all be used."""
     return TokenUsage(
         model.estimate_input_tokens(request), request.max_tokens or EXPECTED_OUTPUT_TOKENS, estimated=True
     )
+
+
+def likely_usage(request: ChatRequest) -> TokenUsage:
+    """Estimate the usage of a request to compare models: with all of `max_tokens` an untried one would look dear."""
+    output_tokens = min(request.max_tokens or EXPECTED_OUTPUT_TOKENS, EXPECTED_OUTPUT_TOKENS)
+    return TokenUsage(model.estimate_input_tokens(request), output_tokens, estimated=True)
 
 
 def _not_found_message(name: str, providers: dict[str, Provider]) -> str:

@@ -73,6 +73,8 @@ class ModelCandidate(msgspec.Struct, frozen=True):
     online: bool = True
     trust: float | None = None
     concurrency: int = UNLIMITED_CONCURRENCY
+    resting: bool = False
+    unlearned: int = 0
 
 
 class ModelOption(msgspec.Struct, frozen=True):

@@ -32,6 +32,7 @@ from stentor.domains.llm.service import (
     LlmGateway,
     add_provider_details,
     expected_usage,
+    likely_usage,
 )
 from stentor.domains.modelrouting import model
 from stentor.domains.modelrouting.learning import ModelOutcome, ModelOutcomeRecorder, ModelRecords
@@ -185,7 +186,8 @@ class AutoModelRouter:
 
     async def _options(self, caller: LlmCaller, targets: list[ModelTarget], request: ChatRequest) -> list[ModelOption]:
         await self._prices.load()
-        usage, remaining = expected_usage(request), await self._guard.remaining_dollars(caller)
+        usage, likely = expected_usage(request), likely_usage(request)
+        remaining = await self._guard.remaining_dollars(caller)
         options = []
         for target in targets:
             key = (caller.tenant, target.name)
@@ -194,7 +196,8 @@ class AutoModelRouter:
             # rejection.
             is_affordable = remaining is None or cost is None or cost <= remaining
             is_free = not self._guard.is_circuit_open(caller.tenant, target.provider) and not self._is_busy(key)
-            options.append(ModelOption(target.name, cost, self._open_requests[key], is_free and is_affordable))
+            open_requests, is_online = self._open_requests[key], is_free and is_affordable
+            options.append(ModelOption(target.name, self._cost(target, likely), open_requests, is_online))
         return options
 
     def _is_busy(self, key: tuple[str, str]) -> bool:

@@ -20,9 +20,10 @@ ANNOUNCE_INTERVAL_US = 10 * SECOND
 At most a third of the offline timeout, so that one lost announcement makes no worker offline.
 """
 MAX_FAILURES = 3
-"""Consecutive failed deliveries after which an endpoint counts as offline."""
+"""Consecutive failed deliveries after which an endpoint counts as offline, and of its provider after which an agent
+rests."""
 ENDPOINT_PAUSE_US = 30 * SECOND
-"""How long an endpoint is paused after these failures, in microseconds."""
+"""How long an endpoint is paused, or an agent rests, after these failures, in microseconds."""
 
 
 class Announce(Protocol):
@@ -55,6 +56,8 @@ class Presence:
         self._failures: dict[str, int] = {}
         self._paused_until: dict[str, int] = {}
         self._unserved: set[str] = set()
+        self._provider_failures: dict[str, tuple[int, int]] = {}
+        """For each agent how many of its last attempts in a row its provider failed, and until when it rests."""
         self._slots: dict[str, dict[object, int]] = {}
         """For each agent how many tasks each of its polls asks for."""
         self._leases: dict[str, dict[str, int]] = {}
@@ -168,6 +171,27 @@ class Presence:
             self._paused_until[agent_id] = self._now() + ENDPOINT_PAUSE_US
             self.changed.set()
 
+    def record_outcome(self, agent_id: str, outcome_class: str) -> None:
+        """Record how an attempt ended: after some failures of its provider in a row an agent rests."""
+        if outcome_class == "provider_failure":
+            count = self._provider_failures.get(agent_id, (0, 0))[0] + 1
+            until = self._now() + ENDPOINT_PAUSE_US if count >= MAX_FAILURES else 0
+            self._provider_failures[agent_id] = count, until
+        elif outcome_class != "cancelled":
+            self._provider_failures.pop(agent_id, None)
+
+    def is_resting(self, agent_id: str, ahead: int) -> bool:
+        """Return whether other agents are preferred, because the provider of this one fails.
+
+        When its rest is over it is tried with one task: it rests on while it has any. Only what this process saw.
+        """
+        # Without an outage this is all that a routing decision pays for each candidate.
+        if agent_id not in self._provider_failures:
+            return False
+        now = self._now()
+        count, until = self._provider_failures[agent_id]
+        return count >= MAX_FAILURES and (ahead > 0 or now < until)
+
     def offline_endpoints(self) -> list[str]:
         """Return the ids of the agents whose endpoints are paused."""
         now = self._now()
@@ -232,6 +256,8 @@ class Presence:
         all workers would be offline at once when it is set ahead.
         """
         self._started += offset
+        rests = self._provider_failures
+        self._provider_failures = {key: (count, until + offset) for key, (count, until) in rests.items()}
         for times in (self._seen, self._left, self._announced, self._paused_until, *self._leases.values()):
             for key in times:
                 times[key] += offset

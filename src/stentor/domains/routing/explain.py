@@ -24,12 +24,13 @@ from stentor.domains.routing.ranking import (
     calibrate_priors,
     compute_penalties,
     estimate_reward,
+    replace_unknown_costs,
 )
 
 TOLERANCE = 1e-9
 """Relative difference up to which two numbers are equal."""
-_EVIDENCE_RULES = ("evidence-3", RULE_VERSION)
-"""Rules with the same terms; the earlier one took fixed amounts off for time and cost."""
+_EVIDENCE_RULES = ("evidence-3", "evidence-4", RULE_VERSION)
+"""Rules with the same terms: the earlier ones have other formulas for time, cost and uncertainty."""
 # Fields that records of the earlier rule have: the whole decision, and each candidate.
 _SHARES_DECISION_FIELDS = frozenset(
     (
@@ -123,11 +124,9 @@ class _Recomputation:
             self._compare_best("cheapest", decision.cheapest, costs)
             return decision.mean, decision.slope, decision.fastest_ms, costs
         mean, slope = calibrate_priors(self._track_records)
-        known_costs = [each.cost for each in listed if each.cost is not None]
-        usual_cost = sum(known_costs) / len(known_costs) if known_costs else 0.0
-        costs = [usual_cost if each.cost is None else each.cost for each in listed]
+        costs = replace_unknown_costs([each.cost for each in listed])
         if decision.usual_cost is not None:
-            self._compare("usual_cost", decision.usual_cost, usual_cost)
+            self._compare("usual_cost", decision.usual_cost, min(costs))
         fastest = min(each.ready_ms for each in listed)
         self._compare("mean", decision.mean, mean)
         self._compare("slope", decision.slope, slope)
@@ -146,7 +145,7 @@ class _Recomputation:
     ) -> dict[str, float]:
         """Return the recomputed fields of a candidate by name."""
         decision = self._decision
-        expected, uncertainty = estimate_reward(track_record, mean, slope, candidate.ahead)
+        expected, uncertainty = estimate_reward(track_record, mean, slope, candidate.ahead, candidate.unlearned)
         time_penalty, cost_penalty = compute_penalties(
             expected + uncertainty, decision.prefer, candidate.ready_ms, fastest, cost, decision.cheapest
         )
@@ -176,7 +175,7 @@ class _Recomputation:
         """Compare the recorded order and choice with the order by score, as `ranking` sorts."""
         decision, listed = self._decision, self._decision.candidates
         keys = [
-            (not each.online, -score, -each.composite, each.name, each.agent_id)
+            (not each.online, each.resting, -score, -each.composite, each.name, each.agent_id)
             for each, score in zip(listed, scores, strict=True)
         ]
         order = [each for _, each in sorted(zip(keys, listed, strict=True), key=lambda pair: pair[0])]
@@ -248,6 +247,9 @@ def explain_decision(record: JsonObject) -> str:
         return f"{name} was chosen among {total} candidates.{offline_note}"
     first, second = listed[0], listed[1]
     scores = f"{first['blended']:.3f} against {second['blended']:.3f} for {second['name']}"
+    if first["blended"] < second["blended"] and second.get("resting"):
+        why = "whose score is higher, rests because its provider failed repeatedly"
+        return f"{name} was chosen because {second['name']}, {why} ({scores}).{offline_note}"
     if first["blended"] < second["blended"] and not second.get("online", True):
         return f"{name} was chosen because {second['name']}, whose score is higher, is offline ({scores})."
     if first["blended"] == second["blended"]:

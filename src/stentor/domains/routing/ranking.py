@@ -5,7 +5,8 @@
     strength    = (1 - alpha) / alpha + e / 4                        outcomes that the prior is worth
     open        = ahead strength / (4 (strength + outcomes))         failures that its unfinished tasks count as
     expected    = (strength expectation + rewards) / (strength + outcomes + open)
-    q           = optimism variation / (strength + outcomes + ahead) optimism is 4, or 400 if it is stale and idle
+    q           = optimism variation / (strength + outcomes + ahead + unlearned)
+                                                                   optimism is 4, or 400 if it is stale and idle
     possible    = (expected + q / 2 + sqrt(q expected (1 - expected) + q^2 / 4)) / (1 + q)
     uncertainty = possible - expected                                the exploration bonus
     time + cost = min(t + c, possible (1 - 0.7 / (1 + t + c)))    each in proportion to t and c
@@ -18,10 +19,15 @@
 - `rewards` and `outcomes` are the agent's at this task type (learning/evidence.py). They decay by one part in 1,000
   with each later outcome of another agent. `variation` is 1 unless outcomes are graded and alike.
 - `elsewhere` is the mean reward at the agent's other task types, `e` the number of those outcomes, at most 16.
+- `unlearned` are the tasks that it got since its last outcome counted and that it has no more, because they taught
+  nothing: cancelled, failed by a provider, degraded, or above the daily limit. They are tries all the same, so an agent
+  is not explored for ever for outcomes that never count.
 - `ahead` are the tasks that the agent has already. Each counts as up to a quarter of a failure, less the more is known
   about the agent, so that many tasks at once do not all explore the same one.
 - `t` and `c` are so much for each doubling of time and cost over the best candidate. They take at most a share of what
-  is possible, so an agent that always fails loses to one that succeeds, however slow or dear that one is.
+  is possible, so an agent that always fails loses to one that succeeds, however slow or dear that one is. An unknown
+  time or cost counts as the least known one, and a duration only as far as outcomes count against the prior.
+- Online candidates come first. Among them, one that rests after failures of its provider comes after the others.
 
 Reasons and measurements: docs/decisions/0036-routing-that-learns.md. The record is checked again in `explain`.
 """
@@ -38,7 +44,7 @@ from stentor.domains.registry.model import Agent
 
 Preference = Literal["quality", "balanced", "fast", "cheap"]
 
-RULE_VERSION = "evidence-4"
+RULE_VERSION = "evidence-5"
 """Names the formula in each recorded decision; another version must not recompute it."""
 NEUTRAL_TRUST = 0.5
 """Assumed trust of an agent without a trust score."""
@@ -146,7 +152,10 @@ def build_track_record(
 
 
 class AgentCandidate(msgspec.Struct, frozen=True):
-    """An agent with its load: `ahead` tasks are queued or running, and it runs `concurrency` at a time."""
+    """An agent with its load: `ahead` tasks are queued or running, and it runs `concurrency` at a time.
+
+    `resting`: its last attempts ended because of its provider. `unlearned`: tasks since its last outcome that counted.
+    """
 
     agent: Agent
     track_record: TrackRecord
@@ -154,6 +163,8 @@ class AgentCandidate(msgspec.Struct, frozen=True):
     ahead: int = 0
     concurrency: int = 1
     online: bool = True
+    resting: bool = False
+    unlearned: int = 0
 
 
 class RankedSubject(Protocol):
@@ -182,13 +193,17 @@ class RankableCandidate(Protocol):
     def concurrency(self) -> int: ...
     @property
     def online(self) -> bool: ...
+    @property
+    def resting(self) -> bool: ...
+    @property
+    def unlearned(self) -> int: ...
 
 
 class RankedCandidate(msgspec.Struct, frozen=True):
     """A candidate with the terms of its score, in the order of the formula.
 
     `hebbian` is the weight as the API shows it, None without an outcome. The highest `blended` is chosen among the
-    candidates that are online.
+    candidates that are online, and of those among the ones that do not rest.
     """
 
     agent_id: str
@@ -213,12 +228,14 @@ class RankedCandidate(msgspec.Struct, frozen=True):
     trust: float
     online: bool
     blended: float
+    resting: bool = False
+    unlearned: int = 0
 
 
 class RankingResult(msgspec.Struct, frozen=True):
     """The listed candidates, best first, and the values that are common to all candidates.
 
-    `usual_cost`, in US dollars, replaces an unknown cost; None if all costs are known.
+    `usual_cost`, in US dollars, replaces an unknown cost: it is the least known one. None if all costs are known.
     """
 
     candidates: list[RankedCandidate]
@@ -232,12 +249,12 @@ class RankingResult(msgspec.Struct, frozen=True):
 def rank_candidates(
     candidates: Sequence[RankableCandidate], beta: float, prefer: Preference = "balanced", limit: int | None = None
 ) -> RankingResult:
-    """Rank online candidates first, then by blended score, composite, name and id. List at most `limit` of them."""
+    """Rank by tier (`_tier`), then by blended score, composite, name and id. List at most `limit` of them."""
     records = [candidate.track_record for candidate in candidates]
     mean, slope = calibrate_priors(records)
-    ready_ms = _replace_unknown([record.duration_ms for record in records], DEFAULT_DURATION_MS)
+    ready_ms = estimate_durations(records)
     known_costs = [record.cost for record in records]
-    costs = _replace_unknown(known_costs, 0.0)
+    costs = replace_unknown_costs(known_costs)
     usual_cost = costs[known_costs.index(None)] if None in known_costs else None
     for n, candidate in enumerate(candidates):
         if candidate.ahead:
@@ -253,9 +270,9 @@ def rank_candidates(
         strength = record.strength
         expectation = mean + slope * (record.prior - mean)
         expectation = lowest if expectation < lowest else highest if expectation > highest else expectation
-        weight, ahead = strength + record.outcomes, candidate.ahead
-        if ahead:
-            half_q = half_optimism * record.variation / (weight + ahead)
+        weight, ahead, unlearned = strength + record.outcomes, candidate.ahead, candidate.unlearned
+        if ahead or unlearned:
+            half_q = half_optimism * record.variation / (weight + ahead + unlearned)
             weight += ahead * open_penalty * strength / weight
         else:
             half_q = (half_optimism_stale if record.stale else half_optimism) * record.variation / weight
@@ -270,7 +287,7 @@ def rank_candidates(
         if beta:
             score = quality_share * score + beta * (NEUTRAL_TRUST if candidate.trust is None else candidate.trust)
         # Negated, so that one ascending sort puts the online ones and the highest scores first.
-        order.append((not candidate.online, -score, n))
+        order.append((_tier(candidate), -score, n))
     order.sort()
     _break_ties(order, candidates, len(order) if limit is None else limit)
     ranking = RankingResult([], mean, slope, fastest, cheapest, usual_cost)
@@ -280,15 +297,19 @@ def rank_candidates(
     return ranking
 
 
-def _break_ties(order: list[tuple[bool, float, int]], candidates: Sequence[RankableCandidate], limit: int) -> None:
+def _tier(candidate: RankableCandidate) -> int:
+    return candidate.resting if candidate.online else 2
+
+
+def _break_ties(order: list[tuple[int, float, int]], candidates: Sequence[RankableCandidate], limit: int) -> None:
     """Sort candidates with equal scores among the first `limit`, in place.
 
     Sorting all by the longer key would take a tenth of the time of each decision.
     """
     start = 0
     while start < limit and start < len(order):
-        (offline, score, _), end = order[start], start + 1
-        while end < len(order) and order[end][1] == score and order[end][0] == offline:
+        (tier, score, _), end = order[start], start + 1
+        while end < len(order) and order[end][1] == score and order[end][0] == tier:
             end += 1
         if end - start > 1:
             order[start:end] = sorted(order[start:end], key=lambda row: _precedence(candidates[row[2]].agent))
@@ -324,7 +345,9 @@ def calibrate_priors(records: Sequence[TrackRecord]) -> tuple[float, float]:
     return mean_prior, (SLOPE_REGULARIZATION + covariance) / (SLOPE_REGULARIZATION + variance)
 
 
-def estimate_reward(record: TrackRecord, mean: float, slope: float, ahead: int) -> tuple[float, float]:
+def estimate_reward(
+    record: TrackRecord, mean: float, slope: float, ahead: int, unlearned: int = 0
+) -> tuple[float, float]:
     """Return the expected reward of the next outcome and the exploration bonus (`expected`, `uncertainty`)."""
     strength = record.strength
     expectation = mean + slope * (record.prior - mean)
@@ -334,8 +357,8 @@ def estimate_reward(record: TrackRecord, mean: float, slope: float, ahead: int) 
         expectation = 1 - MIN_EXPECTATION
     weight = strength + record.outcomes
     expected = (strength * expectation + record.rewards) / (weight + ahead * OPEN_TASK_PENALTY * strength / weight)
-    optimism = OPTIMISM_STALE if record.stale and not ahead else OPTIMISM
-    half_q = optimism / 2 * record.variation / (weight + ahead)
+    optimism = OPTIMISM_STALE if record.stale and not ahead and not unlearned else OPTIMISM
+    half_q = optimism / 2 * record.variation / (weight + ahead + unlearned)
     possible = (expected + half_q + sqrt(half_q * (2 * expected * (1 - expected) + half_q))) / (1 + 2 * half_q)
     return expected, possible - expected
 
@@ -358,13 +381,27 @@ def count_doublings(value: float, best: float, offset: float) -> float:
     return 0.0 if value <= best else log2((value + offset) / (best + offset))
 
 
-def _replace_unknown(values: list[float | None], default: float) -> list[float]:
-    """Replace None by the mean of the known values, or by `default`: a new agent neither gains nor loses by it."""
-    if None not in values:
-        return values  # pyrefly: ignore[bad-return] - none is None; a copy would cost time at each ranking
-    known = [value for value in values if value is not None]
-    mean = sum(known) / len(known) if known else default
-    return [mean if value is None else value for value in values]
+def estimate_durations(records: Sequence[TrackRecord]) -> list[float]:
+    """Return how long a task is expected to take, in milliseconds: between the least known mean and the agent's own.
+
+    The less evidence there is, the nearer to the least one: the first outcome may have been a cold start.
+    """
+    least = min((each.duration_ms for each in records if each.duration_ms is not None), default=DEFAULT_DURATION_MS)
+    base = least + DURATION_OFFSET_MS
+    return [
+        least
+        if (known := record.duration_ms) is None or known <= least
+        else base * ((known + DURATION_OFFSET_MS) / base) ** record.share - DURATION_OFFSET_MS
+        for record in records
+    ]
+
+
+def replace_unknown_costs(costs: list[float | None]) -> list[float]:
+    """Replace None by the least known cost, or by 0: a new agent must be tried before its cost can count against it."""
+    if None not in costs:
+        return costs  # pyrefly: ignore[bad-return] - none is None; a copy would cost time at each ranking
+    least = min((cost for cost in costs if cost is not None), default=0.0)
+    return [least if cost is None else cost for cost in costs]
 
 
 def _ranked_candidate(
@@ -377,7 +414,7 @@ def _ranked_candidate(
 ) -> RankedCandidate:
     """Return a candidate with the terms of its score; `cost` may be the substitute for an unknown one."""
     agent, record = candidate.agent, candidate.track_record
-    expected, uncertainty = estimate_reward(record, ranking.mean, ranking.slope, candidate.ahead)
+    expected, uncertainty = estimate_reward(record, ranking.mean, ranking.slope, candidate.ahead, candidate.unlearned)
     time_penalty, cost_penalty = compute_penalties(
         expected + uncertainty, prefer, ready_ms, ranking.fastest_ms, cost, ranking.cheapest
     )
@@ -404,4 +441,6 @@ def _ranked_candidate(
         NEUTRAL_TRUST if candidate.trust is None else candidate.trust,
         candidate.online,
         blended,
+        candidate.resting,
+        candidate.unlearned,
     )

@@ -31,8 +31,10 @@ _DENIAL_CODES = [
 ]
 AGE_STEP = 32
 """The decay of evidence is applied in steps of this many outcomes, so that a cached track record lasts that long."""
-LoadLookup = Callable[[Agent], tuple[int, int, bool]]
-"""Returns an agent's number of queued and running tasks, its concurrency, and whether it is online."""
+LoadLookup = Callable[[Agent], tuple[int, int, bool, bool]]
+"""Returns an agent's number of queued and running tasks, its concurrency, whether it is online and whether it rests."""
+MAX_CHOSEN = 100_000
+"""Agents and task types whose tasks since the last counted outcome are remembered."""
 
 
 class RoutingEngine:
@@ -57,6 +59,8 @@ class RoutingEngine:
         """Set there too: whether no program has connected yet as an agent that was registered just now."""
         text = "Duration of a routing decision that chose an agent."
         self._durations = create_histogram("stentor_routing_duration_seconds", text, SHORT_BUCKETS_S)
+        self._chosen: dict[tuple[str, str], tuple[int, int]] = {}
+        """For an agent and a task type: its outcomes that counted when it was chosen, and how often it was since."""
         text = "Routing decisions without an eligible agent, by reason."
         self._denials = create_counter("stentor_routing_denials", text, "reason", known=_DENIAL_CODES)
 
@@ -71,6 +75,16 @@ class RoutingEngine:
         duration_ns = time.perf_counter_ns() - started
         self._durations.observe(duration_ns / 1e9)
         return msgspec.structs.replace(decision, duration_us=duration_ns // 1000)
+
+    def record_choice(self, request: RoutingRequest, agent_id: str) -> None:
+        """Count a task that an agent gets: it is a try, also if its outcome teaches nothing. In this process only."""
+        key = agent_id, request.task_type
+        weight = self._learning.records(request.tenant, request.task_type).weights_by_agent.get(agent_id)
+        samples = 0 if weight is None else weight.samples
+        known_samples, count = self._chosen.get(key, (samples, 0))
+        if len(self._chosen) >= MAX_CHOSEN:
+            self._chosen.clear()
+        self._chosen[key] = samples, count + 1 if known_samples == samples else 1
 
     def decide_for_waiting(self, request: RoutingRequest, planned: Mapping[str, int]) -> RoutingDecision | None:
         """Choose an online agent for a task that is queued for an offline one; None if there is none.
@@ -142,6 +156,7 @@ class RoutingEngine:
         tenant, trust, load, alpha = request.tenant, self._trust.score, self.agent_load, self.policy.alpha
         tick = records.progress.tick
         weights, sums_by_agent = records.weights_by_agent, self._learning.sums_by_agent
+        all_chosen, task_type = self._chosen, request.task_type
         candidates = []
         for agent in agents:
             agent_id = agent.agent_id
@@ -161,7 +176,13 @@ class RoutingEngine:
                     agent.composite, alpha, weight, sums, age * AGE_STEP, now, stale=stale
                 )
                 entry = cache[agent_id] = (weight, sums, age, agent, track_record)
-            candidates.append(AgentCandidate(agent, entry[4], trust(tenant, agent_id, now), *load(agent)))
+            ahead, concurrency, online, resting = load(agent)
+            unlearned = 0
+            if chosen := all_chosen.get((agent_id, task_type)):
+                samples, count = chosen
+                unlearned = max(0, count - ahead) if samples == (0 if weight is None else weight.samples) else 0
+            score = trust(tenant, agent_id, now)
+            candidates.append(AgentCandidate(agent, entry[4], score, ahead, concurrency, online, resting, unlearned))
         return candidates
 
     def find_capability_problem(self, tenant: str, capabilities: tuple[str, ...]) -> str | None:
@@ -225,5 +246,5 @@ def _track_record_cache(records: TaskTypeRecords, day: int) -> dict[str, Any]:
     return records.derived
 
 
-def _idle(agent: Agent) -> tuple[int, int, bool]:
-    return 0, 1, True
+def _idle(agent: Agent) -> tuple[int, int, bool, bool]:
+    return 0, 1, True, False

@@ -130,6 +130,7 @@ class TaskRouter:
             decision = self._routing.decide(request)
         except RoutingDenied as denial:
             return Placement("failed", denial=denial)
+        self._routing.record_choice(request, decision.agent_id)
         agent = self._agents.get(principal.tenant, decision.agent_id)
         assert agent is not None
         status: TaskStatus = "pending_approval" if agent.trust_tier == "human" else "queued"
@@ -142,7 +143,7 @@ class TaskRouter:
             return now, now
         weight = self._learning.records(tenant, task_type).weights_by_agent.get(agent.agent_id)
         mean_ms = weight.mean_ms if weight and weight.samples else model.DEFAULT_MEAN_MS
-        ahead, concurrency, _ = self._routing.agent_load(agent)
+        ahead, concurrency, *_ = self._routing.agent_load(agent)
         return model.estimate_times(now, ahead, mean_ms, concurrency)
 
     def agent_name(self, tenant: str, agent_id: str | None) -> str | None:
@@ -167,8 +168,7 @@ class TaskRouter:
         agent = self._agents.get(task.tenant, task.assigned_agent)
         if agent is None:
             return None
-        _, _, online = self._routing.agent_load(agent)
-        if online and not self._routing.is_unseen(agent):
+        if self._routing.agent_load(agent)[2] and not self._routing.is_unseen(agent):
             return None
         return describe_offline(agent.runtime.kind, agent.name)
 
