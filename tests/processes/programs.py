@@ -42,7 +42,7 @@ class Program:
 
     def attempt(self, handler: Handler) -> tuple[str, dict[str, Any]]:
         """Claim a task, run the handler, report; return what was reported."""
-        self.worker.handler(handler)
+        self.worker._handler = handler
         task = self.claim()
         verb, body = self.worker._execute(task)
         task.post(verb, body)

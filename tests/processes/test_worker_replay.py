@@ -27,7 +27,7 @@ def replay(program: Program, handler: Handler, task_id: str | None = None) -> Re
     """Replay with a handler, and make sure that nothing was sent or recorded."""
     found, sent = task_id or program.task_id, list(SENT)
     before = program.call("GET", f"/tasks/{found}"), program.call("GET", f"/tasks/{found}/activity?limit=500")
-    program.worker.handler(handler)
+    program.worker._handler = handler
     result = program.worker.replay(found)
     assert sent == SENT
     assert before == (
@@ -160,7 +160,7 @@ def test_the_command_says_it_with_its_exit_code(
     command = ["replay", "my_traveller:worker", program.task_id]
     assert main(command) == 0
     assert "the same, 3 steps" in capsys.readouterr().out
-    program.worker.handler(lambda task: task.step("other", lambda: 1))
+    program.worker._handler = lambda task: task.step("other", lambda: 1)
     assert main([*command, program.task_id]) == 1
     assert "'other'" in capsys.readouterr().out
     assert main(["replay", "my_traveller:worker", "unknown", program.task_id]) == 2

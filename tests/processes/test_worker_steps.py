@@ -492,7 +492,7 @@ def test_children_are_submitted_once_and_their_results_gathered(program: Program
             task.child("child", 2, capabilities=[capability])
         return [*values, caught.value.status]
 
-    program.worker.handler(handler)
+    program.worker._handler = handler
     thread = threading.Thread(target=program.worker.run)
     thread.start()
     try:

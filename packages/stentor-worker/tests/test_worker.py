@@ -30,6 +30,12 @@ def run_once(handler: Callable[[Task], Any], reply: Callable[[str], Reply] | Non
         return service.reports
 
 
+def idle_worker(service: Service, key: str) -> Worker:
+    worker = Worker(service.url, key, "agent")
+    worker.handler(lambda task: 1)
+    return worker
+
+
 def test_an_address_without_http_is_refused_at_once() -> None:
     with pytest.raises(ValueError, match="must be a URL such as"):
         Worker("127.0.0.1:8080", "key", "agent")
@@ -46,6 +52,31 @@ def test_a_worker_is_the_registered_one_whose_capabilities_it_names_twice_and_in
         worker = Worker.register(service.url, "key\n", "counter", ["sum", "count", "sum"])
         assert worker.agent_id == "agent"
         assert [request.partition(" ")[0] for request in service.requests] == ["GET"]
+
+
+def test_a_text_in_place_of_a_list_is_refused_and_not_taken_apart() -> None:
+    with run_service(Service(tasks=0)) as service:
+        with pytest.raises(TypeError, match=r"capabilities must be a list such as \['slug'\]"):
+            Worker.register(service.url, "key", "slugger", "slug")
+        assert service.requests == []
+    _, _, body = run_once(lambda task: task.ask("Go on?", "yes"))[-1]
+    assert body["error"]["message"].startswith("TypeError: options must be a list")
+    _, _, body = run_once(lambda task: task.child("x", 1, capabilities="slug"))[-1]
+    assert body["error"]["message"].startswith("TypeError: capabilities must be a list")
+
+
+def test_a_second_handler_is_refused() -> None:
+    worker = Worker("http://127.0.0.1:9", "key", "agent")
+    worker.handler(lambda task: 1)
+    with pytest.raises(ValueError, match="A worker has one handler"):
+        worker.handler(lambda task: 2)
+
+
+def test_a_worker_without_a_handler_does_not_run() -> None:
+    with run_service(Service(tasks=1)) as service:
+        with pytest.raises(ValueError, match="has no handler"):
+            Worker(service.url, "key", "agent").run()
+        assert service.requests == []
 
 
 class _Wordless(Exception):
@@ -148,6 +179,21 @@ def test_an_end_that_cannot_be_reported_is_reported_as_a_failure(handler: Callab
     assert (verb, body["error"]["code"]) == ("fail", "REPORT_REJECTED")
 
 
+def test_a_number_that_json_cannot_have_is_named_in_the_failure() -> None:
+    _, _, body = run_once(lambda task: {"scores": [float("nan")]})[-1]
+    assert "float values are not JSON compliant" in body["error"]["message"]
+
+
+@pytest.mark.parametrize("text", [None, 5, b"x"])
+def test_what_is_no_text_is_refused_where_it_is_emitted(text: Any) -> None:
+    def handler(task: Task) -> str:
+        with pytest.raises(TypeError, match=f"not {type(text).__name__}"):
+            task.emit(text)
+        return "done"
+
+    assert run_once(handler) == [("t1", "complete", {"epoch": 1, "result": "done"})]
+
+
 def test_a_long_text_or_many_at_once_are_sent_in_parts_that_the_service_accepts(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -229,11 +275,11 @@ def test_rejected_key_ends_the_program_with_a_line_and_a_thread_with_an_error(
     with run_service(Service(tasks=0)) as service:
         service.reply = lambda verb: (401, {"error": "Invalid API key", "message": "no such key"})
         with pytest.raises(SystemExit) as exit_:
-            Worker(service.url, "wrong", "agent").run()
+            idle_worker(service, "wrong").run()
         assert exit_.value.code == 1
         assert caplog.messages == [f"worker: rejected by {service.url} error=UNAUTHORIZED: no such key"]
         with ThreadPoolExecutor(1) as pool, pytest.raises(ServiceError) as error:
-            pool.submit(Worker(service.url, "wrong", "agent").run).result()
+            pool.submit(idle_worker(service, "wrong").run).result()
         assert error.value.status == 401
 
 
@@ -332,5 +378,5 @@ def test_an_error_of_another_program_is_a_service_error(status: int, body: Any) 
     with run_service(Service(tasks=0)) as service:
         service.reply = lambda verb: (status, body)
         with ThreadPoolExecutor(1) as pool, pytest.raises(ServiceError) as error:
-            pool.submit(Worker(service.url, "key", "agent").run).result()
+            pool.submit(idle_worker(service, "key").run).result()
         assert (error.value.status, error.value.code) == (status, f"HTTP_{status}")

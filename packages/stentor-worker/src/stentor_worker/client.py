@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import logging
 import os
 import random
@@ -120,7 +121,7 @@ class Client:
         idempotency_key: str | None = None,
         timeout_s: float | None = None,
     ) -> Any:
-        """Return the JSON of the response. Raises ServiceError.
+        """Return the JSON of the response. Raises ServiceError, and TypeError or ValueError if `body` cannot be JSON.
 
         Connection errors, 429, 502, 503 and 504 are retried with exponential backoff, up to `tries` attempts; once the
         worker is stopping, for about LAST_SECONDS more, or with `until_stop` no more. With an `idempotency_key`, a
@@ -128,11 +129,17 @@ class Client:
         `timeout_s`: each for connecting and responding.
         """
         timeout = self._pool.timeout if timeout_s is None else urllib3.Timeout(timeout_s)
-        headers = None if idempotency_key is None else {**self._pool.headers, "Idempotency-Key": idempotency_key}
+        headers, content = dict(self._pool.headers), None
+        if idempotency_key is not None:
+            headers["Idempotency-Key"] = idempotency_key
+        if body is not None:
+            headers["Content-Type"] = "application/json"
+            # Not by urllib3, which would send NaN: the service can say no more than that the JSON is malformed.
+            content = json.dumps(body, separators=(",", ":"), ensure_ascii=False, allow_nan=False).encode()
         pause, last_at = 0.1, 0.0
         while True:
             try:
-                return self._request(method, path, body, headers, timeout)
+                return self._request(method, path, content, headers, timeout)
             except ServiceError as error:  # noqa: PERF203 - each is a request
                 tries -= 1
                 if tries <= 0 or not error.is_outage:
@@ -153,11 +160,11 @@ class Client:
                 else:
                     self._stopping.wait(wait)
 
-    def _request(self, method: str, path: str, body: Any, headers: Any, timeout: Any) -> Any:
+    def _request(self, method: str, path: str, content: bytes | None, headers: Any, timeout: Any) -> Any:
         """Return the JSON of the response to one attempt. Raises ServiceError."""
         try:
             response = self._pool.request(
-                method, self._prefix + path, json=body, headers=headers, redirect=False, timeout=timeout
+                method, self._prefix + path, body=content, headers=headers, redirect=False, timeout=timeout
             )
         except HTTPError as error:
             failure = ServiceError(0, "UNREACHABLE", _describe(error))

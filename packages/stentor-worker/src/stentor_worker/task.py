@@ -16,7 +16,7 @@ from stentor_worker.client import Client, ServiceError, segment
 from stentor_worker.errors import TaskCancelled
 from stentor_worker.journal import Journal
 from stentor_worker.steps import finish, finish_first, here, in_thread, run_effect, run_step
-from stentor_worker.waits import Child, Duration, Wait, call, gather, gather_children, start_child, to_seconds
+from stentor_worker.waits import Child, Duration, Wait, call, gather, gather_children, start_child, to_list, to_seconds
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -151,7 +151,7 @@ class Task:
 
         Raises WaitTimeout.
         """
-        choices = None if options is None else list(options)
+        choices = None if options is None else to_list("options", options)
         return self._wait(name, "question", question=question, options=choices, seconds=to_seconds(timeout))
 
     def start_child(self, type_: str, input_: Any, *, capabilities: Iterable[str] = (), **fields: Any) -> Any:
@@ -161,11 +161,11 @@ class Task:
         task waits for it, it is cancelled with the task. Whether the worker's key may submit it is checked as for any
         other task; StepFailed says that it may not.
         """
-        return call(start_child(self._journal, self.id, type_, input_, tuple(capabilities), fields))
+        return call(start_child(self._journal, self.id, type_, input_, to_list("capabilities", capabilities), fields))
 
     def child(self, type_: str, input_: Any, *, capabilities: Iterable[str] = (), **fields: Any) -> Any:
         """Submit a child task, wait for its end and return its result. In a coroutine, await it. Raises ChildFailed."""
-        start = start_child(self._journal, self.id, type_, input_, tuple(capabilities), fields)
+        start = start_child(self._journal, self.id, type_, input_, to_list("capabilities", capabilities), fields)
         return call(lambda: start().begin().run()["result"])
 
     def gather(self, *items: Any) -> Any:
@@ -199,7 +199,10 @@ class Task:
             await asyncio.wait(self._effects)
 
     def emit(self, text: str) -> None:
-        """Stream a part of the output to the watchers of the task. Raises TaskCancelled."""
+        """Stream a part of the output to the watchers of the task. Raises TaskCancelled, and TypeError for no text."""
+        # Joined later, where no traceback would show who emitted it.
+        if not isinstance(text, str):
+            raise TypeError(f"A task emits text, not {type(text).__name__}.")
         with self._emitting:
             self._tokens.append(text)
             if time.monotonic() - self._sent_at >= EMIT_EVERY:

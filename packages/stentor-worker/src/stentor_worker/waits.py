@@ -30,6 +30,13 @@ def to_seconds(duration: Duration | None) -> float | None:
     return seconds
 
 
+def to_list(name: str, texts: Iterable[str]) -> list[str]:
+    """Return the texts as a list. Raises TypeError for a single text, which would be one of its letters."""
+    if isinstance(texts, str):
+        raise TypeError(f"{name} must be a list such as [{texts!r}], not a single text.")
+    return list(texts)
+
+
 def call(function: Callable[[], Any]) -> Any:
     """Call the function; in a coroutine return an awaitable that calls it in a thread."""
     try:
@@ -117,7 +124,7 @@ class Child:
 
 
 def start_child(
-    journal: Journal, parent_id: str, type_: str, input_: Any, capabilities: Iterable[str], fields: dict[str, Any]
+    journal: Journal, parent_id: str, type_: str, input_: Any, capabilities: list[str], fields: dict[str, Any]
 ) -> Callable[[], Child]:
     """Begin the step that submits a child, and return the function that does.
 
@@ -130,7 +137,7 @@ def start_child(
         "id": task_id,
         "type": type_,
         "input": input_,
-        "required_capabilities": list(capabilities),
+        "required_capabilities": capabilities,
         "metadata": metadata,
         **fields,
     }

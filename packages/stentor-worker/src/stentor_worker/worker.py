@@ -30,6 +30,7 @@ from stentor_worker.errors import (
 )
 from stentor_worker.replay import Replay, replay
 from stentor_worker.task import Result, Task
+from stentor_worker.waits import to_list
 
 Handler = Callable[[Task], Any]
 LEASE_SECONDS = 30
@@ -95,11 +96,13 @@ class Worker:
     ) -> Worker:
         """Return a worker for the agent with this name and these capabilities; register it if there is none.
 
-        Needs an admin's key. `fields` are further fields of the registration. Raises ServiceError.
+        Needs an admin's key. `fields` are further fields of the registration. Raises ServiceError, and TypeError for
+        a text as `capabilities`.
         """
+        required = sorted(set(to_list("capabilities", capabilities)))
         worker = cls(url, key, "", concurrency=concurrency, lease_seconds=lease_seconds, ca_file=ca_file)
         try:
-            worker.agent_id = worker._find_or_register(name, sorted(set(capabilities)), fields)
+            worker.agent_id = worker._find_or_register(name, required, fields)
         except ServiceError as error:
             # Without the frames of the client: the first mistake with a worker is a wrong key.
             raise error.with_traceback(None) from None
@@ -115,7 +118,12 @@ class Worker:
         return str(agent["agent_id"])
 
     def handler(self, function: Handler) -> Handler:
-        """Register the function or coroutine function that runs a task and returns its result (a decorator)."""
+        """Register the function or coroutine function that runs a task and returns its result (a decorator).
+
+        Raises ValueError for a second one: a handler that does several types of tasks looks at `task.type`.
+        """
+        if self._handler is not None:
+            raise ValueError("A worker has one handler. Look at task.type in it, or run several workers.")
         self._handler = function
         return function
 
@@ -127,9 +135,9 @@ class Worker:
         agent that the service rejects raises ServiceError; in the main thread it is logged and ends the program with
         exit code 1, because a traceback would only hide it.
         """
-        if not log.hasHandlers():
-            logging.getLogger("stentor_worker").addHandler(_stderr_handler())
-            logging.getLogger("stentor_worker").setLevel(logging.INFO)
+        if self._handler is None:
+            raise ValueError("The worker has no handler: decorate a function with @worker.handler.")
+        _configure_logging()
         replaced: dict[int, Any] = {}
         # Python allows handlers of signals in no other thread.
         if threading.current_thread() is threading.main_thread():
@@ -314,10 +322,13 @@ class Worker:
                 thread.join()
 
 
-def _stderr_handler() -> logging.Handler:
-    handler = logging.StreamHandler()
-    handler.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(message)s", "%H:%M:%S"))
-    return handler
+def _configure_logging() -> None:
+    """Log to standard error if the program has not configured logging."""
+    if not log.hasHandlers():
+        handler = logging.StreamHandler()
+        handler.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(message)s", "%H:%M:%S"))
+        logging.getLogger("stentor_worker").addHandler(handler)
+        logging.getLogger("stentor_worker").setLevel(logging.INFO)
 
 
 def _to_end(task: Task, error: BaseException) -> tuple[str, dict[str, Any]]:
