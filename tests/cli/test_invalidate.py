@@ -30,7 +30,9 @@ def test_a_note_a_passage_and_a_source_leave_and_come_back(served: tuple[Program
     assert "#Costs | old | admin" in (service.data_dir / "vault/a.md").read_text()
     assert program("invalidate", "a.md#Costs", "--restore").code == 0
 
-    write(service, "C# guide.md", "text")
+    write(service, "C# guide.md", "# Costs\n\nten\n")
+    assert program("invalidate", "C# guide.md#Costs", "--reason", "old").code == 0
+    assert program("invalidate", "C# guide.md#Costs", "--restore").code == 0
     assert program("invalidate", "C# guide.md", "--reason", "old").out.startswith("C# guide.md: old (by admin)")
     assert program("invalidate", "C# guide.md", "--restore").code == 0
 

@@ -16,7 +16,7 @@ from stentor.domains.memory.index import exclusions, sqlite
 from stentor.domains.memory.index.index import SearchIndex, exclude_at
 from stentor.domains.memory.index.model import SEARCH_FIELDS, SearchFilters, build_query
 from stentor.domains.memory.index.postgres import schema as postgres
-from stentor.domains.memory.validity.frontmatter_keys import Mark, parse_source
+from stentor.domains.memory.validity.frontmatter_keys import Mark, parse_source, split_path
 from stentor.domains.memory.validity.model import Exclusion
 from tests.conformance.indexes import MODEL, document, embed, fill, near, unit
 from tests.databases import thorough
@@ -211,6 +211,30 @@ async def test_any_name_of_a_note_is_a_source(index: SearchIndex, path: str, ent
     await fill(index, document(path, "zebra", invalid=True), document("derived.md", "zebra", derived_from=entry))
     assert [one.path for one in await index.list_exclusions()] == sorted([path, "derived.md"])
     assert await index.has_invalid_source("new.md", [parse_source(entry)])
+
+
+@requirement("memory.invalid-claim")
+@pytest.mark.parametrize("mark", [{"invalid": True}, {"invalid_claims": ["#Costs"]}])
+async def test_a_passage_of_a_note_with_a_sign_in_its_name_is_a_source(index: SearchIndex, mark: Any) -> None:
+    derived = document("derived.md", "zebra", derived_from="C# guide.md#Costs")
+    await fill(index, document("C# guide.md", "# Costs\n\nhigh\n", **mark), derived)
+    assert "derived.md" in [one.path for one in await index.list_exclusions()]
+
+
+@pytest.mark.parametrize(
+    ("text", "path", "anchor"),
+    [
+        ("C# guide.md", "C# guide.md", ""),
+        ("C# guide.MD #Costs", "C# guide.MD", "#Costs"),
+        ("C# guide.md#x.md", "C# guide.md", "#x.md"),
+        ("a#/x^2.md^b1", "a#/x^2.md", "^b1"),
+        ("a.md#^b1", "a.md", "^b1"),
+        ("Offer#Costs", "Offer", "#Costs"),
+        ("x.mdx#Costs", "x.mdx", "#Costs"),
+    ],
+)
+def test_a_path_ends_before_the_sign_after_its_extension(text: str, path: str, anchor: str) -> None:
+    assert split_path(text) == (path, anchor)
 
 
 async def test_a_record_of_another_vault_is_no_note_of_this_one(index: SearchIndex) -> None:

@@ -5,8 +5,9 @@ from __future__ import annotations
 import pytest
 
 from stentor.core.security.redaction import MASK
-from stentor.surfaces.dashboard.presenters import agent_view, change_review, filters
+from stentor.surfaces.dashboard.presenters import agent_view, change_review, filters, note_validity
 from stentor.surfaces.dashboard.presenters.agent_view import mask_secrets, present_runtime, url_origin
+from stentor.surfaces.dashboard.presenters.note_rendering import note_url
 from tests.requirements import requirement
 
 
@@ -99,3 +100,20 @@ def test_a_text_links_only_to_addresses_that_do_not_depend_on_the_page() -> None
     made = str(filters.render_markdown(text))
     assert made.count("href=") == 2
     assert "<a>file</a> <a>root</a>" in made
+
+
+@pytest.mark.parametrize(
+    ("kind", "target", "path"),
+    [
+        ("note", "C# guide.md", "C# guide.md"),
+        ("note", "C#/a.txt", "C#/a.txt"),
+        ("claim", "C# guide.md#Costs", "C# guide.md"),
+        ("source", "https://x.example/a.md#b", None),
+    ],
+)
+def test_a_chain_ends_with_a_link_to_the_note_of_its_cause(kind: str, target: str, path: str | None) -> None:
+    document = {"path": "a.md", "content": "x", "frontmatter": {}}
+    chain = [{"path": "a.md", "derived_from": "x"}]
+    invalid = {"path": "a.md", "cause": {"kind": kind, "target": target, "reason": "old"}, "chain": chain}
+    view = note_validity.present_validity(document, invalid, "default")
+    assert [step.address for step in view.steps] == [path and note_url(path, "default")]

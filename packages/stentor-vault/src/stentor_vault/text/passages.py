@@ -65,13 +65,17 @@ def anchor_key(anchor: str) -> str:
     return parts[-1] if parts[-1].startswith("^") else "".join(parts)
 
 
-def split_anchor(target: str) -> tuple[str, str]:
-    """Split `path#heading`, `path#^id` or `path^id` into the path and its anchor, which is empty without one."""
-    path, hash_mark, heading = target.partition("#")
+def split_anchor(target: str, start: int = 0) -> tuple[str, str]:
+    """Split `path#heading`, `path#^id` or `path^id` into the path and its anchor, which is empty without one.
+
+    The path has at least `start` characters.
+    """
+    head, rest = target[:start], target[start:]
+    path, hash_mark, heading = rest.partition("#")
     if hash_mark:
-        return path.strip(), heading.strip() if heading.strip().startswith("^") else f"#{heading.strip()}"
-    path, caret, block = target.rpartition("^")
-    return (path.strip(), f"^{block.strip()}") if caret and path else (target.strip(), "")
+        return (head + path).strip(), heading.strip() if heading.strip().startswith("^") else f"#{heading.strip()}"
+    path, caret, block = rest.rpartition("^")
+    return ((head + path).strip(), f"^{block.strip()}") if caret and head + path else (target.strip(), "")
 
 
 def cut_passages(body: str, anchors: Iterable[str]) -> CutText:

@@ -49,7 +49,6 @@ from stentor.domains.memory.vaults import VaultParts, VaultRegistry
 from stentor_vault.notes.frontmatter import BOM
 from stentor_vault.notes.model import ANY_STATE, NO_FILE, NoSuchNote, content_hash
 from stentor_vault.text.documents import NoteDocument
-from stentor_vault.text.passages import split_anchor
 
 IDEMPOTENCY_ROUTE = "mcp write-memory"
 LOCK_COUNT = 64
@@ -351,7 +350,7 @@ def _without_unreachable(context: AuthorityContext | None, vault: str, exclusion
 
     chain = tuple(link if can_read(link.path) else ChainLink(UNREACHABLE, UNREACHABLE) for link in exclusion.chain)
     cause = exclusion.cause
-    if cause.kind != "source" and not can_read(split_anchor(cause.target)[0]):
+    if cause.kind != "source" and not can_read(cause.path):
         cause = Cause(at=cause.at, kind=cause.kind, target=UNREACHABLE)
     return Exclusion(exclusion.path, cause, chain)
 

@@ -33,6 +33,7 @@ FLAG_WORDS = _NO | _YES
 """Texts of `invalid` that are no reason: people type them for true and false."""
 _LINK = re.compile(r"!?\[\[([^\[\]|]+)(?:\|[^\[\]]*)?\]\]")
 _MARKDOWN_LINK = re.compile(r"\[[^\[\]]*\]\(<?([^()<>\s]+)>?\)")
+_FILE = re.compile(r"(?i).+?\.md(?=\s*(?:[#^]|$))")
 _SCHEME = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*:")
 
 
@@ -122,10 +123,9 @@ def parse_source(text: str) -> Source:
 
 
 def split_path(text: str) -> tuple[str, str]:
-    """Split like `split_anchor`, but leave `C# guide.md` whole: the path of a file."""
-    path, anchor = split_anchor(text)
-    is_whole = anchor.lower().endswith(".md") and not path.lower().endswith(".md")
-    return (text.strip(), "") if is_whole else (path, anchor)
+    """Split like `split_anchor`, but after the extension of a file: `C# guide.md#Costs`, and `C# guide.md` is whole."""
+    file = _FILE.match(text)
+    return split_anchor(text, file.end() if file else 0)
 
 
 def find_record(source: Source, prefix: str) -> Source:

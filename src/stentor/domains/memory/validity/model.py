@@ -6,7 +6,7 @@ from typing import Literal
 
 import msgspec
 
-from stentor.domains.memory.validity.frontmatter_keys import Mark
+from stentor.domains.memory.validity.frontmatter_keys import Mark, split_path
 
 TargetKind = Literal["note", "claim", "source"]
 
@@ -16,6 +16,13 @@ class Cause(Mark, frozen=True):
 
     kind: TargetKind = "note"
     target: str = ""
+
+    @property
+    def path(self) -> str:
+        """The path of the note, empty for a source."""
+        if self.kind == "source":
+            return ""
+        return split_path(self.target)[0] if self.kind == "claim" else self.target
 
 
 class ChainLink(msgspec.Struct, frozen=True):

@@ -24,7 +24,7 @@ from stentor.domains.memory.validity.frontmatter_keys import Mark
 from stentor.domains.memory.validity.model import Exclusion, TargetKind
 from stentor_vault.notes.model import NoSuchNote
 from stentor_vault.text.documents import NoteDocument
-from stentor_vault.text.passages import normalize_anchor, split_anchor
+from stentor_vault.text.passages import normalize_anchor
 
 MAX_ATTEMPTS = 8
 MAX_LISTED = 500
@@ -187,7 +187,7 @@ class InvalidationService:
 def _split(target: InvalidationTarget) -> tuple[str, str]:
     if target.kind == "note":
         return target.text, ""
-    path, anchor = split_anchor(target.text)
+    path, anchor = frontmatter_keys.split_path(target.text)
     if not path or not normalize_anchor(anchor):
         raise InvalidRequest("claim: must be a passage of a note: path#Heading or path^block-id.")
     return path, anchor

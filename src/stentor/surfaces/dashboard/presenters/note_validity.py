@@ -7,10 +7,11 @@ import msgspec
 from stentor.core.jsontext import JsonObject
 from stentor.domains.memory.validity.documents import read_document
 from stentor.domains.memory.validity.frontmatter_keys import VALID_FROM, VALID_TO
+from stentor.domains.memory.validity.model import Cause
 from stentor.surfaces.dashboard.presenters.note_rendering import note_url
 from stentor_vault.text import markdown
 from stentor_vault.text.documents import NoteDocument
-from stentor_vault.text.passages import normalize_anchor, split_anchor
+from stentor_vault.text.passages import normalize_anchor
 
 MAX_HEADINGS = 200
 
@@ -62,12 +63,11 @@ def present_validity(document: JsonObject, invalid: JsonObject | None, vault: st
 
 
 def _steps(invalid: JsonObject, vault: str) -> list[DerivationStep]:
-    cause = invalid["cause"]
+    cause = msgspec.convert(invalid["cause"], Cause)
     steps = [DerivationStep(link["path"], note_url(link["path"], vault)) for link in invalid["chain"][1:]]
     if not invalid["chain"]:
         return steps
-    address = None if cause["kind"] == "source" else note_url(split_anchor(cause["target"])[0], vault)
-    return [*steps, DerivationStep(cause["target"], address)]
+    return [*steps, DerivationStep(cause.target, note_url(cause.path, vault) if cause.path else None)]
 
 
 def _text(document: JsonObject, key: str) -> str | None:
