@@ -85,6 +85,17 @@ async def test_saving_a_form_that_was_opened_earlier_undoes_no_change_of_somebod
     assert (record["role"], record["budgets"], record["description"]) == ("operator", ["usd/day=9"], "Dana's")
 
 
+@requirement("dashboard.page-keys", "dashboard.forms-change-what-differs")
+async def test_a_refused_change_keeps_what_was_typed(site: Site) -> None:
+    await site.send("/keys", 200, name="dana", role="viewer", days="0")
+    opened = shown(await site.read("/keys/dana"), "/keys/dana")
+    fields = {"role": "operator", "description": "new", "memory": "", "days": "30"}
+    page = (await site.send("/keys/dana", 400, **opened, **fields, budgets="bad")).text
+    for typed in ('value="operator" checked', 'name="description" value="new"', 'value="30" selected', 'value="bad"'):
+        assert typed in page
+    assert shown(page, "/keys/dana") == opened
+
+
 @requirement("dashboard.page-keys")
 async def test_keys_of_the_environment_are_listed_and_lead_nowhere(site: Site) -> None:
     page = await site.read("/keys")

@@ -8,7 +8,7 @@ import httpx
 import pytest
 
 from tests.requirements import requirement
-from tests.surfaces.dashboard.signed_in import Site
+from tests.surfaces.dashboard.signed_in import Site, shown
 
 PATH = "/api/v1/schedules"
 FORM = {"name": "morning", "cron": "30 6 * * MON-FRI", "timezone": "Europe/Rome", "missed": "one", "overlap": "allow"}
@@ -23,7 +23,8 @@ async def stored(site: Site, name: str = "morning") -> dict[str, Any]:
 
 async def change(site: Site, status: int = 303, /, **fields: str) -> httpx.Response:
     """Send the form that changes a schedule, as the browser has it now."""
-    return await site.send("/schedules/morning", status, seen=(await stored(site))["updated_at"], **fields)
+    opened = shown(await site.read("/schedules/morning"), "/schedules/morning")
+    return await site.send("/schedules/morning", status, **opened, **fields)
 
 
 @requirement("dashboard.page-schedules")
@@ -136,8 +137,8 @@ async def test_an_input_that_stays_is_sent_as_it_is_stored(site: Site) -> None:
         task = {"type": "echo", "input": text, "required_capabilities": ["a,b"]}
         body: dict[str, Any] = {"name": "morning", "cron": "@daily", "task": task}
         assert (await site.world.clients["WRITER"].post(PATH, json=body)).status_code == 201
-        shown = {"type": "echo", "capability": "a,b", "title": "", "input": text.strip().replace("\n", "\r\n")}
-        await change(site, **FORM | shown)
+        sent = {"type": "echo", "capability": "a,b", "title": "", "input": text.strip().replace("\n", "\r\n")}
+        await change(site, **FORM | sent)
         kept = await stored(site)
         assert (kept["cron"], kept["task"]["input"], kept["runs_as"]) == (FORM["cron"], text, "writer")
         await site.world.admin.delete(f"{PATH}/morning")
@@ -146,9 +147,25 @@ async def test_an_input_that_stays_is_sent_as_it_is_stored(site: Site) -> None:
 @requirement("dashboard.page-schedules")
 async def test_a_form_that_is_older_than_the_schedule_changes_nothing(site: Site) -> None:
     await site.send("/schedules", **FORM)
-    seen = (await stored(site))["updated_at"]
+    opened = shown(await site.read("/schedules/morning"), "/schedules/morning")
     site.world.clock.advance(seconds=1)
     assert (await site.world.admin.patch(f"{PATH}/morning", json={"overlap": "skip"})).status_code == 200
-    late = await site.send("/schedules/morning", 409, seen=seen, **FORM | {"cron": "@daily"})
+    late = await site.send("/schedules/morning", 409, **opened, **FORM | {"cron": "@daily"})
     assert "Someone else changed this schedule" in late.text
     assert (await stored(site))["cron"] == FORM["cron"]
+    assert 'name="cron" value="@daily"' in late.text, "what was typed"
+    assert '<option value="skip" selected>skip the next run' in late.text, "what somebody else changed"
+    merged = shown(late.text, "/schedules/morning") | FORM | {"cron": "@daily", "overlap": "skip"}
+    await site.send("/schedules/morning", **merged)
+    assert (await stored(site))["cron"] == "@daily"
+
+
+@requirement("dashboard.page-schedules")
+@pytest.mark.parametrize("wrong", [{"timezone": "Mars/X"}, {"input": '{"a":x'}])
+async def test_a_refused_change_keeps_what_was_typed(site: Site, wrong: dict[str, str]) -> None:
+    await site.send("/schedules", **FORM)
+    page = (await change(site, 400, **FORM | {"cron": "@daily", "title": "The day"} | wrong)).text
+    assert 'name="cron" value="@daily"' in page
+    assert 'name="title" value="The day"' in page
+    await site.send("/schedules/morning", **shown(page, "/schedules/morning"), **FORM | {"cron": "@daily"})
+    assert (await stored(site))["cron"] == "@daily"

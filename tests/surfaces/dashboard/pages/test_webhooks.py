@@ -160,6 +160,19 @@ async def test_a_webhook_is_switched_changed_and_deleted(site: Site, hooks: Hook
     await site.read(path, 404)
 
 
+@requirement("dashboard.page-webhooks", "dashboard.forms-change-what-differs")
+async def test_a_refused_change_keeps_what_was_typed(site: Site, hooks: Hooks) -> None:
+    path = f"/webhooks/{(await hooks.subscribe())['id']}"
+    opened = shown(await site.read(path), path)
+    fields = {"url": "http://10.0.0.1/x", "description": "new", "events": ["task.failed"]}
+    answer = await send(site, path, opened | fields)
+    assert answer.status_code == 400
+    for typed in ('name="url" value="http://10.0.0.1/x"', 'name="description" value="new"', '"task.failed" checked'):
+        assert typed in answer.text
+    assert "<details open><summary>Address and events" in answer.text
+    assert shown(answer.text, path) == opened
+
+
 @requirement("dashboard.page-webhooks")
 async def test_webhooks_are_for_admins_of_their_tenant(site: Site, hooks: Hooks) -> None:
     hook = await hooks.subscribe("webhook.ping")

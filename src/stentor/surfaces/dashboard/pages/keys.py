@@ -78,7 +78,14 @@ async def show_key(page: PageRequest) -> Response:
     return _render_key(page, await page.call("keys.get", name=page.path_param("name")))
 
 
-def _render_key(page: PageRequest, key: JsonObject, problem: GatewayError | None = None, secret: str = "") -> Response:
+def _render_key(
+    page: PageRequest,
+    key: JsonObject,
+    problem: GatewayError | None = None,
+    secret: str = "",
+    form: dict[str, str] | None = None,
+) -> Response:
+    """Render a key; after a rejected `form` with its values, and with what it had shown."""
     return page.render(
         "key.html",
         problem.status if problem else 200,
@@ -87,7 +94,8 @@ def _render_key(page: PageRequest, key: JsonObject, problem: GatewayError | None
         problem=problem,
         secret=secret,
         keep=KEEP,
-        shown={name: key[name] for name in CHANGEABLE},
+        shown=read_shown(form) if form else {name: key[name] for name in CHANGEABLE},
+        form_values=key | {"days": KEEP} | (form or {}),
         **_choices(),
     )
 
@@ -100,7 +108,7 @@ async def change_key(page: PageRequest) -> Response:
     try:
         await page.call("keys.change", name=name, body=body)
     except GatewayError as error:
-        return _render_key(page, key, error.require_status(*FORM_ERRORS))
+        return _render_key(page, key, error.require_status(*FORM_ERRORS), form=form)
     return page.redirect(_path(name), "saved")
 
 

@@ -13,6 +13,7 @@ from stentor.core import jsontext
 from stentor.core.errors import InvalidRequest
 from stentor.core.jsontext import JsonObject
 from stentor.surfaces.dashboard.gateway import GatewayError, quote_segment
+from stentor.surfaces.dashboard.presenters.form_changes import find_changed, read_shown
 from stentor.surfaces.dashboard.site.page import PageRequest
 
 LISTED_RUNS = 50
@@ -75,7 +76,10 @@ async def show_schedule(page: PageRequest) -> Response:
     return await _render_schedule(page)
 
 
-async def _render_schedule(page: PageRequest, problem: str = "", status: int = 200) -> Response:
+async def _render_schedule(
+    page: PageRequest, problem: str = "", status: int = 200, form: Mapping[str, str] | None = None
+) -> Response:
+    """Render a schedule; after a rejected form with the error and the submitted values."""
     name = page.path_param("name")
     schedule, runs = await asyncio.gather(
         page.call("schedules.get", name=name), page.call("schedules.runs", name=name, limit=LISTED_RUNS)
@@ -90,7 +94,8 @@ async def _render_schedule(page: PageRequest, problem: str = "", status: int = 2
         most_runs=LISTED_RUNS,
         base=_path(name),
         problem=problem,
-        fields=_fields(schedule),
+        shown=_fields(schedule),
+        fields=_fields(schedule) | dict(form or {}),
         **_choices(),
     )
 
@@ -99,21 +104,20 @@ async def change_schedule(page: PageRequest) -> Response:
     """Change what the form says differently; a task that stays the same keeps its owner."""
     name, form = page.path_param("name"), await _read_form(page)
     schedule = await page.call("schedules.get", name=name)
-    # The form sends all fields, so it would undo what somebody else changed since it was opened.
-    if form.get("seen") != schedule["updated_at"]:
-        return await _render_schedule(page, "Someone else changed this schedule. Review it, then change it again.", 409)
-    before = _fields(schedule)
-    # The form comes without the space around its texts.
-    changed = {field: form[field] for field in before if field in form and form[field] != before[field].strip()}
+    before, shown = _fields(schedule), read_shown(form)
+    changed = find_changed({field: form[field] for field in before if field in form}, shown)
+    if shown != before:
+        problem = "Someone else changed this schedule. Review it with your changes in the form, then save again."
+        return await _render_schedule(page, problem, 409, changed)
     try:
         body: JsonObject = {field: changed[field] for field in TIMING if field in changed}
         if task := _read_task(form, changed.keys() & TASK_FIELDS):
             body["task"] = _kept(schedule["task"]) | task
         await page.call("schedules.change", name=name, body=body)
     except InvalidRequest as error:
-        return await _render_schedule(page, error.message, error.status)
+        return await _render_schedule(page, error.message, error.status, form)
     except GatewayError as error:
-        return await _render_schedule(page, error.require_status(*FORM_ERRORS).message, error.status)
+        return await _render_schedule(page, error.require_status(*FORM_ERRORS).message, error.status, form)
     return page.redirect(_path(name), "saved")
 
 
@@ -182,11 +186,11 @@ def _read_input(text: str) -> object:
 
 
 def _fields(schedule: JsonObject) -> dict[str, str]:
-    """Return a schedule as the values of the form."""
+    """Return a schedule as the values of the form, with the time of its last change."""
     task = schedule["task"]
     value = task["input"]
     return {
-        **{name: schedule[name] for name in ("name", *TIMING)},
+        **{name: schedule[name] for name in ("name", *TIMING, "updated_at")},
         "type": task["type"],
         "capability": ", ".join(task["required_capabilities"]),
         "title": task["title"] or "",

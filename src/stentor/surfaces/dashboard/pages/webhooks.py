@@ -98,9 +98,16 @@ async def show_webhook(page: PageRequest) -> Response:
 
 
 async def render_webhook(
-    page: PageRequest, webhook_id: str, problem: GatewayError | None = None, **action_result: Any
+    page: PageRequest,
+    webhook_id: str,
+    problem: GatewayError | None = None,
+    form_values: JsonObject | None = None,
+    **action_result: Any,
 ) -> Response:
-    """Render a webhook. `action_result` overrides members of NO_ACTION_RESULT; only this response displays it."""
+    """Render a webhook; after a rejected change with the submitted values, and with what its form had `shown`.
+
+    `action_result` overrides members of NO_ACTION_RESULT; only this response displays it.
+    """
     filters = {name: page.query_param(name) for name in ("status", "event", "cursor")}
     webhook, deliveries, backlogs = await asyncio.gather(
         page.call("webhooks.get", webhook_id=webhook_id),
@@ -110,7 +117,10 @@ async def render_webhook(
     return page.render(
         "webhook.html",
         problem.status if problem else 200,
-        shown={name: webhook[name] for name in ("url", "description")} | {"events": sorted(webhook["events"])},
+        shown=form_values["shown"]
+        if form_values
+        else {name: webhook[name] for name in ("url", "description")} | {"events": sorted(webhook["events"])},
+        form_values=form_values,
         block="rows" if filters["cursor"] else "results",
         hook=webhook,
         base=f"/webhooks/{quote_segment(webhook_id)}",
@@ -150,16 +160,14 @@ async def _read_webhook_form(page: PageRequest) -> JsonObject:
 
 
 async def update_webhook(page: PageRequest) -> Response:
+    fields, shown = await _read_webhook_form(page), read_shown(await page.read_form())
+    body = find_changed(fields | {"events": sorted(fields["events"])}, shown)
     try:
-        await page.call("webhooks.change", webhook_id=_webhook_id(page), body=await _read_changes(page))
+        await page.call("webhooks.change", webhook_id=_webhook_id(page), body=body)
     except GatewayError as error:
-        return await render_webhook(page, _webhook_id(page), error.require_status(*FORM_ERRORS))
+        problem = error.require_status(*FORM_ERRORS)
+        return await render_webhook(page, _webhook_id(page), problem, fields | {"shown": shown})
     return page.redirect(_webhook_path(page), "saved")
-
-
-async def _read_changes(page: PageRequest) -> JsonObject:
-    fields = await _read_webhook_form(page)
-    return find_changed(fields | {"events": sorted(fields["events"])}, read_shown(await page.read_form()))
 
 
 async def enable_webhook(page: PageRequest) -> Response:
