@@ -12,6 +12,8 @@ from stentor.bootstrap.parts.tasks import open_schedules
 from stentor.core import ids
 from stentor.core.clock import ClockWatch, JumpWatch
 from stentor.domains.execution.reconciler import Reconciler
+from stentor.domains.schedules import store
+from stentor.domains.schedules.model import CronTimes
 from stentor.domains.schedules.scheduler import Scheduler
 from stentor.domains.steps.wakeups import WaitScheduler
 from tests.conftest import World
@@ -212,6 +214,69 @@ async def test_no_run_is_made_twice_when_the_clock_is_set_back_a_little(world: W
         await passes(world, 30)
     due: list[Any] = [run["due_at"] for run in await runs(world)]
     assert len(due) == len(set(due)) >= 6
+
+
+@requirement("schedules.clocks")
+async def test_no_run_is_made_twice_behind_times_without_a_run(world: World) -> None:
+    await world.register()
+    await create(world, missed="one")
+    for seconds in (60, 180, 60, 60):
+        await passes(world, seconds)
+    done = {run["due_at"] for run in await runs(world)}
+    await passes(world, -300)
+    for _ in range(8):
+        await passes(world, 60)
+    due: list[Any] = [run["due_at"] for run in await runs(world)]
+    assert len(due) == len(set(due)) == 9
+    assert done < set(due)
+
+
+@requirement("schedules.clocks")
+async def test_what_was_run_is_not_forgotten_before_a_clock_that_was_set_back_has_reached_it(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(store, "RUNS_KEPT", 3)
+    await world.register()
+    await create(world)
+    for _ in range(6):
+        await passes(world, 60)
+    await passes(world, -240)  # so one of the four times since is forgotten
+    for _ in range(6):
+        await passes(world, 60)
+    assert (await world.admin.get("/api/v1/tasks")).json()["total"] == 6 + 1 + 2
+
+
+@requirement("schedules.clocks")
+async def test_new_runs_are_the_latest_also_if_the_clock_was_ahead_before_the_start(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(store, "RUNS_KEPT", 3)
+    await world.register()
+    await create(world)
+    last = ids._last
+    monkeypatch.setattr(ids, "_last", last + (DAY * 1000 << 12))
+    for _ in range(4):
+        await passes(world, 60)
+    before = [run["due_at"] for run in await runs(world)]
+    monkeypatch.setattr(ids, "_last", last)  # a process that was started since
+    await passes(world, 60)
+    assert [run["due_at"] for run in await runs(world)][1:] == before[:2]
+
+
+async def test_a_start_computes_no_times_for_the_runs_of_before(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    await world.register()
+    await create(world)
+    for _ in range(3):
+        await passes(world, 60)
+    counts, list_after = list[int](), CronTimes.list_after
+
+    def counted(times: CronTimes, moment: int, count: int) -> list[int]:
+        counts.append(count)
+        return list_after(times, moment, count)
+
+    monkeypatch.setattr(CronTimes, "list_after", counted)
+    await open_schedules(world.kernel.infra, world.kernel.tasks.submission).scheduler.tick()
+    assert set(counts) == {1}
 
 
 @requirement("steps.clocks")

@@ -162,7 +162,7 @@ class CronTimes:
 
 
 def find_next(schedule: Schedule, now: int, done: Collection[int]) -> int:
-    """Return the next time of a schedule that is not among those `done`."""
+    """Return the next time of a schedule that is not among those `done`, none of which may be before `now`."""
     times = CronTimes(schedule.cron, schedule.timezone)
     return next(time for time in times.list_after(now, len(done) + 1) if time not in done)
 

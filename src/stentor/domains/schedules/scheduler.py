@@ -149,7 +149,7 @@ class Scheduler:
             if occurrence.given_up is not None:
                 _record(tx, schedule, occurrence.given_up, "skipped", None, "Missed: no service ran at this time.")
             submitted = None
-            if submit is not None and due_at is not None:
+            if submit is not None and due_at is not None and due_at not in store.list_done(tx, schedule, due_at):
                 if schedule.overlap == "skip" and (running := _find_running(tx, schedule)):
                     text = f"The task of the previous run, {running}, has not ended."
                     _record(tx, schedule, due_at, "skipped", None, text)
@@ -158,7 +158,7 @@ class Scheduler:
                     reason = None if response.status_code == 202 else response.body["message"]
                     _record(tx, schedule, due_at, "denied" if reason else "submitted", task_id, reason)
             # In the transaction of the task: neither can exist without the other, so no crash repeats or loses a run.
-            store.advance(tx, schedule, occurrence.next_at, submitted)
+            _advance(tx, schedule, occurrence, submitted)
 
         return write
 
@@ -170,16 +170,22 @@ class Scheduler:
 
 
 def _bring_back(tx: Tx, *, schedule: Schedule) -> None:
-    done = {run.due_at for run in store.list_runs(tx, schedule, model.RUNS_KEPT)}
     # By the time of this transaction: a process that looked earlier would bring back what another one has done since.
-    next_at = model.find_next(schedule, tx.now, done)
+    next_at = model.find_next(schedule, tx.now, store.list_done(tx, schedule, tx.now))
     if schedule.next_at is not None and next_at < schedule.next_at:
         log.warning("schedules: the clock was set back tenant=%s schedule=%s", schedule.tenant, schedule.name)
         store.advance(tx, schedule, next_at, None)
 
 
+def _advance(tx: Tx, schedule: Schedule, occurrence: Occurrence, submitted: str | None) -> None:
+    """Store the next time for which nothing was done before the clock was set back."""
+    next_at = occurrence.next_at
+    done = store.list_done(tx, schedule, next_at)
+    store.advance(tx, schedule, model.find_next(schedule, next_at, done) if next_at in done else next_at, submitted)
+
+
 def _record_failure(tx: Tx, schedule: Schedule, occurrence: Occurrence, text: str) -> None:
-    store.advance(tx, schedule, occurrence.next_at, None)
+    _advance(tx, schedule, occurrence, None)
     _record(tx, schedule, occurrence.due_at or occurrence.next_at, "denied", None, text)
 
 

@@ -6,7 +6,7 @@ from typing import Any
 
 import msgspec
 
-from stentor.core import jsontext
+from stentor.core import ids, jsontext
 from stentor.core.db import Sql, Tx
 from stentor.core.errors import CorruptRow
 from stentor.domains.schedules.model import MALFORMED_TASK, RUNS_KEPT, Schedule, ScheduleRun
@@ -59,9 +59,12 @@ _LAST_RUNS = Sql(
     f"""select r.name, {", ".join("r." + name for name in _RUN_FIELDS)} from schedule_runs r where r.tenant = :tenant
     and r.run_id = (select max(n.run_id) from schedule_runs n where n.tenant = r.tenant and n.name = r.name)"""
 )
-# Run ids sort by time, so the row behind the kept ones is where deleting begins.
+_LAST_RUN_ID = Sql("select max(run_id) from schedule_runs where tenant = :tenant and name = :name")
+_DONE = Sql("select due_at from schedule_runs where tenant = :tenant and name = :name and due_at >= :first")
+# Run ids sort by time, so the row behind the kept ones is where deleting begins. After the clock was set back, the runs
+# of times to come say what is done.
 _TRIM_RUNS = Sql(
-    """delete from schedule_runs where tenant = :tenant and name = :name and run_id <= (
+    """delete from schedule_runs where tenant = :tenant and name = :name and due_at <= :now and run_id <= (
         select run_id from schedule_runs where tenant = :tenant and name = :name
         order by run_id desc limit 1 offset :kept)"""
 )
@@ -122,10 +125,20 @@ def delete(tx: Tx, tenant: str, name: str) -> None:
 
 
 def insert_run(tx: Tx, schedule: Schedule, run: ScheduleRun) -> None:
-    """Record what was done for a time, and forget the oldest run."""
+    """Record what was done for a time, as the latest run, and forget the oldest one."""
     key = {"tenant": schedule.tenant, "name": schedule.name}
+    row = tx.row(_LAST_RUN_ID, **key)
+    if row and row[0] and run.run_id < row[0]:
+        # Since then the service was started again with its clock set back, or its processes' clocks differ.
+        ids.advance_past(row[0])
+        run = msgspec.structs.replace(run, run_id=ids.new_id())
     tx.run(_INSERT_RUN, **key, **msgspec.structs.asdict(run))
-    tx.run(_TRIM_RUNS, **key, kept=RUNS_KEPT)
+    tx.run(_TRIM_RUNS, **key, kept=RUNS_KEPT, now=tx.now)
+
+
+def list_done(tx: Tx, schedule: Schedule, first: int) -> set[int]:
+    """Return for which times from `first` on something was done: after the clock was set back also for some to come."""
+    return {int(row[0]) for row in tx.rows(_DONE, tenant=schedule.tenant, name=schedule.name, first=first)}
 
 
 def list_runs(tx: Tx, schedule: Schedule, limit: int) -> list[ScheduleRun]:
