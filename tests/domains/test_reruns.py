@@ -152,6 +152,23 @@ async def test_a_child_that_was_started_before_the_step_is_waited_for_after_it(w
     refused(await wait(await claimed(Attempt(world, plain, 1)), "child", child_task_id=child), 400, "INVALID_REQUEST")
 
 
+@requirement("tasks.rerun-from", "steps.children")
+async def test_a_child_of_the_first_task_goes_on_when_the_rerun_is_cancelled(world: World) -> None:
+    first = await begin_attempt(world)
+    child = await world.submit(metadata={"parent_task_id": first.task_id})
+    await first.step("start", child)
+    await first.step("note", 1)
+    await first.fail()
+    again = await claimed(await rerun(first, "note"))
+    await wait(again, "child", child_task_id=child)
+    before = (await world.task(child))["status"]
+    assert (await world.admin.post(f"/api/v1/tasks/{again.task_id}/cancel")).status_code == 200
+    await world.kernel.tasks.wakeups.tick()
+    (waited,) = (step for step in (await again.journal())["steps"] if step["kind"] == "child")
+    assert waited["error"] == {"type": "ParentCancelled", "message": "The task was cancelled."}
+    assert (await world.task(child))["status"] == before
+
+
 async def refuse_rerun(attempt: Attempt, key: str) -> None:
     path = f"/api/v1/tasks/{attempt.task_id}/rerun"
     refused(await attempt.world.admin.post(path, json={"from_step": key}), 409, "CONFLICT")

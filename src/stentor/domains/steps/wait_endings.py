@@ -60,11 +60,17 @@ class WaitEndings:
         self.end_all(tx, endings)
 
     def cancel_children(self, tx: Tx, orphans: list[OpenStep]) -> None:
-        """Cancel the children of cancelled tasks. Hold the locks of the waits for them."""
+        """Cancel the children of cancelled tasks. Hold the locks of the waits for them.
+
+        Other tasks go on: those that one was to come after, and children of the task from which it went on.
+        """
+        endings = list[Ending]()
         for tenant, task_id, step in orphans:
-            self._tasks.cancel_child_in_tx(tx, tenant, step.reference or "", task_id)
-        error = {"type": "ParentCancelled", "message": "The task was cancelled, and its child with it."}
-        self.end_all(tx, [Ending(*orphan, StepOutcome(error=error)) for orphan in orphans])
+            is_own = self._tasks.cancel_child_in_tx(tx, tenant, step.reference or "", task_id)
+            message = "The task was cancelled, and its child with it." if is_own else "The task was cancelled."
+            outcome = StepOutcome(error={"type": "ParentCancelled", "message": message})
+            endings.append(Ending(tenant, task_id, step, outcome))
+        self.end_all(tx, endings)
 
     def end(self, tx: Tx, ending: Ending) -> bool:
         """End a step with its event, and queue its task if it waits; False if the step has an outcome already."""

@@ -182,14 +182,20 @@ class TaskService:
         event = EventDraft("task_cancelled", "tasks", "Task cancelled.", meta)
         self._end_as_cancelled(tx, task, "cancelled", None, event)
 
-    def cancel_child_in_tx(self, tx: Tx, tenant: str, task_id: str, parent_task_id: str) -> None:
-        """Cancel a task because its parent was cancelled; one that has ended stays as it is."""
+    def cancel_child_in_tx(self, tx: Tx, tenant: str, task_id: str, parent_task_id: str) -> bool:
+        """Cancel a task because its parent was cancelled; one that has ended stays as it is.
+
+        Return whether it is a child of this parent.
+        """
         task = store.find(tx, tenant, task_id)
-        if task is None or task.parent_task_id != parent_task_id or task.status in model.TERMINAL_STATUSES:
-            return
+        if task is None or task.parent_task_id != parent_task_id:
+            return False
+        if task.status in model.TERMINAL_STATUSES:
+            return True
         meta = {"from": task.status, "status": "cancelled", "parent_task_id": parent_task_id}
         event = EventDraft("task_cancelled", "tasks", "Cancelled with its parent.", meta)
         self._end_as_cancelled(tx, task, "cancelled", None, event)
+        return True
 
     def abort_unstarted(self, tx: Tx, tenant: str, task_id: str, message: str) -> None:
         """Abort a task that waits for its first attempt, because a task that it comes after did not complete."""
