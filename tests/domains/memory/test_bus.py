@@ -420,6 +420,16 @@ async def test_a_mark_of_byte_order_is_the_files_and_the_hash_is_of_what_is_read
     assert written["content_hash"] == hashlib.sha256(content.encode()).hexdigest()
 
 
+@pytest.mark.parametrize("content", ["---\na: 1\n---\nbody", "\ufeff---\na: 1\n---\nbody"])
+async def test_the_hash_of_a_write_with_a_block_of_keys_names_the_state_that_was_written(
+    notes: Notes, content: str
+) -> None:
+    await notes.write("a.md", "old", frontmatter={"b": 2})
+    written = (await notes.write("a.md", content)).json()
+    again = await notes.write("a.md", "next", base_hash=written["content_hash"], conflict_resolution="abort")
+    assert again.json()["status"] == "success"
+
+
 async def test_a_file_that_is_no_text_is_no_document(notes: Notes) -> None:
     (notes.root / "image.png").write_bytes(b"\x89PNG\0\xff")
     assert (await notes.read("image.png")).json()["status"] == "not_found"

@@ -88,6 +88,17 @@ async def test_a_read_answers_the_record_as_it_is(made: Governed) -> None:
         await made.memory.read(authority(), ReadAsked("team", "other"))
 
 
+@requirement("memory_mcp.answers-carry-record", "memory_mcp.write-base-hash")
+@pytest.mark.parametrize("content", ["---\na: 1\n---\nbody", "\ufeff---\na: 1\n---\nbody", "\ufeffbody"])
+async def test_the_hash_of_a_write_is_that_of_a_read_and_a_valid_base_hash(made: Governed, content: str) -> None:
+    first = await made.write("plan", "old", metadata={"b": 2})
+    second = await made.write("plan", content, base_hash=first.content_sha256)
+    read = await made.memory.read(authority(), ReadAsked("team", "plan"))
+    assert (second.content_sha256, read.content) == (content_hash(b"body"), "body")
+    assert read.content_sha256 == second.content_sha256
+    assert (await made.write("plan", "next", base_hash=second.content_sha256)).version == 3
+
+
 async def test_an_edit_by_a_person_is_a_version_of_its_own(made: Governed) -> None:
     await made.write("plan", "one")
     (made.root / "Memory/team/plan.md").write_text("by hand")

@@ -178,7 +178,7 @@ class MemoryService:
         if status == "success":
             self._last_seen.record(caller.identity, draft.path, intent.after_hash)
         return WriteResult(
-            status, intent.write_id, written_at, await _result_content_hash(draft, decision, current),
+            status, intent.write_id, written_at, await _result_content_hash(caller, draft, decision, current),
             intent.after_hash, intent.before_hash, decision.merged, conflict_copy, self.estimate_vectors_ready_at(),
         )  # fmt: skip
 
@@ -375,22 +375,23 @@ async def _decide(
     return await asyncio.to_thread(model.decide_write, draft, current, seen_hashes, base)
 
 
-async def _result_content_hash(draft: WriteDraft, decision: WriteDecision, current: bytes | None) -> str:
-    if len(decision.after or current or b"") < INLINE_MAX_CHARS:
-        return _content_hash(draft, decision, current)
-    return await asyncio.to_thread(_content_hash, draft, decision, current)
-
-
-def _content_hash(draft: WriteDraft, decision: WriteDecision, current: bytes | None) -> str:
-    """Hash the content as the caller sent it if it was stored as sent; else the content of the resulting file."""
+async def _result_content_hash(
+    caller: MemoryCaller, draft: WriteDraft, decision: WriteDecision, current: bytes | None
+) -> str:
     content = current if decision.after is None else decision.after
     if content is None:
         return ""
-    stored_as_sent = not (decision.after is None or decision.conflict or decision.merged)
-    if draft.content is not None and stored_as_sent:
-        # A byte order mark belongs to the file, not to its content.
-        return content_hash(draft.content.removeprefix(BOM).encode())
-    document = documents.parse_document(draft.path, content)
+    # The memory bus hashes what was sent, also if it begins with frontmatter; the governed memory what is read.
+    sent = None if caller.is_governed or draft.content is None else draft.content.removeprefix(BOM).encode()
+    if content == sent:
+        return content_hash(content)
+    if len(content) < INLINE_MAX_CHARS:
+        return _content_hash(draft.path, content)
+    return await asyncio.to_thread(_content_hash, draft.path, content)
+
+
+def _content_hash(path: str, content: bytes) -> str:
+    document = documents.parse_document(path, content)
     return document.content_hash if document else content_hash(content)
 
 

@@ -264,16 +264,18 @@ async def _find_earlier(
     If others have written since, `etag` is empty.
     """
     journaled = msgspec.convert(stored.body, _Journaled)
+    written_hash = content_hash(request.content.removeprefix(BOM).encode())
     try:
-        _, raw_hash = await parts.memory.read(caller, address.path)
+        document, raw_hash = await parts.memory.read(caller, address.path)
+        if raw_hash == journaled.after_hash:
+            written_hash = document.content_hash
     except NoSuchNote:
         raw_hash = NO_FILE
     if raw_hash != journaled.after_hash:
         if await parts.memory.journal.is_open(address.path, journaled.after_hash):
             return None
         raw_hash = NO_FILE
-    sent_hash = content_hash(request.content.removeprefix(BOM).encode())
-    return WriteResult("success", "", 0, sent_hash, raw_hash, journaled.before_hash)
+    return WriteResult("success", "", 0, written_hash, raw_hash, journaled.before_hash)
 
 
 def _replay(stored: StoredResponse, caller: MemoryCaller, address: RecordAddress) -> WrittenRecord:
