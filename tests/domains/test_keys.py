@@ -58,7 +58,7 @@ async def test_a_key_is_shown_once_and_works_at_once(world: World, db: Database)
     assert listed["dana"]["last_used_at"] is not None
     assert listed["admin"]["configured"] is True
     assert made["key"] not in shown.text
-    stored = await db.read(lambda tx: tx.rows(Sql("select digest from api_keys")))
+    stored = await db.read(lambda tx: tx.rows(Sql("select digest from api_keys where name = 'dana'")))
     assert stored == [(digest_key(made["key"]).hex(),)]
 
 
@@ -223,6 +223,24 @@ async def test_a_key_of_the_environment_takes_nothing_from_an_earlier_one_of_its
         assert (await second.admin.post(f"/api/v1/keys/{name}/rotate")).status_code == 409
         assert f"name={name}" in caplog.text
     assert await status(second, old["key"]) == 401  # one name, one key
+
+
+@requirement("keys.names")
+async def test_the_name_of_a_key_that_left_the_environment_is_not_given_to_somebody_else(
+    make_world: MakeWorld, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await make_world()
+    bob = KEYS["BOB"]
+    monkeypatch.delitem(KEYS, "BOB")
+    second: World = await make_world()
+    refused = await second.admin.post("/api/v1/keys", json={"name": "bob", "role": "agent"})
+    assert (refused.status_code, code(refused)) == (409, "CONFLICT")
+    names = [key["name"] for key in (await second.admin.get("/api/v1/keys")).json()["keys"]]
+    assert "bob" not in names
+    assert (await second.admin.get("/api/v1/keys/bob")).status_code == 404
+    monkeypatch.setitem(KEYS, "BOB", bob)
+    third: World = await make_world()
+    assert (await third.clients["BOB"].get("/api/v1/whoami")).status_code == 200
 
 
 @requirement("keys.tenants")

@@ -124,6 +124,7 @@ class Kernel:
             stack.push_async_callback(self.ray_agents.close)
             # Before the recovery of tasks, which routes and dispatches them by the agents in memory.
             await self._load()
+            await self.keys.reserve_names()
             for tenant in tenants if self.infra.settings.tasks.builtin_agents else ():
                 await self._register_builtins(tenant)
             recovered = await self.tasks.reconciler.recover(is_single_process=self.infra.is_single_process)

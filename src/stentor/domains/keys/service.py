@@ -77,6 +77,11 @@ class KeyService:
         self._configured = {principal.name: principal for principal in ring.principals}
         ring.finders.append(self.find)
 
+    async def reserve_names(self) -> None:
+        """Keep the names of the environment's keys from others for good: they stand in records, as those of all do."""
+        holders = self._configured.values()
+        await self._db.write(lambda tx: store.insert_missing(tx, [_reserve(holder, tx.now) for holder in holders]))
+
     def find(self, digest: bytes) -> Principal | None:
         """Return the holder of a key by its digest; None for an unknown, expired or revoked one."""
         entry = self._by_digest.get(digest)
@@ -222,7 +227,8 @@ class KeyService:
             known = self._by_name.get(key.name)
             if key.name in self._configured:
                 # One name, one key: else the environment's would have the role, revocation and memory of this one.
-                log.warning("keys: replaced by the key of the environment with its name name=%s", key.name)
+                if key.created_by:
+                    log.warning("keys: replaced by the key of the environment with its name name=%s", key.name)
                 continue
             # A poll may have read the row before this process changed it.
             if known is not None and known.version >= key.version:
@@ -274,7 +280,7 @@ class KeyService:
         if (configured := self._configured.get(name)) is not None and configured.tenant == tenant:
             raise Conflict(f"The key {name!r} is a key of the environment: change it there, and restart.")
         key = store.find(tx, name)
-        if key is not None and key.tenant == tenant:
+        if key is not None and key.created_by and key.tenant == tenant:
             return key
         raise NotFound(f"There is no key {name!r}.")
 
@@ -310,6 +316,26 @@ def _require_person(caller: Principal) -> None:
     """Raises Forbidden for an agent's key: it could make itself a key of a person."""
     if not caller.is_person:
         raise Forbidden(f"The key {caller.name!r} has the role agent, so it may not make or change keys.")
+
+
+def _reserve(holder: Principal, now: int) -> ApiKey:
+    """Return the row that keeps the name of a key of the environment from others: revoked, of a secret nobody has."""
+    return ApiKey(
+        name=holder.name,
+        tenant=holder.tenant,
+        digest=digest_key(generate_key()).hex(),
+        hint="",
+        role=holder.role,
+        permissions=tuple(holder.permissions),
+        description="",
+        memory="",
+        budgets=(),
+        created_by="",
+        created_at=now,
+        updated_at=now,
+        revoked_at=now,
+        revoked_by="",
+    )
 
 
 def _hint(secret: str) -> str:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 import msgspec
@@ -14,14 +14,17 @@ from stentor.domains.keys.model import ApiKey
 _FIELDS = ApiKey.__struct_fields__
 _COLUMNS = ", ".join(_FIELDS)
 _ONE = Sql(f"select {_COLUMNS} from api_keys where name = :name")
-_OF_TENANT = Sql(f"select {_COLUMNS} from api_keys where tenant = :tenant order by created_at, name")
+_OF_TENANT = Sql(
+    f"select {_COLUMNS} from api_keys where tenant = :tenant and created_by <> '' order by created_at, name"
+)
 _CHANGED = Sql(f"select {_COLUMNS} from api_keys where updated_at >= :since")
 _COUNT = Sql(
     """select count(*) from api_keys
     where tenant = :tenant and revoked_at is null and (expires_at is null or expires_at > :now)"""
 )
-_ANY_OF_PERSON = Sql("select 1 from api_keys where tenant = :tenant and role <> 'agent' limit 1")
-_INSERT = Sql(f"insert into api_keys ({_COLUMNS}) values ({', '.join(':' + name for name in _FIELDS)})")
+_ANY_OF_PERSON = Sql("select 1 from api_keys where tenant = :tenant and role <> 'agent' and created_by <> '' limit 1")
+_INSERT_TEXT = f"insert into api_keys ({_COLUMNS}) values ({', '.join(':' + name for name in _FIELDS)})"
+_INSERT, _INSERT_MISSING = Sql(_INSERT_TEXT), Sql(f"{_INSERT_TEXT} on conflict (name) do nothing")
 _CHANGEABLE = tuple(name for name in _FIELDS if name not in ("name", "tenant", "created_by", "created_at"))
 _UPDATE = Sql(f"update api_keys set {', '.join(f'{name} = :{name}' for name in _CHANGEABLE)} where name = :name")
 # Not `updated_at`: other processes need not load the key again.
@@ -59,6 +62,11 @@ def has_keys_of_people(tx: Tx, tenant: str) -> bool:
 
 def insert(tx: Tx, key: ApiKey) -> None:
     tx.run(_INSERT, **_row(key))
+
+
+def insert_missing(tx: Tx, keys: Iterable[ApiKey]) -> None:
+    """Insert the keys whose names no row has."""
+    tx.many(_INSERT_MISSING, [_row(key) for key in keys])
 
 
 def update(tx: Tx, key: ApiKey) -> None:
