@@ -205,10 +205,10 @@ def test_one_slow_start_or_rare_timeouts_do_not_lose_a_better_agent_its_tasks(pr
 
 
 @requirement("routing.one-slow-task")
-@pytest.mark.parametrize("prefer", ["balanced", "fast", "cheap"])
-def test_a_new_agent_is_tried_although_another_one_is_very_slow_or_dear(prefer: Preference) -> None:
-    quick = one("quick", 0.5, "SF" * 25, duration_ms=1_000.0, cost=0.01)
-    slow = one("slow", 0.5, "S" * 5, duration_ms=3_600_000.0, cost=5.0)
+@pytest.mark.parametrize("prefer", ["balanced", "fast"])
+def test_a_new_agent_is_tried_although_another_one_is_very_slow(prefer: Preference) -> None:
+    quick = one("quick", 0.5, "SF" * 25, duration_ms=1_000.0)
+    slow = one("slow", 0.5, "S" * 5, duration_ms=3_600_000.0)
     assert best(quick, slow, one("new", 0.5), prefer=prefer) == "new"
 
 

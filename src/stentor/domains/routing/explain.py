@@ -124,9 +124,10 @@ class _Recomputation:
             self._compare_best("cheapest", decision.cheapest, costs)
             return decision.mean, decision.slope, decision.fastest_ms, costs
         mean, slope = calibrate_priors(self._track_records)
-        costs = replace_unknown_costs([each.cost for each in listed])
-        if decision.usual_cost is not None:
-            self._compare("usual_cost", decision.usual_cost, min(costs))
+        known_costs = [each.cost for each in listed]
+        costs = replace_unknown_costs(known_costs)
+        if decision.usual_cost is not None and None in known_costs:
+            self._compare("usual_cost", decision.usual_cost, costs[known_costs.index(None)])
         fastest = min(each.ready_ms for each in listed)
         self._compare("mean", decision.mean, mean)
         self._compare("slope", decision.slope, slope)

@@ -26,7 +26,8 @@
   about the agent, so that many tasks at once do not all explore the same one.
 - `t` and `c` are so much for each doubling of time and cost over the best candidate. They take at most a share of what
   is possible, so an agent that always fails loses to one that succeeds, however slow or dear that one is. An unknown
-  time or cost counts as the least known one, and a duration only as far as outcomes count against the prior.
+  time counts as the least known one, an unknown cost as the geometric mean of the known, and a duration only as far as
+  outcomes count against the prior.
 - Online candidates come first. Among them, one that rests after failures of its provider comes after the others.
 
 Reasons and measurements: docs/decisions/0036-routing-that-learns.md. The record is checked again in `explain`.
@@ -235,7 +236,7 @@ class RankedCandidate(msgspec.Struct, frozen=True):
 class RankingResult(msgspec.Struct, frozen=True):
     """The listed candidates, best first, and the values that are common to all candidates.
 
-    `usual_cost`, in US dollars, replaces an unknown cost: it is the least known one. None if all costs are known.
+    `usual_cost`, in US dollars, replaces an unknown cost; None if all costs are known.
     """
 
     candidates: list[RankedCandidate]
@@ -397,11 +398,15 @@ def estimate_durations(records: Sequence[TrackRecord]) -> list[float]:
 
 
 def replace_unknown_costs(costs: list[float | None]) -> list[float]:
-    """Replace None by the least known cost, or by 0: a new agent must be tried before its cost can count against it."""
+    """Replace None by the geometric mean of the known costs, or by 0: who never says a cost gains and loses nothing.
+
+    Not by the arithmetic mean, which is near the dearest one, and penalties count doublings.
+    """
     if None not in costs:
         return costs  # pyrefly: ignore[bad-return] - none is None; a copy would cost time at each ranking
-    least = min((cost for cost in costs if cost is not None), default=0.0)
-    return [least if cost is None else cost for cost in costs]
+    known = [log2(cost + COST_OFFSET_USD) for cost in costs if cost is not None]
+    usual = 2 ** (sum(known) / len(known)) - COST_OFFSET_USD if known else 0.0
+    return [usual if cost is None else cost for cost in costs]
 
 
 def _ranked_candidate(
