@@ -138,7 +138,11 @@ def build(
 
     return Dashboard(
         app.build_dashboard_app(
-            routers, dashboard_key(settings), dashboard_principal(settings), pages.build_pages_app(site)
+            routers,
+            dashboard_key(settings),
+            dashboard_principal(settings),
+            pages.build_pages_app(site),
+            settings.server.max_body_mb * 1_000_000,
         ),
         closing.set,
         close,

@@ -11,12 +11,16 @@ from stentor.core.errors import NotFound
 from stentor.core.jsontext import JsonObject
 from stentor.surfaces.dashboard import api
 from stentor.surfaces.dashboard.authentication import DashboardAuthMiddleware
+from stentor.surfaces.dashboard.pages.app import SIGN_IN_PATH
 from stentor.surfaces.dashboard.wire import DASHBOARD_ERROR_RESPONSES
 from stentor.web import errors, openapi_document
 from stentor.web.middleware import BodySizeMiddleware
 from stentor.web.request_context import RequestContextMiddleware
 
 MAX_BODY_BYTES = 2_000_000
+"""Of requests to the API, and of a sign-in."""
+FORM_EXPANSION = 3
+"""How many times longer a text is in a form than in JSON, at most: a byte becomes `%E6`."""
 _METHODS = ["GET", "POST", "PUT", "PATCH", "DELETE"]
 DESCRIPTION = (
     "Read-only view of tasks and agents from the stores of a Stentor, and streamed task execution through its gateway."
@@ -24,10 +28,13 @@ DESCRIPTION = (
 SECURITY: JsonObject = {"key": {"type": "apiKey", "in": "header", "name": "X-API-Key"}}
 
 
-def build_dashboard_app(routers: list[APIRouter], key: str | None, principal: Principal, pages: ASGIApp) -> ASGIApp:
+def build_dashboard_app(
+    routers: list[APIRouter], key: str | None, principal: Principal, pages: ASGIApp, max_body: int
+) -> ASGIApp:
     """Build the ASGI application. All API callers act as `principal`; without `key` the API accepts local callers only.
 
-    `pages` authenticates its own requests: a session that starts with a gateway key.
+    `pages` authenticates its own requests: a session that starts with a gateway key. `max_body` is the gateway's limit
+    in bytes; a page takes the same text as a form.
     """
     app = FastAPI(
         title="Stentor dashboard service",
@@ -46,12 +53,15 @@ def build_dashboard_app(routers: list[APIRouter], key: str | None, principal: Pr
     public = frozenset((api.HEALTH_PATH, openapi_document.PATH))
     authenticated_api = DashboardAuthMiddleware(app, key, principal, public)
 
+    small, large = BodySizeMiddleware(pages, MAX_BODY_BYTES), BodySizeMiddleware(pages, FORM_EXPANSION * max_body)
+    limited_api = BodySizeMiddleware(authenticated_api, MAX_BODY_BYTES)
+
     async def dispatch(scope: Scope, receive: Receive, send: Send) -> None:
         # By path and not by mounting: both applications begin at the root.
         is_api = scope["type"] != "http" or scope["path"].startswith("/api/") or scope["path"] in public
-        await (authenticated_api if is_api else pages)(scope, receive, send)
+        await (limited_api if is_api else small if scope["path"] == SIGN_IN_PATH else large)(scope, receive, send)
 
-    return RequestContextMiddleware(BodySizeMiddleware(dispatch, MAX_BODY_BYTES))
+    return RequestContextMiddleware(dispatch)
 
 
 def _refuse_gateway_path(path: str) -> None:

@@ -388,6 +388,14 @@ async def test_a_new_note_replaces_none(site: Site) -> None:
 
 
 @requirement("dashboard.page-memory-editing")
+async def test_a_long_note_is_saved_though_its_form_is_three_times_as_long(site: Site) -> None:
+    text = "漢字\n" * 100_000
+    await site.send("/memory/edit", path="long.md", vault="default", base="", text=text)
+    answer = await site.world.admin.get("/api/v1/memory/read/exact", params={"path": "long.md"})
+    assert answer.json()["document"]["content"] == text
+
+
+@requirement("dashboard.page-memory-editing")
 async def test_of_two_new_notes_that_are_saved_at_once_the_second_is_refused(
     site: Site, monkeypatch: pytest.MonkeyPatch
 ) -> None:

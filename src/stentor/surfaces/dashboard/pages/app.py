@@ -6,6 +6,7 @@ What handlers use is in `site.page`; the JSON API is a separate application with
 from __future__ import annotations
 
 import logging
+import sys
 from collections.abc import Awaitable, Callable
 from functools import partial
 from urllib.parse import quote
@@ -150,8 +151,10 @@ def _reject_multipart(request: Request) -> None:
 async def _is_own_form(request: Request, session: BrowserSession) -> bool:
     if not is_same_origin(request):
         return False
+    # Read here, once: a field may be as long as the body, whose length is limited.
+    form = await request.form(max_part_size=sys.maxsize)
     # Requests of scripts have the token in a header, forms without JavaScript in a field.
-    token = request.headers.get("x-csrf") or (await request.form()).get("csrf")
+    token = request.headers.get("x-csrf") or form.get("csrf")
     return isinstance(token, str) and browser_sessions.is_csrf_token_valid(session, token)
 
 
