@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import math
 import threading
 from collections.abc import Iterable
 from pathlib import Path
@@ -10,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from stentor.core.db import Database, Sql, Tx
+from stentor.core.db import Database, Sql, Tx, postgres
 from stentor.core.db.driver import DbConnection, Driver, Insert, Locks, Params, Row
 from stentor.core.db.lock_session import LockSession
 from stentor.core.db.postgres import PostgresDriver
@@ -316,8 +317,9 @@ HIDDEN = "The database is not available. The service's log has the reason."
 @pytest.mark.only("sqlite", reason="both drivers are made here, and neither has a database")
 @pytest.mark.parametrize("kind", ["sqlite", "postgresql"])
 async def test_a_database_that_cannot_be_opened_shows_nothing_of_the_drivers_words(
-    kind: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
+    kind: str, tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr(postgres, "LONG_CONNECT_SECONDS", math.inf)  # no pause after a slow failure
     missing = tmp_path / "missing" / "stentor.db"
     away = SqliteDriver(missing) if kind == "sqlite" else PostgresDriver("postgresql://role@127.0.0.1:1/hidden")
     database = Database(away)
