@@ -28,7 +28,7 @@ AGENT_KEY_MESSAGE = "Agent keys cannot sign in: pages show the whole tenant. Use
 EMPTY_KEY_MESSAGE = "Enter an API key."
 CROSS_SITE_FORM_MESSAGE = "Cross-site request rejected. Reload the page and submit the form again."
 log = logging.getLogger(__name__)
-TOO_MANY_ATTEMPTS_MESSAGE = "Too many failed sign-ins. Try again in one minute."
+TOO_MANY_ATTEMPTS_MESSAGE = "Invalid API key. Many sign-ins from your address have failed."
 
 
 async def show_sign_in(site: Site, request: Request) -> Response:

@@ -129,10 +129,10 @@ def is_csrf_token_valid(session: BrowserSession, token: str) -> bool:
 
 
 class LoginThrottle:
-    """Blocks an address after `max_failures` failed sign-ins within a minute: its further failures are not examined.
+    """Tells after `max_failures` failed sign-ins within a minute that there were many from an address.
 
-    Ask it only about a sign-in that has failed. Behind a proxy all users have one address, and nobody may lock out
-    another one.
+    Only for what is said about the next failed one: behind a proxy all users have one address, and nobody may lock
+    out another one.
     """
 
     def __init__(self, max_failures: int, now: Callable[[], float]) -> None:
