@@ -90,6 +90,20 @@ async def test_a_change_that_is_repeated_with_its_key_is_made_once(world: World)
 
 
 @requirement("sessions.items")
+async def test_a_key_of_a_deleted_session_is_not_one_of_a_new_session_of_its_id(world: World) -> None:
+    await create(world)
+    key = {"headers": {"Idempotency-Key": "k1"}}
+    body = {"items": [{"value": 1}]}
+    await call(world, "POST", "/s/items", json=body, **key)
+    await call(world, "POST", "/s/pop", **key)
+    await call(world, "DELETE", "/s")
+    world.clock.advance(seconds=1)
+    await create(world)
+    await call(world, "POST", "/s/items", status=422, json=body, **key)
+    await call(world, "POST", "/s/pop", status=422, **key)
+
+
+@requirement("sessions.items")
 async def test_appends_at_once_lose_nothing(world: World) -> None:
     await create(world)
     await asyncio.gather(*(append(world, n, [n]) for n in range(20)))

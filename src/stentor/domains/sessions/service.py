@@ -125,7 +125,7 @@ class SessionService:
         def work(tx: Tx) -> Session:
             session = require_usable(tx, caller, session_id)
             # With the check of the count inside: a repeated request would fail it because of its own items.
-            return idempotency.run_once(tx, key, Session, lambda: append(tx, session))
+            return idempotency.run_once(tx, _key_of(session, key), Session, lambda: append(tx, session))
 
         return await self._db.write(work, (locks.session_lock(caller.tenant, session_id),))
 
@@ -201,7 +201,7 @@ class SessionService:
 
         # A list, so that what is stored under the key also says that there was no item.
         def work(tx: Tx, session: Session) -> list[Item]:
-            return idempotency.run_once(tx, key, list[Item], lambda: pop(tx, session))
+            return idempotency.run_once(tx, _key_of(session, key), list[Item], lambda: pop(tx, session))
 
         return next(iter(await self._change(caller, session_id, work)), None)
 
@@ -317,6 +317,11 @@ class SessionService:
             meta = {"session_id": session.session_id, "change": change, "by": caller.name} | counts
             text = f"Session {session.session_id} {change}."
             self._runlog.append(tx, session.tenant, [EventDraft("session_deleted", "sessions", text, meta)])
+
+
+def _key_of(session: Session, key: IdempotencyKey | None) -> IdempotencyKey | None:
+    """Return the key of a request to this session: to a later one of the same id it is another request."""
+    return key and msgspec.structs.replace(key, body_hash=f"{key.body_hash}/{session.created_at}")
 
 
 def append_of_task(tx: Tx, tenant: str, session_id: str, task_id: str, drafts: Sequence[ItemDraft]) -> None:
