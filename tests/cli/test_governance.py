@@ -69,6 +69,7 @@ def test_wrong_words_are_said_to_be_wrong(served: Served, tmp_path: Path) -> Non
     assert program("governance", "propose", "-", stdin="{}").code == 3
     assert program("governance", "checkpoints", "--take").code == 2
     assert program("governance", "show", "none").code == 3
+    assert "checkpoint_id: must be a UUID" in program("governance", "rollback", "none", "--reason", "x").err
     assert program("governance", "list", "--tier", "9").code == 2
 
 

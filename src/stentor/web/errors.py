@@ -20,6 +20,7 @@ from starlette.types import Scope
 from stentor.core import jsontext
 from stentor.core.errors import InvalidRequest, ProviderFault, RateLimited, StentorError
 from stentor.core.jsontext import JsonObject
+from stentor.core.text_checks import UUID_PATTERN
 
 PROBLEM_MEDIA_TYPE = "application/problem+json"
 _CODES = {
@@ -43,6 +44,7 @@ UNEXPECTED_MESSAGE = (
 OPENAI_PREFIX = "/v1/"
 _OPENAI_TYPES = {401: "authentication_error", 403: "permission_error", 429: "rate_limit_error"}
 _PLAIN_WORDS = {
+    f"match pattern '{UUID_PATTERN}'": "be a UUID",
     "Input should": "must",
     "String should": "must",
     "List should": "must",
