@@ -59,6 +59,7 @@ def test_every_operation_has_a_help(program: Program) -> None:
         (["nonsense", "--help"], "There is no operation"),
         (["tasks.lst"], "There is no operation 'tasks.lst'. Did you mean 'tasks.list'?"),
         (["agents.get"], "needs agent_id=VALUE"),
+        (["agents.get", "agent_id="], "needs agent_id=VALUE"),
         (["agents.get", "agent_id"], "is not NAME=VALUE"),
         (["tasks.list", "colour=red"], "Parameters: status"),
         (["tasks.submit", "--body", "{"], "not valid JSON"),

@@ -49,7 +49,9 @@ def test_a_name_that_cannot_be_resolved_is_told_as_such(program: Program) -> Non
     assert (done.code, "The name in http://stentor.invalid:8080 cannot be resolved." in done.err) == (4, True)
 
 
-@pytest.mark.parametrize("address", ["127.0.0.1:8080", "ftp://host", "http://", "http://[", "nonsense"])
+@pytest.mark.parametrize(
+    "address", ["127.0.0.1:8080", "ftp://host", "http://", "http://[", "nonsense", "http://127.0.0.1:99999"]
+)
 def test_an_address_that_is_none_is_wrong_usage(program: Program, address: str) -> None:
     done = program("task", "list", "--url", address)
     assert done.code == 2

@@ -5,12 +5,13 @@ from __future__ import annotations
 import signal
 import subprocess
 import sys
+from pathlib import Path
 from typing import Any
 
 import pytest
 
-from stentor.cli.output import console, print_notice
-from tests.cli.program import Program
+from stentor.cli.output import console, print_notice, strip_controls
+from tests.cli.program import COMMAND, Program
 
 # pydantic is not among them: Typer itself loads it for a command with arguments.
 HEAVY = (
@@ -74,6 +75,20 @@ def test_ctrl_c_ends_a_watch_quietly(served: tuple[Program, Any]) -> None:
     assert out == ""
     assert "Traceback" not in err
     assert program("task", "show", task["task_id"], "--json").json["status"] == "queued"
+
+
+def test_a_full_disk_under_standard_output_is_told_in_one_line(program: Program) -> None:
+    with Path("/dev/full").open("w") as full:
+        done = subprocess.run(
+            [*COMMAND, "--version"], env=program.env, stdout=full, stderr=subprocess.PIPE, text=True, timeout=200
+        )
+    assert done.returncode == 1
+    assert done.stderr == "error: standard output or a file cannot be written: No space left on device\n"
+
+
+def test_what_would_turn_text_around_in_a_terminal_is_replaced() -> None:
+    assert strip_controls("a\u202eb\u2066c\x1bd") == "a\ufffdb\ufffdc\ufffdd"
+    assert strip_controls("\u05e9\u200f\n\U0001f468\u200d\U0001f469") == "\u05e9\u200f\n\U0001f468\u200d\U0001f469"
 
 
 def test_text_between_colons_is_no_emoji(capsys: pytest.CaptureFixture[str]) -> None:

@@ -267,6 +267,13 @@ def test_tasks_and_agents_are_found_by_names_and_parts_of_ids(served: Served) ->
     ambiguous = program("task", "show", shared)
     assert ambiguous.code == 2
     assert all(task in ambiguous.err for task in tasks)
+    for words in (
+        ["task", "show", ""],
+        ["agent", "show", ""],
+        ["task", "submit", "--type", "x", "--input", "y", "--after", ""],
+    ):
+        empty = program(*words)
+        assert (empty.code, "An id or a name is empty." in empty.err) == (2, True), words
     missing = program("task", "show", "no-such-task")
     assert missing.code == 3
     assert "NOT_FOUND" in missing.err

@@ -22,7 +22,7 @@ import msgspec
 
 from stentor.cli import connection
 from stentor.cli.command import Access, ServiceTarget
-from stentor.cli.output import EXIT_FAILED, EXIT_REFUSED, EXIT_UNREACHABLE, CommandFailed, print_notice
+from stentor.cli.output import EXIT_FAILED, EXIT_REFUSED, EXIT_UNREACHABLE, EXIT_USAGE, CommandFailed, print_notice
 from stentor.cli.references import (
     MAX_COMPARED_REFERENCES,
     MAX_LISTED_REFERENCES,
@@ -39,6 +39,7 @@ from stentor.core.jsontext import JsonObject
 from stentor.core.settings import Settings
 
 T = TypeVar("T")
+EMPTY_ID = "An id or a name is empty."
 OWNER_TIMEOUT_SECONDS = 10.0
 """Seconds to wait for a lock holder that has not published its address yet, or is shutting down."""
 MAX_LOCK_ATTEMPTS = 3
@@ -218,6 +219,8 @@ class ServiceClient:
 
         Without one return `text` itself, or raise CommandFailed with `must_exist`. Raises it for several, too.
         """
+        if not text:
+            raise CommandFailed(EMPTY_ID, EXIT_USAGE)
         labels = await self._find_labels(kind, text)
         if labels is None:
             return text
@@ -326,7 +329,9 @@ def omit_none(values: JsonObject) -> JsonObject:
 
 
 def quote_segment(text: str) -> str:
-    """Return an id encoded as one segment of a path."""
+    """Return an id encoded as one segment of a path. Raises CommandFailed for an empty one."""
+    if not text:
+        raise CommandFailed(EMPTY_ID, EXIT_USAGE)
     quoted = quote(text, safe="")
     # httpx would resolve `.` and `..` as relative segments, and call another route.
     return quoted if quoted.strip(".") else quoted.replace(".", "%2E")

@@ -40,7 +40,8 @@ def parse_service_url(address: str) -> httpx.URL:
         url = httpx.URL(address.rstrip("/"))
     except httpx.InvalidURL:
         url = httpx.URL("")
-    if url.scheme not in ("http", "https") or not url.host or "%" in url.host:
+    is_address = url.host and "%" not in url.host and (url.port or 0) < 65_536
+    if url.scheme not in ("http", "https") or not is_address:
         raise CommandFailed("The address of the service must be a URL such as http://127.0.0.1:8080.", EXIT_USAGE)
     return url
 

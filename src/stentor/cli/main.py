@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import gc
 import importlib
 import inspect
@@ -195,4 +196,11 @@ def main() -> None:
     # In an encoding other than UTF-8 a text of an agent must not end a command with an error.
     if isinstance(sys.stdout, io.TextIOWrapper):
         sys.stdout.reconfigure(errors="replace")
-    app()
+    try:
+        app()
+    except OSError as error:
+        if error.errno != errno.ENOSPC:
+            raise
+        # Python would write what is left once more, and fail with a traceback.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
+        sys.exit(f"error: standard output or a file cannot be written: {error.strerror}")

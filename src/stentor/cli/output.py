@@ -52,15 +52,20 @@ class CommandFailed(Exception):
         self.details = details
 
 
+_DIRECTIONS = frozenset(("LRE", "RLE", "PDF", "LRO", "RLO", "LRI", "RLI", "FSI", "PDI"))
+"""The bidirectional classes of what turns the text after it around, so that a person would read another one."""
+
+
 def strip_controls(text: str) -> str:
-    """Replace control characters: the text of an agent must not control the terminal."""
+    """Replace control characters, also of the direction: the text of an agent must not control the terminal."""
     if text.isprintable():
         return text
     return "".join("\N{REPLACEMENT CHARACTER}" if _is_control(c) else c for c in text)
 
 
 def _is_control(character: str) -> bool:
-    return character not in "\n\t" and unicodedata.category(character) in ("Cc", "Cs")
+    category, kind = unicodedata.category(character), unicodedata.bidirectional(character)
+    return character not in "\n\t" and (category in ("Cc", "Cs") or kind in _DIRECTIONS)
 
 
 def print_notice(message: str, style: str = "") -> None:

@@ -97,7 +97,7 @@ def _parse(operation: Operation, arguments: list[str], body: str | None) -> Json
     if body is not None:
         values["body"] = _read_body(body)
     # Only those of the path: without them there is no address. The service names the others.
-    missing = [n for n in parameters if f"{{{n}}}" in operation.http and n not in values]
+    missing = [n for n in parameters if f"{{{n}}}" in operation.http and not values.get(n)]
     if missing:
         raise CommandFailed(f"{operation.name} needs {missing[0]}=VALUE.", EXIT_USAGE)
     return values
