@@ -12,14 +12,17 @@ from stentor.bootstrap.parts.tasks import open_schedules
 from stentor.core import ids
 from stentor.core.clock import ClockWatch, JumpWatch
 from stentor.domains.execution.reconciler import Reconciler
+from stentor.domains.messaging.processor import MessageProcessor
 from stentor.domains.schedules import store
 from stentor.domains.schedules.model import CronTimes
 from stentor.domains.schedules.scheduler import Scheduler
 from stentor.domains.steps.wakeups import WaitScheduler
 from tests.conftest import World
+from tests.domains.messaging.conftest import Post, task
 from tests.domains.test_schedules import create, read, runs
 from tests.domains.test_steps import Attempt, begin_attempt, refused
 from tests.domains.test_waits import resume, status, suspend, wait
+from tests.patience import soon
 from tests.requirements import requirement
 
 HOUR, DAY = 3600, 86_400
@@ -33,6 +36,7 @@ def _only_the_test_looks(monkeypatch: pytest.MonkeyPatch) -> None:
 
     for job in (Reconciler, WaitScheduler, Scheduler):
         monkeypatch.setattr(job, "run", wait_forever)
+    monkeypatch.setattr(MessageProcessor, "_watch", wait_forever)
 
 
 async def passes(world: World, seconds: float) -> None:
@@ -116,6 +120,31 @@ async def test_a_set_clock_ends_no_wait_in_the_queue_before_its_time(world: Worl
     await passes(world, 2)
     assert (await world.task(task_id))["error"]["code"] == "QUEUE_TIMEOUT"
     assert (await world.claim(agent))["task_id"] == later
+
+
+@requirement("steps.clocks")
+@pytest.mark.parametrize("is_first", [True, False])
+async def test_a_set_clock_ends_no_message_and_cancels_no_task_before_its_time(world: World, is_first: bool) -> None:
+    await world.register()
+    post, processor = Post(world), world.kernel.messaging.processor
+    message_id = await post.send(task(timeout_seconds=60))
+
+    async def find_tasks() -> Any:
+        return (await world.admin.get("/api/v1/tasks")).json()["tasks"]
+
+    task_id = (await soon(find_tasks))[0]["task_id"]
+    for seconds in (0, 20):
+        await passes(world, seconds)
+        await processor._tick(1)
+    world.clock.jump(HOUR)
+    if not is_first:
+        await look(world)
+    for seconds, expected in ((0, "queued"), (39, "queued"), (2, "cancelled")):
+        world.clock.advance(seconds=seconds)
+        await processor._tick(1)
+        await look(world)
+        assert (await world.task(task_id))["status"] == expected
+    assert (await post.over(message_id))["response"]["error"]["code"] == "TIMEOUT"
 
 
 @requirement("steps.clocks")

@@ -61,8 +61,9 @@ def open_messaging(
     actions = memory_actions.unavailable_actions() | zones
     lifecycle = MessageLifecycle(db, runlog, tasks.service)
     db.set_aside[store.TABLE] = lifecycle.set_aside
+    lease = settings.tasks.lease_seconds * SECOND
     processor = MessageProcessor(
-        db, lifecycle, infra.hub, actions, settings.tasks.lease_seconds * SECOND, shared=not infra.is_single_process
+        db, infra.clock, lifecycle, infra.hub, actions, lease, shared=not infra.is_single_process
     )
     return MessagingParts(MessagingService(db, runlog, agents.registry.agents, actions, processor.wake), processor)
 

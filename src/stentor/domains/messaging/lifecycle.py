@@ -220,6 +220,8 @@ class MessageLifecycle:
         """Fail an overdue message. Its task is cancelled unless it runs: then its own timeout ends it."""
 
         def fail(tx: Tx) -> None:
+            if not store.is_overdue(tx, stored):
+                return
             ref = stored.tenant, stored.task_id or ""
             task = task_store.find_all(tx, [ref]).get(ref)
             if task is not None and task.status in ("queued", "pending_approval"):

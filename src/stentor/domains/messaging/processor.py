@@ -10,8 +10,9 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Mapping
+from functools import partial
 
-from stentor.core.clock import SECOND, ClockWatch
+from stentor.core.clock import SECOND, Clock, ClockWatch, JumpWatch
 from stentor.core.db import NO_LOCKS, Database, Tx, locks
 from stentor.core.errors import Forbidden, StentorError, StoreUnavailable
 from stentor.core.live import Hub
@@ -28,6 +29,7 @@ from stentor.domains.messaging.model import (
     ZoneAction,
     error_response,
 )
+from stentor.domains.tasks import lease_store
 
 MAX_CONCURRENT = 16
 """Messages that one process executes at a time; a message that waits for a task does not count."""
@@ -52,6 +54,7 @@ class MessageProcessor:
     def __init__(
         self,
         db: Database,
+        clock: Clock,
         lifecycle: MessageLifecycle,
         hub: Hub,
         actions: Mapping[tuple[str, str], ZoneAction],
@@ -66,7 +69,7 @@ class MessageProcessor:
         # A third of the lease, so that one renewal may fail or be late.
         self._renew_every = lease // (3 * SECOND)
         self._shared = shared
-        self._clock_watch = ClockWatch()
+        self._clock_watch, self._jump_watch = ClockWatch(), JumpWatch(clock.monotonic)
         self._work = asyncio.Event()
         self._room = asyncio.Event()
         self._claimed: dict[MessageKey, StoredMessage] = {}
@@ -205,16 +208,25 @@ class MessageProcessor:
             await self._db.write(lambda tx: store.renew_leases(tx, claimed, self._lease), NO_LOCKS)
         # The hub announces the tasks of this process only; with other processes every tick must check for ended tasks.
         check_ended = self._shared or tick % SCAN_INTERVAL_TICKS == 0
+        begun = self._jump_watch.begin()
         now, is_due, expired, missed = await self._db.poll(lambda tx: self._poll(tx, check_ended=check_ended))
         # Else messages, also those of a process that is gone, would wait for as long as the clock was set back.
         await self._clock_watch.look(
             now, lambda: self._db.write(lambda tx: store.bring_back(tx, self._lease), NO_LOCKS)
         )
+        await self._jump_watch.look(begun, now, self._follow_jump)
         if is_due:
             self._work.set()
         # A late renewal of our own is no reason to requeue: the message would be executed twice.
         await self._requeue([stored for stored in expired if (stored.tenant, stored.message_id) not in self._claimed])
         await self._lifecycle.repair(missed)
+
+    async def _follow_jump(self, since: int, now: int, jump: int) -> None:
+        # As the reconciler, which may look later: a message must not end before its deadline is prolonged.
+        follow = partial(lease_store.follow_jump, since=since, now=now, jump=jump)
+        if prolonged := await self._db.write(follow, NO_LOCKS):
+            text = "messaging: the clock was set ahead, leases and timeouts prolonged seconds=%.1f count=%d"
+            log.warning(text, jump / SECOND, prolonged)
 
     def _poll(self, tx: Tx, *, check_ended: bool) -> tuple[int, bool, list[StoredMessage], MissedEndings]:
         """Return the time, whether a message is due, those with an expired lease, and what `repair` must handle."""

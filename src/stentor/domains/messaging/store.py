@@ -89,6 +89,7 @@ _OVERDUE = Sql(
     f"""select {_COLUMNS} from atp_messages
     where status = 'executing' and task_id is not null and deadline_at < :now limit :limit"""
 )
+_IS_OVERDUE = Sql(f"select 1 from atp_messages where {_KEY} and status = 'executing' and deadline_at < :now")
 _WAITING = Sql(
     f"""select {_COLUMNS} from atp_messages
     where tenant = :tenant and task_id = :task_id and status = 'executing'"""
@@ -210,6 +211,11 @@ def list_expired(tx: Tx, before: int, limit: int) -> list[StoredMessage]:
 def list_overdue(tx: Tx, limit: int) -> list[StoredMessage]:
     """Return messages whose deadline has passed while they wait for their task."""
     return [_stored(row) for row in tx.rows(_OVERDUE, now=tx.now, limit=limit)]
+
+
+def is_overdue(tx: Tx, stored: StoredMessage) -> bool:
+    """Return whether the deadline of a message has passed, which may have changed since it was read."""
+    return tx.row(_IS_OVERDUE, tenant=stored.tenant, message_id=stored.message_id, now=tx.now) is not None
 
 
 def list_waiting_for_task(tx: Tx, tenant: str, task_id: str) -> list[StoredMessage]:

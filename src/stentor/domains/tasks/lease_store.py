@@ -28,6 +28,11 @@ _FOLLOW_JUMP = (
         """update tasks set queue_deadline_at = queue_deadline_at + :jump
         where status = 'queued' and queue_deadline_at is not null and queued_at <= :before"""
     ),
+    # Messages in the mode direct, which wait for their tasks.
+    Sql(
+        """update atp_messages set deadline_at = deadline_at + :jump
+        where status = 'executing' and deadline_at is not null and updated_at <= :before"""
+    ),
 )
 
 
