@@ -123,6 +123,18 @@ async def test_a_set_clock_ends_no_wait_in_the_queue_before_its_time(world: Worl
 
 
 @requirement("steps.clocks")
+async def test_a_task_does_not_wait_in_the_queue_for_as_long_as_the_clock_is_set_back(world: World) -> None:
+    await world.register()
+    task_id = await world.submit(queue_timeout_seconds=3_000)
+    await passes(world, 20)
+    await passes(world, -HOUR)
+    await passes(world, 2_999)
+    assert (await world.task(task_id))["status"] == "queued"
+    await passes(world, 2)
+    assert (await world.task(task_id))["error"]["code"] == "QUEUE_TIMEOUT"
+
+
+@requirement("steps.clocks")
 @pytest.mark.parametrize("is_first", [True, False])
 async def test_a_set_clock_ends_no_message_and_cancels_no_task_before_its_time(world: World, is_first: bool) -> None:
     await world.register()

@@ -11,6 +11,12 @@ _BRING_BACK = Sql(
         deadline_at = deadline_at - (heartbeat_at - :now), heartbeat_at = :now
     where status = 'executing' and heartbeat_at > :now + {SECOND}"""
 )
+# No more can be left of a timeout in the queue than the timeout.
+_LAST_DEADLINE = f":now + cast(queue_timeout_seconds as bigint) * {SECOND}"
+_BRING_BACK_QUEUED = Sql(
+    f"""update tasks set queue_deadline_at = {_LAST_DEADLINE}
+    where status = 'queued' and queue_deadline_at is not null and queue_deadline_at > {_LAST_DEADLINE}"""
+)
 # Of the processes that notice a jump, the first one. A time in the future is from before the clock was set back.
 _NOTICE_JUMP = Sql(
     """insert into clock_jumps (id, noticed_at) values (1, :now)
@@ -38,7 +44,7 @@ _FOLLOW_JUMP = (
 
 def bring_back_leases(tx: Tx) -> int:
     """Shorten the leases and timeouts that were written while the clock was ahead; return how many there were."""
-    return tx.run(_BRING_BACK, now=tx.now)
+    return tx.run(_BRING_BACK, now=tx.now) + tx.run(_BRING_BACK_QUEUED, now=tx.now)
 
 
 def follow_jump(tx: Tx, since: int, now: int, jump: int) -> int:
