@@ -217,6 +217,7 @@ async def test_what_became_of_a_commit_that_broke_is_not_guessed(two: tuple[Data
         await two[0].write(work)
     assert len(runs) == 1
     assert "may have been made" in failure.value.message
+    assert not failure.value.is_repeatable
 
 
 @contextmanager

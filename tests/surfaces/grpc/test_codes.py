@@ -78,3 +78,5 @@ def test_programs_find_all_of_it_in_the_details() -> None:
     assert (info.reason, info.domain) == ("RATE_LIMITED", "stentor")
     assert dict(info.metadata) == {"task_id": "t-1", "scores": "[1,2]"}
     assert (request.request_id, retry.retry_delay.seconds, pairs["retry-after"]) == ("r-1", 7, "7")
+    error.is_repeatable = False
+    assert "retry-after" not in dict(errors.error_metadata(error, "r-1"))

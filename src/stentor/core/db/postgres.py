@@ -212,6 +212,7 @@ class PostgresConnection:
             failure = StoreUnavailable.of_driver(_outage_text(error))
             if self._raw.closed:
                 failure.message = _OUTCOME_UNKNOWN
+                failure.is_repeatable = False
             raise failure from error
 
     def rollback(self) -> None:

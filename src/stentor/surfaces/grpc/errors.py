@@ -58,7 +58,7 @@ def error_metadata(error: StentorError, request_id: str) -> MetadataPairs:
 
 
 def _is_retryable(error: StentorError) -> bool:
-    return error.status in (429, 503)
+    return error.status in (429, 503) and error.is_repeatable
 
 
 def _details(error: StentorError, request_id: str) -> Iterator[Message]:
