@@ -79,6 +79,15 @@ async def test_a_watcher_gets_what_is_published_while_it_watches_and_is_cut_when
     assert hub._watchers == {}
 
 
+def test_a_long_text_or_many_at_once_do_not_cut_off_a_watcher() -> None:
+    hub = Hub()
+    with hub.watch("a", "t") as watcher:
+        hub.append_token("a", "t", "first", "x" * 1_300_000)
+        for _ in range(1_000):
+            hub.append_token("a", "t", "first", "y" * 1_500)
+        assert not watcher.has_overflowed
+
+
 def test_tokens_are_numbered_per_attempt_bounded_and_forgotten() -> None:
     hub = Hub()
     for i in range(MAX_TOKENS + 5):

@@ -11,6 +11,7 @@ import pytest
 from starlette.requests import ClientDisconnect
 from starlette.types import Message
 
+from stentor.core import live as core_live
 from stentor.core.db import NO_LOCKS, Database, Sql
 from stentor.core.errors import RateLimited
 from stentor.core.live import QUIET_SECONDS, Hub
@@ -189,7 +190,10 @@ async def test_tokens_of_a_lost_attempt_are_not_mixed_with_those_of_the_next(wor
     assert [f.event for f in frames if f.event in END] == ["complete"]
 
 
-async def test_a_reader_that_is_too_slow_is_cut_with_an_error_and_can_resume(world: World) -> None:
+async def test_a_reader_that_is_too_slow_is_cut_with_an_error_and_can_resume(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(core_live, "MAX_QUEUED", 1_000)
     task_id, epoch = await talking(world)
     steps = world.kernel.tasks.activity.stream("default", task_id, None)
     seen = [await anext(steps) for _ in range(6)]

@@ -39,8 +39,8 @@ __all__ = [
 ]
 
 
-MAX_QUEUED = 1_000
-"""Messages that a watcher may be behind before it is dropped."""
+MAX_QUEUED = 10_000
+"""Messages that a watcher may be behind before it is dropped: more than a request with 1,000 long tokens makes."""
 MAX_TOKENS, MAX_TOKEN_CHARACTERS = 10_000, 1_000_000
 """Tokens stored for each attempt, and their characters in all, for watchers that start late."""
 QUIET_SECONDS = 60.0

@@ -10,6 +10,7 @@ import openai
 import pytest
 
 from stentor.auth.principal import Principal
+from stentor.core import live
 from stentor.core.db import Sql
 from tests.conftest import MakeWorld, World
 from tests.domains.llm import upstream as moods
@@ -500,8 +501,9 @@ async def test_a_message_that_does_not_hold_and_an_agent_of_somebody_else_are_re
 @pytest.mark.parametrize("told", ["whole", "other"])
 @pytest.mark.parametrize("streamed", [True, False])
 async def test_tokens_that_come_faster_than_they_are_read_leave_no_hole_in_the_answer(
-    world: World, told: str, streamed: bool
+    world: World, told: str, streamed: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr(live, "MAX_QUEUED", 1_000)
     agent = await world.register()
     body = {"model": "agent:echo", "messages": ASKED, "stream": streamed}
     asking = asyncio.create_task(world.admin.post("/v1/chat/completions", json=body))
