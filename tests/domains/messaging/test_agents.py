@@ -205,6 +205,8 @@ async def test_the_response_of_a_task_that_its_sender_sees_no_more_has_no_result
     stream = await post.ask(f"response/{message_id}", "BOB", headers={"Accept": "text/event-stream"})
     assert "of another agent" not in stream.text
     assert parse(stream.text)[-1].event == "error"
+    stream = await post.ask(f"response/{message_id}", headers={"Accept": "text/event-stream"})
+    assert parse(stream.text)[-1].event == "complete", "another reader sees what that reader may see"
 
 
 async def test_a_message_with_the_id_of_another_task_is_a_conflict(post: Post) -> None:

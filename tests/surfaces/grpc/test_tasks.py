@@ -12,8 +12,8 @@ from google.protobuf.timestamp_pb2 import Timestamp
 from grpc import StatusCode
 
 from stentor.core.clock import format_iso
-from stentor.core.errors import ServiceUnavailable
-from stentor.domains.activity.service import SLOW_READER_MESSAGE, StreamStep
+from stentor.core.errors import NotFound, ServiceUnavailable
+from stentor.domains.activity.service import NOT_VISIBLE_MESSAGE, SLOW_READER_MESSAGE, StreamStep
 from stentor.surfaces.grpc.generated import tasks_pb2 as pb
 from stentor.surfaces.grpc.services import watch_responses
 from tests.conftest import Service
@@ -267,6 +267,15 @@ async def test_a_reader_that_was_too_slow_is_told_to_come_back() -> None:
     assert (await anext(found)).id == "e:a:1"
     with pytest.raises(ServiceUnavailable, match="too slowly"):
         await anext(found)
+
+
+@requirement("activity.stream-ends-with-key")
+async def test_an_agents_stream_whose_task_went_to_another_key_is_not_to_be_opened_again() -> None:
+    async def ended() -> AsyncIterator[StreamStep]:
+        yield StreamStep("error", {"error": NOT_VISIBLE_MESSAGE, "task_id": "t-1"})
+
+    with pytest.raises(NotFound, match="may not read"):
+        await anext(watch_responses(ended()))
 
 
 @requirement("activity.stream-ends-with-key")

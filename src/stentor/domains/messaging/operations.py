@@ -142,7 +142,7 @@ def router(messaging: MessagingService, streams: ResponseStreams, limit: StreamL
         """Return the response to a message; 404 until there is one. As an event stream: the events of its task too."""
         if EVENT_STREAM in request.headers.get("accept", ""):
             stored = await messaging.get(caller, message_id)
-            frames = _frames(streams, stored, last_event_id)
+            frames = _frames(streams, caller, stored, last_event_id)
             return EventStreamResponse(frames, limit, f"{caller.tenant}/{caller.name}", wire.provenance_block(stored))
         return {"success": True, "data": await MessageOperations(messaging).response(caller, message_id)}
 
@@ -178,9 +178,9 @@ def _find_errors(messaging: MessagingService, caller: Principal, body: ValidateI
 
 
 async def _frames(
-    streams: ResponseStreams, stored: StoredMessage, last_event_id: str | None
+    streams: ResponseStreams, caller: Principal, stored: StoredMessage, last_event_id: str | None
 ) -> AsyncIterator[SseEvent]:
-    async for kind, data, event_id in streams.follow(stored, last_event_id):
+    async for kind, data, event_id in streams.follow(caller, stored, last_event_id):
         # The message's provenance_id, added last, would hide that of the event.
         provenance = {"event_provenance_id": data["provenance_id"]} if "provenance_id" in data else {}
         yield SseEvent(kind, {**data, **provenance, **wire.provenance_block(stored)}, event_id)

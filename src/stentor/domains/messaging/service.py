@@ -173,7 +173,9 @@ class ResponseStreams:
         self._messaging = messaging
         self._task_stream = task_stream
 
-    async def follow(self, stored: StoredMessage, last_event_id: str | None) -> AsyncIterator[ResponseFrame]:
+    async def follow(
+        self, caller: Principal, stored: StoredMessage, last_event_id: str | None
+    ) -> AsyncIterator[ResponseFrame]:
         """Wait until the message has a task or has ended, then yield its frames; the last one is terminal."""
         pause = MIN_POLL_SECONDS
         while stored.task_id is None and stored.status not in TERMINAL_STATUSES:
@@ -185,7 +187,7 @@ class ResponseStreams:
             kind = "complete" if stored.status == "completed" else "error"
             yield kind, {"message_id": stored.message_id, "status": stored.status, "response": stored.response}, None
             return
-        async for event in self._task_stream(stored.principal, stored.task_id, last_event_id):
+        async for event in self._task_stream(caller, stored.task_id, last_event_id):
             yield event.kind, {"message_id": stored.message_id, **event.data}, event.id
 
 

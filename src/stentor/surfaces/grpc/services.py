@@ -15,10 +15,10 @@ from pydantic import TypeAdapter
 
 from stentor.auth.api_keys import KeyRing
 from stentor.core import jsontext
-from stentor.core.errors import ServiceUnavailable, StentorError
+from stentor.core.errors import NotFound, ServiceUnavailable, StentorError
 from stentor.core.jsontext import JsonObject
 from stentor.domains.activity.operations import LastEventId
-from stentor.domains.activity.service import ActivityService, StreamStep
+from stentor.domains.activity.service import NOT_VISIBLE_MESSAGE, ActivityService, StreamStep
 from stentor.domains.llm.model import ReplyDelta, TokenUsage
 from stentor.domains.llm.results import AnswerStream
 from stentor.domains.llm.service import ChatRouter
@@ -93,11 +93,16 @@ def _set_result(task: Any, message: tasks_pb2.Task) -> None:
 
 
 async def watch_responses(events: AsyncIterator[StreamStep]) -> AsyncGenerator[tasks_pb2.WatchTaskResponse, None]:
-    """Convert stream events. Raises ServiceUnavailable if the stream was closed early: it can be resumed by id."""
+    """Convert stream events.
+
+    Raises NotFound if the caller may no longer read the task, and ServiceUnavailable if the stream was closed early for
+    another reason: it can be resumed by id.
+    """
     async for event in events:
         # An error without a status is about the stream, not about the task.
         if event.kind == "error" and "status" not in event.data:
-            raise ServiceUnavailable(event.data["error"])
+            message = event.data["error"]
+            raise NotFound(message) if message == NOT_VISIBLE_MESSAGE else ServiceUnavailable(message)
         yield tasks_pb2.WatchTaskResponse(id=event.id or "", **_CONVERTERS[event.kind](event.data))
 
 
