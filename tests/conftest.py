@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import gc
 import os
 from collections import Counter
@@ -273,6 +274,20 @@ class World:
 MakeWorld = Callable[..., Any]
 
 
+def _run_one_at_a_time(job: Any, method: str) -> None:
+    """Let a test that ticks a background job wait until a tick of its own that is under way has ended.
+
+    Else the test's tick could find nothing to do while the effects of the other one are not there yet.
+    """
+    tick, lock = getattr(job, method), asyncio.Lock()
+
+    async def tick_alone(*args: Any, **kwargs: Any) -> Any:
+        async with lock:
+            return await tick(*args, **kwargs)
+
+    setattr(job, method, tick_alone)
+
+
 async def build_world(db: Database, clock: FixedClock, folder: Path, **environ: str) -> World:
     """Build and start a World with settings of one's own; stop its kernel afterwards."""
     base = {"SERVICE_RATE_LIMIT_PER_MINUTE": "0", "SERVICE_DATA_DIR": str(folder), "SERVICE_BUILTIN_AGENTS": "0"}
@@ -294,6 +309,15 @@ async def build_world(db: Database, clock: FixedClock, folder: Path, **environ: 
     shared = open_surface_context(kernel, ring)
     app = bootstrap.application(kernel, shared)
     world = World(kernel, clock, logs[0], app, ring, shared)
+    for job, method in (
+        (kernel.tasks.reconciler, "tick"),
+        (kernel.tasks.wakeups, "tick"),
+        (kernel.tasks.room, "tick"),
+        (kernel.schedules.scheduler, "tick"),
+        (kernel.alerts, "check"),
+        (kernel.llm.contents, "delete_expired"),
+    ):
+        _run_one_at_a_time(job, method)
     await kernel.start(ring.tenants)
     return world
 
