@@ -274,6 +274,9 @@ async def test_the_same_key_with_the_same_message_is_one_message(post: Post) -> 
     first = await post.ask("send", json=form({}, "registry", "list"), headers=headers)
     again = await post.ask("send", json=form({}, "registry", "list"), headers=headers)
     assert (again.status_code, again.json()) == (202, first.json())
+    for absent in (None, ""):
+        again = await post.ask("send", json=form({}, "registry", "list", specialNotes=absent), headers=headers)
+        assert (again.status_code, again.json()) == (202, first.json())
     other = await post.ask("send", json=form({}, "registry", "list", context="other"), headers=headers)
     assert (other.status_code, other.json()["error"]["code"]) == (422, "IDEMPOTENCY_KEY_REUSED")
     elsewhere = await post.ask("send", "OTHER", json=form({}, "registry", "list"), headers=headers)

@@ -40,7 +40,7 @@ class MessageOperations:
         """Queue a message and return its id, with which the response can be read later."""
         message, key = body.to_message(), None
         if idempotency_key is not None:
-            digest = jsontext.sorted_digest(body.model_dump(exclude={"messageId"}))
+            digest = jsontext.sorted_digest(json_format.message_to_json(message))
             key = IdempotencyKey(caller.tenant, caller.name, "atp/send", idempotency_key, digest)
         return wire.Sent(success=True, message_id=await self._messaging.send(caller, message, key))
 
