@@ -78,23 +78,34 @@ def test_a_table_that_is_wider_than_a_phone_says_so_until_its_end_is_seen(
 
 @requirement("dashboard.page-tasks", "dashboard.page-webhooks")
 @pytest.mark.parametrize(
-    ("path", "longest"),
+    ("path", "cells", "longest"),
     [
-        ("/tasks", ["59 min 59 s", "59 min 59 s <span>×3</span>", "$12,345.50", "$0.000012"]),
-        ("/webhooks", ["10,000+<span><br>from <time>16 minutes ago</time></span>"]),
+        ("/tasks", ".tasks .num:not(:last-child)", ["59 min 59 s", "59 min 59 s <span>×3</span>", "$12,345.50"]),
+        ("/webhooks", ".hooks .num:not(:last-child)", ["10,000+<span><br>from <time>16 min ago</time></span>"]),
+        ("/tasks/{asking}", ".waterfall .n", ["59 min 59 s so far", "23 h 59 min so far"]),
     ],
 )
-def test_no_number_of_a_list_is_cut(tab: Tab, path: str, longest: list[str]) -> None:
-    page = tab.open(path).live().page
+def test_no_number_is_cut(tab: Tab, installation: Installation, path: str, cells: str, longest: list[str]) -> None:
+    page = tab.open(path.format_map(vars(installation.made))).live().page
     # The seed's tasks take no minutes and cost nothing, and its deliveries do not wait for long.
     cut = page.evaluate(
-        """texts => {
-            const cells = [...document.querySelector('.list tbody tr').querySelectorAll('td.num:not(:last-child)')];
+        """([cells, texts]) => {
+            const shown = [...document.querySelectorAll(cells)].filter(cell => cell.tagName !== 'TH');
             return texts.filter(text => {
-                cells.forEach(cell => cell.innerHTML = text);
-                return !cells.length || cells.some(cell => cell.scrollWidth > cell.clientWidth);
+                shown.forEach(cell => cell.innerHTML = text);
+                return !shown.length || shown.some(cell => cell.scrollWidth > cell.clientWidth);
             });
         }""",
-        longest,
+        [cells, longest],
     )
     assert cut == []
+
+
+@requirement("dashboard.pages-in-a-browser")
+@pytest.mark.parametrize(
+    ("path", "place"), [("/", ".alerts a"), ("/alerts", ".alerts a"), ("/console", ".runs .faint")]
+)
+def test_a_long_name_makes_no_page_wider_than_the_screen(tab: Tab, path: str, place: str) -> None:
+    page = tab.open(path).live().page
+    page.locator(place).first.evaluate("place => place.textContent = 'W'.repeat(200)")
+    assert page.evaluate("document.documentElement.scrollWidth <= innerWidth")
