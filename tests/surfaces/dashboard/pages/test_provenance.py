@@ -61,6 +61,7 @@ async def test_the_page_tells_what_is_numbered_what_waits_and_what_is_signed(sit
     assert "Being added 3" in text(part)
     assert "<html" not in part
     assert "<html" not in await site.part("/provenance")
+    assert f'href="/provenance/{task_id}"' in await site.read("/provenance?part=log"), "the whole page, opened by hand"
 
 
 @requirement("dashboard.provenance-intact")

@@ -20,7 +20,7 @@ from stentor.domains.tasks.model import TaskFilter
 from stentor.surfaces.dashboard.gateway import GatewayError, quote_segment
 from stentor.surfaces.dashboard.presenters import provenance_view
 from stentor.surfaces.dashboard.presenters.provenance_view import ProofCheck, check_proof
-from stentor.surfaces.dashboard.site.page import PageRequest
+from stentor.surfaces.dashboard.site.page import HTMX_HEADER, PageRequest
 
 LISTED_RUNS = 25
 GROWING_US = 3600 * SECOND
@@ -35,7 +35,8 @@ async def show_provenance(page: PageRequest) -> Response:
     if text and (provenance_id := await _find_run(page, text)):
         return RedirectResponse(f"/provenance/{quote_segment(provenance_id)}", 303)
     checkpoint = await read_newest_checkpoint(page)
-    if page.query_param("part") == "log":
+    # Without the header the whole page is rendered, which shows more.
+    if page.query_param("part") == "log" and page.request.headers.get(HTMX_HEADER):
         log_state = await _read_log_state(page, checkpoint)
         return page.render("provenance.html", block="log", **log_state, signed=checkpoint)
     log_state, tasks, names = await asyncio.gather(
