@@ -145,6 +145,8 @@ async def test_an_approver_reviews_and_approves_and_cannot_roll_back(site: Site,
     browser = await site.browser_of(made.json()["key"])
     page = (await browser.get(address(update))).text
     assert f"{address(update)}/approve" in page
+    assert "/governance/checkpoints" not in (await browser.get("/governance")).text, "a page that would refuse it"
+    assert "/governance/checkpoints" in await site.read("/governance")
     token = re.search(r'name="csrf" value="([^"]+)"', page)
     assert token is not None
     fields = {"csrf": token[1], "reason": "It is right.", "override_risk": "on"}

@@ -128,8 +128,13 @@ async def test_all_that_is_wrong_with_a_message_is_told_at_once(site: Site) -> N
 @requirement("dashboard.page-messages")
 async def test_a_readers_key_sees_messages_and_sends_none(site: Site) -> None:
     assert "/messages/new" not in await site.read("/messages", key="READER")
-    await site.read(f"/messages/{await post(site, 'kernel')}", key="READER")
-    await site.read(f"/messages/{await post(site)}", 403, key="READER")
+    opens, refused = f"/messages/{await post(site, 'kernel')}", f"/messages/{await post(site)}"
+    await site.read(opens, key="READER")
+    await site.read(refused, 403, key="READER")
+    page = await site.read("/messages", key="READER")
+    assert f'href="{opens}"' in page
+    assert f'href="{refused}"' not in page, "a page that would refuse it"
+    assert f'href="{refused}"' in await site.read("/messages")
     await site.send("/messages/new", 403, key="READER", **FORM)
 
 

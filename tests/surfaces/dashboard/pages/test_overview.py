@@ -38,6 +38,10 @@ async def test_the_overview_counts_tasks_and_names_what_waits_for_a_human(site: 
     await site.world.submit(required_capabilities=["careful"], agent_preference=careful)
     assert "task to approve" in await site.part("/")
     assert "to approve" not in await site.read("/", key="OTHER")
+    reader = await site.read("/", key="READER")
+    assert "Nothing needs your attention." in reader, "what others have to do is none of a reader's"
+    assert '<a href="/agents">agents</a>' in await site.read("/")
+    assert '<a href="/agents">agents</a>' not in reader, "a page that would refuse it"
 
 
 @requirement("dashboard.page-overview")

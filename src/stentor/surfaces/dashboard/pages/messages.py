@@ -15,6 +15,7 @@ from stentor.domains.atp.bodies import BODY_TYPES, describe_fields
 from stentor.domains.atp.json_format import UUID_PATTERN
 from stentor.domains.atp.model import ACTION_TYPES, MODES, PRIORITIES, ZONES
 from stentor.domains.messaging import queries
+from stentor.domains.messaging.service import SYSTEM_ZONES
 from stentor.domains.registry import queries as registry_queries
 from stentor.surfaces.dashboard.gateway import GatewayError, quote_segment
 from stentor.surfaces.dashboard.presenters.filters import format_json
@@ -57,6 +58,7 @@ async def list_messages(page: PageRequest) -> Response:
         block="queue" if page.query_param("part") == "queue" else "rows" if filters["before"] else "results",
         messages=messages,
         queue=queue,
+        private_zones=SYSTEM_ZONES,
         states=counts,
         latest=queries.MAX_COUNTED_MESSAGES,
         names=names,

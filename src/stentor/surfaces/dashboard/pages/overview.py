@@ -32,13 +32,14 @@ TASK_STATUSES = ("queued", "pending_approval", "executing", "waiting", "complete
 MAX_ALERTS = 6
 HIDE_COOKIE, HIDE_SECONDS = "stentor_first_steps_hidden", 365 * 86_400
 PENDING_ITEMS = (
-    ("pending_approval", ("task to approve", "tasks to approve"), "/tasks?status=pending_approval"),
-    ("decisions", ("question to answer", "questions to answer"), "/decisions"),
-    ("approvals", ("update to review", "updates to review"), "/governance"),
-    ("quarantined", ("quarantined agent", "quarantined agents"), "/agents?status=quarantined"),
-    ("alerts", ("open oscillation alert", "open oscillation alerts"), "/agents?alert=open"),
-    ("webhooks", ("disabled webhook", "disabled webhooks"), "/webhooks"),
+    ("pending_approval", "approve", ("task to approve", "tasks to approve"), "/tasks?status=pending_approval"),
+    ("decisions", "approve", ("question to answer", "questions to answer"), "/decisions"),
+    ("approvals", "approve", ("update to review", "updates to review"), "/governance"),
+    ("quarantined", "admin", ("quarantined agent", "quarantined agents"), "/agents?status=quarantined"),
+    ("alerts", "admin", ("open oscillation alert", "open oscillation alerts"), "/agents?alert=open"),
+    ("webhooks", "admin", ("disabled webhook", "disabled webhooks"), "/webhooks"),
 )
+"""Name, the permission without which somebody can do nothing about it, labels for one and for more, and URL."""
 COMPONENT_PAGES = {
     "agents": "/agents",
     "provenance": "/provenance",
@@ -115,10 +116,12 @@ def _count_pending(tx: Tx, tenant: str) -> dict[str, int]:
 
 
 def _pending_items(page: PageRequest, counts: dict[str, int]) -> list[tuple[int, str, str]]:
-    """Return number, label and URL of each kind; those that this key cannot open are left out."""
-    # Cut by position: PENDING_ITEMS has what everybody may open first, then what approvers may.
-    items = PENDING_ITEMS if page.session.may("admin") else PENDING_ITEMS[: 3 if page.session.may("approve") else 2]
-    return [(counts[name], labels[counts[name] > 1], url) for name, labels, url in items if counts[name]]
+    """Return number, label and URL of each kind; those about which this key can do nothing are left out."""
+    return [
+        (counts[name], labels[counts[name] > 1], url)
+        for name, permission, labels, url in PENDING_ITEMS
+        if counts[name] and page.session.may(permission)
+    ]
 
 
 async def get_series(page: PageRequest) -> Response:
