@@ -55,6 +55,6 @@ async def test_the_prompt_of_a_model_agent_is_shown_without_secrets(site: Site) 
 async def test_two_to_four_agents_are_compared(site: Site, count: int) -> None:
     ids = [await site.world.register(f"agent-{n}") for n in range(count)]
     page = await site.read("/agents/compare", 400, agent=ids)
-    assert "Select two to 4 agents" in page
+    assert "Select two to four agents" in page
     listed = await site.read("/agents")
     assert ("Compare</button>" in listed) == (count > 1)

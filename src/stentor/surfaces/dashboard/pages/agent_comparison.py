@@ -39,7 +39,7 @@ async def compare_agents(page: PageRequest) -> Response:
     """Compare the agents of the parameters `agent`. Raises InvalidRequest unless they are two to four."""
     ids = list(dict.fromkeys(page.query_params("agent")))
     if not 2 <= len(ids) <= MAX_COMPARED:
-        raise InvalidRequest(f"Select two to {MAX_COMPARED} agents to compare.", {"fields": {"agent": "two to four"}})
+        raise InvalidRequest("Select two to four agents to compare.", {"fields": {"agent": "two to four"}})
     results, costs = await read_figures(page)
     agents = await asyncio.gather(*(_read_agent(page, agent_id, results, costs) for agent_id in ids))
     types = sorted({task_type for agent in agents for task_type in agent.results_by_type})
