@@ -147,7 +147,15 @@ async def test_every_event_of_an_eventful_task_reaches_the_one_root(world: World
 def test_the_types_of_a_tasks_events_are_the_listed_ones() -> None:
     assert {
         *("prompt_received", "routing_decision", "dispatch_denied", "approval_requested", "approval_given"),
-        *("task_queued", "task_started", "tool_called", "tool_denied", "memory_read", "memory_written"),
+        *(
+            "approval_refused",
+            "task_queued",
+            "task_started",
+            "tool_called",
+            "tool_denied",
+            "memory_read",
+            "memory_written",
+        ),
         *(
             "llm_called",
             "model_chosen",

@@ -44,6 +44,21 @@ async def test_sign_ins_changes_and_refusals_are_listed_and_nothing_of_other_ten
 
 
 @requirement("audit.list")
+async def test_rejected_tasks_and_changes_of_trust_and_connections_are_listed_with_who_made_them(world: World) -> None:
+    agent = await world.register(trust_tier="human")
+    other = await world.register("bob", capabilities=["other"])
+    await world.admin.post(f"/api/v1/tasks/{await world.submit()}/reject", json={"reason": "too dear"})
+    await world.clients["WRITER"].post(f"/api/v1/trust/{agent}/success", json={"amount": 1.0})
+    connection = {"agent1": agent, "agent2": other, "delta": 0.1}
+    await world.admin.put("/api/v1/trust/hebbian/weights", json=connection)
+    db, trust = world.kernel.infra.db, world.kernel.agents.trust
+    # As an outcome does, which changes the level and is nobody's decision.
+    await db.write(lambda tx: trust.reinforce_in_tx(tx, "default", other, "success", 1.0))
+    listed = [(event["event_type"], event["by"]) for event in await audit(world, category="changes")][:-2]
+    assert listed == [("connection_changed", "admin"), ("trust_changed", "writer"), ("approval_refused", "admin")]
+
+
+@requirement("audit.list")
 async def test_the_audit_has_pages(world: World) -> None:
     for n in range(5):
         await world.register(f"a{n}", capabilities=[f"c{n}"])

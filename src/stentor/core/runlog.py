@@ -56,6 +56,7 @@ EventType = Literal[
     "dispatch_denied",
     "approval_requested",
     "approval_given",
+    "approval_refused",
     "task_queued",
     "task_started",
     "task_waiting",

@@ -13,11 +13,12 @@ CATEGORIES: dict[str, tuple[str, ...]] = {
     "sign-ins": ("signed_in", "sign_in_refused"),
     "changes": tuple(
         (
-            "agent_registered agent_updated agent_status_changed approval_given authority_granted authority_revoked "
-            "budget_changed checkpoint_taken content_deleted history_accepted key_changed memory_invalidated "
-            "memory_restored model_route_changed person_changed provider_changed rollback_completed rollback_failed "
-            "rollback_started schedule_changed session_deleted update_approved update_deployed update_rejected "
-            "update_rolled_back update_submitted webhook_changed webhook_disabled"
+            "agent_registered agent_updated agent_status_changed approval_given approval_refused authority_granted "
+            "authority_revoked budget_changed checkpoint_taken connection_changed content_deleted history_accepted "
+            "key_changed memory_invalidated memory_restored model_route_changed person_changed provider_changed "
+            "rollback_completed rollback_failed rollback_started schedule_changed session_deleted trust_changed "
+            "update_approved update_deployed update_rejected update_rolled_back update_submitted webhook_changed "
+            "webhook_disabled"
         ).split()
     ),
     "refusals": ("dispatch_denied", "sign_in_refused", "tool_denied"),
@@ -29,8 +30,11 @@ AUDITED = tuple(sorted((*_LISTED, "violation_recorded")))
 IS_AUDITED = " or ".join(f"event_type = '{name}'" for name in AUDITED)
 """Exactly the condition of the index `events_audited`: only then SQLite uses it."""
 _COLUMNS = ", ".join(EVENT_COLUMNS)
+# Without the levels of trust that outcomes changed, which nobody decided; `_` stands for the colon, which would begin
+# the name of a parameter.
 _RANGE = f"""from events where tenant = :tenant and ({IS_AUDITED})
-    and event_id < :before and event_id > :after"""
+    and event_id < :before and event_id > :after
+    and not (event_type || '' = 'trust_changed' and metadata like '%"by"_null%')"""
 _TAIL = "order by event_id desc limit :limit"
 _NAMES = {category: f"({', '.join(map(repr, names))})" for category, names in {"": _LISTED, **CATEGORIES}.items()}
 # Concatenated, so that SQLite does not prefer an index of types.

@@ -216,12 +216,8 @@ class TaskService:
         """Approve within the caller's transaction. Raises Forbidden for a key that submitted or would do the task."""
         task = _require_pending(tx, principal, task_id)
         check_approver(tx, principal, task)
-        approval = EventDraft(
-            "approval_given",
-            "tasks",
-            f"Approved by {principal.name}.",
-            {"by": principal.name, "approved": True, **event_extra},
-        )
+        meta = {"by": principal.name, "approved": True, **event_extra}
+        approval = EventDraft("approval_given", "tasks", f"Approved by {principal.name}.", meta)
         if self._starts.has_open(tx, task):
             return self._requeue(tx, task, "waiting", [approval, events.waiting_event()])
         return self._requeue(tx, task, "queued", [approval, events.queued_event(task.priority)])
@@ -236,8 +232,11 @@ class TaskService:
         """Reject within the caller's transaction."""
         task = _require_pending(tx, principal, task_id)
         error = {"code": "APPROVAL_REJECTED", "message": reason or "The approval was rejected."}
-        meta = {"by": principal.name, "approved": False, "reason": reason, "status": "aborted", **event_extra}
-        self._end_as_cancelled(tx, task, "aborted", error, EventDraft("task_aborted", "tasks", "Rejected.", meta))
+        meta = {"by": principal.name, "approved": False, "reason": reason, **event_extra}
+        # An event of its own for the audit, which does not list how tasks end.
+        refusal = EventDraft("approval_refused", "tasks", f"Rejected by {principal.name}.", meta)
+        end = EventDraft("task_aborted", "tasks", "Rejected.", {**meta, "status": "aborted"})
+        self._end_as_cancelled(tx, task, "aborted", error, refusal, end)
         return require_task(tx, task.tenant, task.task_id)
 
     async def retry(self, principal: Principal, task_id: str) -> Task:
@@ -320,7 +319,7 @@ class TaskService:
         enqueue_after_commit(tx, changed, self._dispatch)
         return changed
 
-    def _end_as_cancelled(self, tx: Tx, task: Task, status: TaskStatus, error: Any, draft: EventDraft) -> None:
+    def _end_as_cancelled(self, tx: Tx, task: Task, status: TaskStatus, error: Any, *drafts: EventDraft) -> None:
         """End a task with the outcome class cancelled, also an aborted one.
 
         A person or a dependency ended it, so it is no evidence about its agent.
@@ -328,8 +327,8 @@ class TaskService:
         if status == "cancelled":
             # A submission of a subtask takes it too; only a cancelled task gets no more of them.
             tx.lock(locks.task_lock(task.tenant, task.task_id))
-        drafts = [draft, learning_skipped_event("cancelled")]
-        head = self._runlog.append(tx, task.tenant, drafts, task_id=task.task_id, parent=task.head_id)
+        ended = [*drafts, learning_skipped_event("cancelled")]
+        head = self._runlog.append(tx, task.tenant, ended, task_id=task.task_id, parent=task.head_id)
         if not store.end_without_learning(tx, task, status, "cancelled", error, head):
             raise Conflict("The task was changed by another request. Read it again.")
         self._recount(tx, task, status, task.assigned_agent)
