@@ -290,11 +290,43 @@ async def test_what_a_retry_sent_before_a_step_within_a_step_that_had_failed_is_
 
 
 @requirement("tasks.rerun-from")
+async def test_within_a_step_that_had_failed_the_order_is_that_of_its_steps(world: World) -> None:
+    error = {"type": "E", "message": "no"}
+    first = await begin_attempt(world)
+    for name in ("order/login", "order/charge"):
+        await first.step(name, error=error)
+    await first.step("order/note", 1)
+    await first.step("order", error=error)
+    second = await retry(first)
+    await effect(second, "order/charge/pay", value="paid")
+    await second.fail()
+    assert await taken(await claimed(await rerun(second, "order/note"))) == {"order/charge/pay": "paid"}
+    third = await retry(second)
+    await third.step("order/login", 1)
+    await effect(third, "order/ship", value="shipped")
+    await third.fail()
+    await refuse_rerun(third, "order/note")
+
+
+@requirement("tasks.rerun-from")
+async def test_an_effect_before_a_step_within_one_that_had_failed_before_is_taken_over(world: World) -> None:
+    first = await begin_attempt(world)
+    for name in ("login", "order"):
+        await first.step(name, error={"type": "E", "message": "no"})
+    second = await retry(first)
+    await second.step("login", 1)
+    await effect(second, "pay", value="paid")
+    await second.step("order/note", 1)
+    await second.fail()
+    assert await taken(await rerun(second, "order/note")) == {"login": 1, "pay": "paid"}
+
+
+@requirement("tasks.rerun-from")
 def test_places_are_found_in_time_that_grows_with_the_length_of_the_keys() -> None:
     # Minutes, if all steps that might be around each one were looked up.
     keys = ["a", "a!", *("a" + "/b" * 100_000 + f"/{n}" for n in range(100)), "a/c"]
     steps = [OrderedStep(key, key, "step", "completed", str(n), str(n)) for n, key in enumerate(keys, 100)]
-    places = find_places(steps, {"a/c": "050"})
-    assert [places[key] for key in keys[:2]] == [("100", "100"), ("101", "101")]
-    assert {places[key].outer for key in keys[2:-1]} == {"100"}
-    assert places["a/c"] == ("050", "050")
+    places = find_places(steps, {"a/c": "050"}, "a!")
+    assert [places[key].at for key in keys[:2]] == ["100", "101"]
+    assert {places[key].at for key in keys[2:-1]} == {"100"}
+    assert places["a/c"] == ("050", "101", "050")

@@ -22,9 +22,14 @@ _EVENTS = ("step_started", "step_completed", "step_failed")
 
 
 class Place(NamedTuple):
-    """Where a step is in the program: where the outermost step around it began, and where it began first in that."""
+    """Where a step is in the program, as seen from the step from which a task goes on.
 
-    outer: str
+    `at` is where the outermost step around it began that is not around both, `before` the same of that other step, and
+    `first` where it began itself.
+    """
+
+    at: str
+    before: str
     first: str
 
 
@@ -41,9 +46,8 @@ def take_over(tx: Tx, task: Task) -> None:
     if source is None or target is None:
         raise NotFound(f"The journal of the task has no step {key!r}.")
     has_run_again = source.retry_epoch > 0 or source.metadata.rerun_from is not None
-    places = find_places(steps, _read_first_events(tx, source) if has_run_again else {})
-    before, inside = places[key], f"{key}/"
-    taken = [s for s in steps if s.key.startswith(inside) or (places[s.key] < before and not is_inside(key, s.key))]
+    places = find_places(steps, _read_first_events(tx, source) if has_run_again else {}, key)
+    taken = [step for step in steps if _is_before(step, places, key)]
     for step in taken:
         if step.kind == "effect" and step.state == "started":
             raise Conflict(
@@ -53,9 +57,10 @@ def take_over(tx: Tx, task: Task) -> None:
     if _has_program(tx, source):
         earlier = [step for step in taken if not is_inside(step.key, key)]
         _require_known_order(steps, places, target, earlier)
-    store.copy_before(tx, task, source.task_id, before.outer, inside)
-    moved = [s for s in taken if s.event_id >= before.outer or places[s.key].first != s.event_id]
-    moved = [s for s in moved if s.kind == "effect" or not s.key.startswith(inside)]
+    before = min(place.before for place in places.values())
+    store.copy_before(tx, task, source.task_id, before, f"{key}/")
+    moved = [s for s in taken if s.event_id >= before or places[s.key].first != s.event_id]
+    moved = [s for s in moved if s.kind == "effect" or not is_inside(s.key, key)]
     to_repeat = _list_to_repeat(steps, target, {step.key for step in taken})
     store.copy(tx, task, source.task_id, [(s.key, places[s.key].first, s.last) for s in moved + to_repeat])
     for step in to_repeat:
@@ -65,18 +70,29 @@ def take_over(tx: Tx, task: Task) -> None:
         store.forget_positions(tx, task)
 
 
-def find_places(steps: list[OrderedStep], first: dict[str, str]) -> dict[str, Place]:
-    """Return the places of steps by their keys. `first` has the events of those that began before they ran last."""
-    places = dict[str, Place]()
-    around: list[str] = []
+def find_places(steps: list[OrderedStep], events: dict[str, str], target: str) -> dict[str, Place]:
+    """Return the places of steps by their keys, as seen from the step with the key `target`.
+
+    `events` has the first events of those that may have run again.
+    """
+    first = {step.key: events.get(step.key, step.event_id) for step in steps}
+    # The place of the target among the steps in each one around it, and in the program.
+    before, at = dict[str, str](), first[target]
+    for outer in sorted((step.key for step in steps if is_inside(target, step.key)), key=len, reverse=True):
+        before[outer], at = at, min(at, first[outer])
+    before[""] = at
+    places, around = dict[str, Place](), [""]
     # In this order, what ran in a step comes right after it: keys have no control characters.
     for step in sorted(steps, key=lambda s: s.key.replace("/", "\0")):
-        while around and not is_inside(step.key, around[-1]):
+        while around[-1] and not is_inside(step.key, around[-1]):
             around.pop()
-        began = first.get(step.key, step.event_id)
-        # A child's wait is named after the step that started the child, which ended before.
-        is_outermost = not around or step.kind == "child"
-        places[step.key] = Place(began if is_outermost else min(began, places[around[-1]].outer), began)
+        outer, began = around[-1], first[step.key]
+        if outer in before:
+            places[step.key] = Place(began, before[outer], began)
+        else:
+            # A child's wait is named after the step that started the child, which ended before.
+            at = began if step.kind == "child" else min(began, places[outer].at)
+            places[step.key] = Place(at, places[outer].before, began)
         around.append(step.key)
     return places
 
@@ -84,6 +100,18 @@ def find_places(steps: list[OrderedStep], first: dict[str, str]) -> dict[str, Pl
 def is_inside(key: str, outer: str) -> bool:
     """Return whether a step ran in another one, which is not complete before it is."""
     return key.startswith(f"{outer}/")
+
+
+def _is_before(step: OrderedStep, places: dict[str, Place], target: str) -> bool:
+    """Return whether a step came before another one, or is inside of it.
+
+    So does an effect that began before that one did, although a step around that one had begun and failed earlier.
+    """
+    if is_inside(target, step.key):
+        return False
+    place = places[step.key]
+    was_sent = step.kind == "effect" and place.first < places[target].first
+    return place.at < place.before or was_sent or is_inside(step.key, target)
 
 
 def _list_to_repeat(steps: list[OrderedStep], target: OrderedStep, taken: set[str]) -> list[OrderedStep]:
@@ -120,8 +148,8 @@ def _require_known_order(
         return
     since = min(step.last for step in again)
     for step in steps:
-        if step.kind in ("effect", "child") and places[step.key].outer > since:
-            earliest = min(again, key=lambda s: places[s.key])
+        if step.kind in ("effect", "child") and places[step.key].at > since:
+            earliest = min(again, key=lambda s: places[s.key].first)
             raise Conflict(
                 f"It is not known whether the {step.kind} {step.name!r} came before the step {target.name!r}: since "
                 f"then {earliest.name!r} ran again. Run the task again from {earliest.key!r}, or from a step that was "
