@@ -18,7 +18,8 @@ from stentor.domains.registry import authorization as agent_policy
 from stentor.domains.registry.model import Agent, AllowedNetwork, AllowedTool, Runtime, SandboxWhitelist
 from stentor.domains.routing import model as routing
 from stentor.domains.routing.model import RoutingPolicy, RoutingRequest
-from stentor.domains.routing.ranking import AgentCandidate, build_track_record
+from stentor.domains.routing.ranking import AgentCandidate
+from stentor.domains.routing.track_record import build_track_record
 
 TITLE = "governance and the policy file"
 FILE = """

@@ -14,10 +14,10 @@ from stentor.domains.routing.ranking import (
     COST_OFFSET_USD,
     AgentCandidate,
     Preference,
-    build_track_record,
     count_doublings,
     rank_candidates,
 )
+from stentor.domains.routing.track_record import build_track_record
 
 
 class Policy(Protocol):

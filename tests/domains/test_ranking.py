@@ -16,13 +16,12 @@ from stentor.domains.routing.model import RoutingPolicy, RoutingRequest, decide
 from stentor.domains.routing.ranking import (
     AgentCandidate,
     Preference,
-    TrackRecord,
-    build_track_record,
     calibrate_priors,
     estimate_reward,
     rank_candidates,
 )
 from stentor.domains.routing.service import track_record_from_weight
+from stentor.domains.routing.track_record import TrackRecord, build_track_record
 from tests.domains.agents import agent
 from tests.requirements import requirement
 

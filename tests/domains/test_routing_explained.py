@@ -13,7 +13,8 @@ from hypothesis import strategies as st
 from stentor.core import jsontext
 from stentor.domains.routing import explain
 from stentor.domains.routing.model import RoutingPolicy, RoutingRequest, decide
-from stentor.domains.routing.ranking import PENALTIES_BY_PREFERENCE, AgentCandidate, Preference, build_track_record
+from stentor.domains.routing.ranking import PENALTIES_BY_PREFERENCE, AgentCandidate, Preference
+from stentor.domains.routing.track_record import build_track_record
 from tests.domains.agents import agent
 from tests.requirements import requirement
 

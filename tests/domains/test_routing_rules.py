@@ -20,7 +20,8 @@ from stentor.core.errors import (
 )
 from stentor.core.settings import load
 from stentor.domains.routing.model import Authority, RoutingPolicy, RoutingRequest, decide, find_denial
-from stentor.domains.routing.ranking import AgentCandidate, build_track_record, rank_candidates
+from stentor.domains.routing.ranking import AgentCandidate, rank_candidates
+from stentor.domains.routing.track_record import build_track_record
 from tests.domains.agents import agent
 from tests.requirements import requirement
 

@@ -19,13 +19,12 @@ from stentor.domains.routing.model import RoutingDecision
 from stentor.domains.routing.ranking import (
     RULE_VERSION,
     RankedCandidate,
-    TrackRecord,
-    build_track_record,
     calibrate_priors,
     compute_penalties,
     estimate_reward,
     replace_unknown_costs,
 )
+from stentor.domains.routing.track_record import TrackRecord, build_track_record
 
 TOLERANCE = 1e-9
 """Relative difference up to which two numbers are equal."""
