@@ -82,6 +82,8 @@ def test_changed_lines_boundaries_are_one_and_ten_percent(
         ({"touches_policy": None}, HUMAN),
         ({"files_modified": ("policies/tools.cedar",)}, HUMAN),
         ({"files_modified": ("src/Governance.py",)}, HUMAN),
+        ({"files_modified": ("src/policyEngine.py",)}, HUMAN),
+        ({"files_modified": ("src/MyPolicy.java",)}, HUMAN),
         ({"files_modified": ("src/policyholder.py",)}, AUTO),
     ],
 )

@@ -22,7 +22,8 @@ AUTO_MIN_TRUST, MONITORED_MIN_TRUST = 0.9, 0.7
 """Tier auto above the first, monitored from the second on."""
 AUTO_MAX_RATIO, MONITORED_MAX_RATIO = 0.01, 0.10
 """Tier auto below the first, monitored up to the second."""
-# Whole words only: "policyholder.py" is no policy.
+# Whole words only: "policyholder.py" is no policy, but "policyEngine.py" is.
+_HUMP = re.compile("(?<=[a-z0-9])(?=[A-Z])")
 _POLICY_WORDS = re.compile(r"(?:^|[^a-z0-9])(?:polic(?:y|ies)|governance)(?:[^a-z0-9]|$)|\.cedar$")
 
 
@@ -186,4 +187,5 @@ def _monitored_reasons(facts: TierFacts) -> list[str]:
 
 def touches_governance(facts: TierFacts) -> bool:
     """Return whether the kind of update or a file names policy or governance, regardless of the proposer's flag."""
-    return any(_POLICY_WORDS.search(text.lower()) for text in (facts.update_type, *facts.changes.files_modified))
+    texts = (facts.update_type, *facts.changes.files_modified)
+    return any(_POLICY_WORDS.search(_HUMP.sub("_", text).lower()) for text in texts)
