@@ -20,7 +20,7 @@ from starlette.types import Scope
 from stentor.core import jsontext
 from stentor.core.errors import InvalidRequest, ProviderFault, RateLimited, StentorError
 from stentor.core.jsontext import JsonObject
-from stentor.core.text_checks import UUID_PATTERN
+from stentor.core.validation_errors import field_errors
 
 PROBLEM_MEDIA_TYPE = "application/problem+json"
 _CODES = {
@@ -43,19 +43,6 @@ UNEXPECTED_MESSAGE = (
 )
 OPENAI_PREFIX = "/v1/"
 _OPENAI_TYPES = {401: "authentication_error", 403: "permission_error", 429: "rate_limit_error"}
-_PLAIN_WORDS = {
-    f"match pattern '{UUID_PATTERN}'": "be a UUID",
-    "Input should": "must",
-    "String should": "must",
-    "List should": "must",
-    "Value should": "must",
-    " after validation": "",
-    "less than or equal to": "at most",
-    "greater than or equal to": "at least",
-}
-"""Pydantic's words, and ours: `grade: must be at most 1`."""
-_NO_OBJECT = frozenset(("dict_type", "model_type", "model_attributes_type", "dataclass_type"))
-"""Pydantic's errors that name a Python class, or a dictionary, where JSON has an object."""
 _METHODS = ("GET", "HEAD", "POST", "PUT", "PATCH", "DELETE")
 
 
@@ -129,22 +116,6 @@ def render_throttled(
 
 def render_unexpected(scope: Scope) -> Response:
     return render_error(scope, 500, StentorError.code, UNEXPECTED_MESSAGE)
-
-
-def field_errors(errors: Sequence[Any]) -> JsonObject:
-    """Convert pydantic's errors to `{"fields": {"metadata.priority": "reason"}}`, without the input values."""
-    fields = {}
-    for error in errors:
-        location = [str(part) for part in error["loc"]]
-        field = ".".join(location[1:] if location[:1] == ["body"] and len(location) > 1 else location)
-        reason = "must be an object" if error.get("type") in _NO_OBJECT else str(error["msg"])
-        reason = reason.removeprefix("Value error, ")
-        if isinstance(error.get("input"), str):
-            reason = reason.replace(" item", " character")  # pydantic counts items of whatever it checks twice
-        for pydantic_words, words in _PLAIN_WORDS.items():
-            reason = reason.replace(pydantic_words, words)
-        fields[field] = reason
-    return {"fields": fields}
 
 
 def validation_error(errors: Sequence[Any]) -> InvalidRequest:

@@ -20,10 +20,10 @@ from starlette.responses import Response
 from starlette.routing import BaseRoute
 from starlette.types import ASGIApp, Receive, Scope, Send
 
+from stentor.core.unknown_fields import explain_unknown_fields
 from stentor.core.validation_errors import list_errors
 from stentor.web import errors
 from stentor.web.routes import GatewayRoute, StrictRequest, get_principal
-from stentor.web.unknown_fields import explain_unknown_fields
 
 Handler = Callable[[Request], Coroutine[Any, Any, Response]]
 FastHandlers = dict[tuple[str, str], Handler]

@@ -24,8 +24,8 @@ from stentor.auth.principal import Principal
 from stentor.core import jsontext
 from stentor.core.errors import InvalidRequest, Unauthorized
 from stentor.core.jsontext import JsonObject
+from stentor.core.unknown_fields import explain_unknown_fields
 from stentor.core.validation_errors import list_errors
-from stentor.web.unknown_fields import explain_unknown_fields
 
 PERMISSION_BY_METHOD = {"GET": "read", "HEAD": "read", "DELETE": "delete"}
 PUBLIC = "public"

@@ -154,6 +154,22 @@ def test_all_flaws_of_a_body_are_said_at_once() -> None:
     }
 
 
+@pytest.mark.parametrize(
+    ("action", "body", "field", "problem"),
+    [
+        ("cancel", {"task_id": "a\0b"}, ".task_id", "must consist of printable characters"),
+        ("list", {"limit": -1}, ".limit", "must be at least 1"),
+        ("cancel", {"task_id": UUID, "task": 1}, ".task", "unknown field; did you mean `task_id`?"),
+    ],
+)
+def test_what_is_wrong_with_a_body_is_said_as_over_http(
+    action: str, body: dict[str, Any], field: str, problem: str
+) -> None:
+    with pytest.raises(MessageInvalid) as caught:
+        bodies.parse_body(read_json_message(message("kernel", action, body)))
+    assert [(flaw.field, flaw.message) for flaw in caught.value.field_errors] == [(f"payload.content{field}", problem)]
+
+
 def test_a_body_that_is_no_object_is_refused_where_it_must_be_one() -> None:
     for content in ("[]", '"x"', "7", "words", "{", '{"a":1', '{"task": NaN}', "[" * 300):
         assert flaws(message("kernel", "cancel", content)) == {"payload.content"}

@@ -12,7 +12,7 @@ from stentor.bootstrap.parts.agents import AgentServices
 from stentor.core.clock import SECOND
 from stentor.core.errors import InvalidRequest
 from stentor.core.jsontext import JsonObject
-from stentor.core.validation_errors import list_errors
+from stentor.core.validation_errors import field_errors, list_errors
 from stentor.domains.governance import probes
 from stentor.domains.governance.checkpoints import CheckpointService
 from stentor.domains.governance.deployment import Deployer, GovernanceRunner
@@ -23,7 +23,6 @@ from stentor.domains.governance.service import TrustScoringService, UpdateServic
 from stentor.domains.registry.model import Agent
 from stentor.domains.registry.operations import CheckRuntime
 from stentor.domains.registry.wire import Register
-from stentor.web.errors import field_errors
 
 
 @dataclass

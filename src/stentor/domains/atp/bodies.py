@@ -31,7 +31,8 @@ from stentor.core.text_checks import (
     check_start,
     check_utc,
 )
-from stentor.core.validation_errors import list_errors
+from stentor.core.unknown_fields import explain_unknown_fields
+from stentor.core.validation_errors import field_errors, list_errors
 from stentor.domains.atp import header
 from stentor.domains.atp.model import AtpMessage, FieldError, MessageInvalid
 from stentor.domains.atp.text_format import strip_header
@@ -294,9 +295,9 @@ def parse_body(message: AtpMessage) -> ActionBody:
     try:
         body = body_type.model_validate(_decode_body(message, body_type))
     except ValidationError as error:
-        problems = list_errors(error)
+        problems = field_errors(explain_unknown_fields(list_errors(error), body_type))["fields"]
         raise MessageInvalid(
-            [FieldError(".".join([CONTENT_FIELD, *map(str, problem["loc"])]), problem["msg"]) for problem in problems]
+            [FieldError(".".join(filter(None, (CONTENT_FIELD, name))), problem) for name, problem in problems.items()]
         ) from None
     if errors := _check_combinations(message, body):
         raise MessageInvalid(errors)
