@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from stentor.core.clock import DAY
 from stentor.core.errors import ProviderUnreachable
 from stentor.domains.llm.providers import Provider
 from stentor.domains.llm.providers.failures import COOLDOWN_SECONDS, FAILURE_THRESHOLD, CircuitBreaker
+from stentor.domains.webhooks import store
 from stentor.testing import FixedClock
 from tests.conftest import World
 from tests.domains.test_limits import claim, end, look
@@ -33,6 +35,17 @@ async def test_the_retry_of_a_delivery_does_not_wait_for_the_hour_to_come_again(
     assert (await hooks.deliveries(webhook["id"]))[0]["status"] == "waiting"
     await hooks.advance_clock(2)
     await hooks.wait_for_delivery(webhook["id"], status="delivered", attempts=2)
+
+
+@requirement("webhooks.retries")
+async def test_a_pause_of_a_webhook_lasts_a_day_at_most_when_the_clock_is_set_back(hooks: Hooks) -> None:
+    webhook = await hooks.subscribe("task.submitted")
+    db, ahead = hooks.world.kernel.infra.db, 30 * DAY
+    await db.write(lambda tx: store.hold_deliveries(tx, webhook["id"], tx.now + ahead))
+    await set_back(hooks.world)
+    found = await db.read(lambda tx: store.find(tx, "default", webhook["id"]))
+    assert found is not None
+    assert found.hold_until == hooks.world.clock.now() + DAY
 
 
 @requirement("limits.rate")

@@ -60,6 +60,7 @@ async def test_a_task_that_waits_too_long_opens_an_alert_that_resolves_a_minute_
         claim = await world.claim(agent)
         await world.admin.post(f"/api/v1/tasks/{claim['task_id']}/complete", json={"epoch": 1, "result": 1})
     await check(world)
+    world.clock.jump(-3_600)
     await check(world, minutes=0.9)
     assert len(await alerts(world, "queue")) == 1
     await check(world, minutes=0.2)

@@ -100,7 +100,7 @@ class AlertService:
 
     def _overdue(self, gone: frozenset[AlertKey]) -> set[AlertKey]:
         """Return the keys of the alerts whose conditions have been gone long enough to resolve."""
-        now = self._clock.now()
+        now = self._clock.monotonic()
         self._gone_since = {key: self._gone_since.get(key, now) for key in gone}
         return {key for key, since in self._gone_since.items() if now - since >= RESOLVE_AFTER_US}
 

@@ -11,6 +11,7 @@ from stentor.core.db import AppendOnlyTable, Sql, Tx
 from stentor.core.errors import CorruptRow
 from stentor.domains.webhooks.model import (
     JITTER_RATIO,
+    MAX_HOLD_US,
     RETRY_DELAYS_US,
     AttemptResult,
     Delivery,
@@ -95,6 +96,7 @@ _LONGEST_DELAYS = " ".join(
 )
 _LATEST = f"cast(:now as bigint) + case attempts {_LONGEST_DELAYS} else 0 end"
 _DUE_SOON = Sql(f"update webhook_deliveries set due_at = {_LATEST} where status = 'waiting' and due_at > {_LATEST}")
+_SHORTEN_HOLD = Sql("update webhook_subscriptions set hold_until = :until where hold_until > :until")
 _LEASE_EXPIRED = Sql(
     f"""select {DELIVERY_COLUMNS} from webhook_deliveries
     where status = 'sending' and lease_until < :before limit :limit"""
@@ -219,8 +221,9 @@ def requeue(tx: Tx, deliveries: list[Delivery]) -> int:
 def bring_back(tx: Tx, lease_us: int) -> None:
     """After the clock was set back: let no lease end later than `lease_us` from now, and no attempt wait too long.
 
-    A Retry-After still counts where it holds all deliveries of the webhook.
+    A Retry-After still counts where it holds all deliveries of the webhook, for a day at most.
     """
+    tx.run(_SHORTEN_HOLD, until=tx.now + MAX_HOLD_US)
     tx.run(_SHORTEN, until=tx.now + lease_us)
     tx.run(_DUE_SOON, now=tx.now)
 
