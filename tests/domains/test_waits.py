@@ -9,10 +9,12 @@ import pytest
 
 from stentor.core.db import Sql
 from stentor.core.errors import StoreUnavailable
-from stentor.domains.steps import store
+from stentor.domains.steps import store, wakeups
+from stentor.domains.steps.store import OpenStep
 from stentor.domains.steps.wait_endings import BATCH_SIZE
 from tests.conftest import World
 from tests.domains.test_steps import Attempt, begin_attempt, refused
+from tests.patience import soon
 from tests.requirements import requirement
 
 
@@ -188,6 +190,44 @@ async def test_a_cancelled_task_cancels_the_child_that_it_waits_for(world: World
     await world.kernel.tasks.wakeups.tick()
     assert (await world.task(child))["status"] == "cancelled"
     assert await status(attempt) == "cancelled"
+
+
+@requirement("steps.children")
+async def test_a_task_cannot_wait_for_a_child_that_begins_only_after_it(world: World) -> None:
+    attempt = await begin_attempt(world)
+    child = await world.submit(metadata={"parent_task_id": attempt.task_id}, after=[attempt.task_id])
+    answer = await wait(attempt, "child", child_task_id=child)
+    refused(answer, 400, "INVALID_REQUEST")
+    assert "without `after`" in answer.text
+
+
+@requirement("steps.children")
+async def test_a_cancel_reads_the_waits_for_many_children_a_batch_at_a_time(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(wakeups, "BATCH_SIZE", 2)
+    attempt = await begin_attempt(world)
+    for number in range(6):
+        child = await world.submit(metadata={"parent_task_id": attempt.task_id})
+        await wait(attempt, "child", key=str(number), child_task_id=child)
+    lengths, list_orphans_of = list[int](), store.list_orphans_of
+
+    def counted(*args: Any) -> list[OpenStep]:
+        found = list_orphans_of(*args)
+        lengths.append(len(found))
+        return found
+
+    monkeypatch.setattr(store, "list_orphans_of", counted)
+    await world.kernel.tasks.wakeups.tick()
+    assert (await world.admin.post(f"/api/v1/tasks/{attempt.task_id}/cancel")).status_code == 200
+    await world.kernel.tasks.wakeups.tick()
+
+    async def are_all_cancelled() -> bool:
+        return bool((await world.admin.get("/api/v1/tasks?status=cancelled")).json()["total"] == 7)
+
+    await soon(are_all_cancelled)
+    # None if the background job has found them by its scan.
+    assert max(lengths, default=0) <= 2
 
 
 @requirement("steps.children")

@@ -93,7 +93,7 @@ _LIST_WAITS_FOR = RowsSql(
     f"""select {COLUMNS_OF_OPEN} from given
         join task_steps on task_steps.reference = given.task_id and task_steps.tenant = given.tenant
         join tasks as child on child.tenant = given.tenant and child.task_id = given.task_id
-        where task_steps.state = 'started' and task_steps.kind = 'child' and child.status in {_ENDED}""",
+        where task_steps.state = 'started' and task_steps.kind = 'child' and child.status in {_ENDED} limit :limit""",
 )
 # With an expression, for which SQLite does not read all waits for children in the index by kind.
 _LIST_ORPHANS_OF = RowsSql(
@@ -101,7 +101,8 @@ _LIST_ORPHANS_OF = RowsSql(
     f"""select {COLUMNS_OF_OPEN} from given
         join task_steps on task_steps.tenant = given.tenant and task_steps.task_id = given.task_id
         join tasks on tasks.tenant = given.tenant and tasks.task_id = given.task_id
-        where task_steps.state = 'started' and task_steps.kind || '' = 'child' and tasks.status = 'cancelled'""",
+        where task_steps.state = 'started' and task_steps.kind || '' = 'child' and tasks.status = 'cancelled'
+        limit :limit""",
 )
 _HAS_OPEN_CHILDREN = Sql("select 1 from task_steps where state = 'started' and kind = 'child' limit 1")
 _HAS_OPEN_TOGETHER = Sql(
@@ -218,14 +219,14 @@ def list_orphans(tx: Tx, limit: int) -> list[OpenStep]:
     return _open_from_rows(tx.rows(_LIST_ORPHANS, limit=limit))
 
 
-def list_waits_for(tx: Tx, children: list[TaskRef]) -> list[OpenStep]:
-    """List the waits for those of these tasks that have ended."""
-    return _open_from_rows(tx.rows_for(_LIST_WAITS_FOR, children))
+def list_waits_for(tx: Tx, children: list[TaskRef], limit: int) -> list[OpenStep]:
+    """List the waits for those of these tasks that have ended, at least `limit` if there are as many."""
+    return _open_from_rows(tx.rows_for(_LIST_WAITS_FOR, children, limit=limit))
 
 
-def list_orphans_of(tx: Tx, parents: list[TaskRef]) -> list[OpenStep]:
-    """List the waits for a child of those of these tasks that were cancelled."""
-    return _open_from_rows(tx.rows_for(_LIST_ORPHANS_OF, parents))
+def list_orphans_of(tx: Tx, parents: list[TaskRef], limit: int) -> list[OpenStep]:
+    """List the waits for a child of those of these tasks that were cancelled, at least `limit` if there are as many."""
+    return _open_from_rows(tx.rows_for(_LIST_ORPHANS_OF, parents, limit=limit))
 
 
 def fail_malformed(tx: Tx, tenant: str, task_id: str, key: str, message: str) -> None:

@@ -23,6 +23,7 @@ from stentor.domains.steps import model, queries, store
 from stentor.domains.steps.model import Step, StepDraft, StepOutcome
 from stentor.domains.steps.queries import Decision
 from stentor.domains.steps.service import JournalEntry, begin_step, ended_event, require_step
+from stentor.domains.steps.starts import AFTER
 from stentor.domains.steps.wait_endings import Ending, WaitEndings, child_outcome, lock_waits
 from stentor.domains.tasks import store as tasks
 from stentor.domains.tasks import waiting
@@ -217,6 +218,10 @@ class WaitService:
             child = tasks.find(tx, task.tenant, step.reference or "")
             if child is None or not _is_child(tx, child, task):
                 raise InvalidRequest("child_task_id: no child of this task has this id.")
+            after = store.find(tx, task.tenant, child.task_id, AFTER + task.task_id)
+            if after is not None and after.state == "started":
+                text = "the child begins only after this task, which cannot wait for it: submit it without `after`."
+                raise InvalidRequest(f"child_task_id: {text}")
             return child_outcome(tx, task.tenant, step) if child.status in TERMINAL_STATUSES else None
         return None
 

@@ -91,8 +91,8 @@ class WaitScheduler:
     async def _end_for_ended(self) -> None:
         if self._ended:
             ended, self._ended = sorted(self._ended), set()
-            await self._end_each(lambda tx: store.list_waits_for(tx, ended), self._endings.end_children)
-            await self._end_each(lambda tx: store.list_orphans_of(tx, ended), self._endings.cancel_children)
+            await self._end_each(lambda tx: store.list_waits_for(tx, ended, BATCH_SIZE), self._endings.end_children)
+            await self._end_each(lambda tx: store.list_orphans_of(tx, ended, BATCH_SIZE), self._endings.cancel_children)
 
     async def _scan_children(self) -> None:
         started = time.monotonic()
