@@ -15,6 +15,7 @@ import pytest
 
 from stentor.cli.provenance.run_log import EventProof, verify_proof
 from stentor.domains.provenance import merkle
+from stentor.domains.provenance.signed_note import generate_signer
 from tests.cli.program import SUMMARIZE, TEXT, Program
 from tests.conftest import Service
 from tests.databases import rows
@@ -114,7 +115,6 @@ def test_a_run_is_shown_as_a_tree(done: tuple[Program, Any, str]) -> None:
 
 @requirement("provenance.inclusion-and-consistency")
 def test_a_proof_is_verified_here_and_fails_with_another_key(done: tuple[Program, Any, str], tmp_path: Path) -> None:
-    from stentor.domains.provenance.signed_note import generate_signer
 
     program, _, task_id = done
     proof = program("provenance", "proof", task_id)
@@ -140,6 +140,8 @@ def test_a_proof_of_another_event_is_invalid(requested: str, said: str, holds: b
     proof = EventProof(said, events[0], texts[0], 0, 2, [texts[1]], texts[2], None)
     reason = None if holds else "it is of another event"
     assert verify_proof(proof, [], requested) == {"holds": holds, "signed": None, "reason": reason}
+    known = [generate_signer("log").verifier]
+    assert verify_proof(proof, known, requested)["signed"] is False, "there is no checkpoint"
     unreadable = msgspec.structs.replace(proof, event="[1]")
     assert verify_proof(unreadable, [], requested)["reason"] == "what it proves is not an event"
 

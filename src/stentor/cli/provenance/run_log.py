@@ -121,7 +121,7 @@ def verify_proof(proof: EventProof, keys: list[NoteVerifier], requested: str) ->
 
     Of a proof without the event the id cannot be verified.
     """
-    reason, signed = "", None
+    reason, signed = "", False if keys else None
     try:
         path = [_decode_hash(text) for text in proof.hashes]
         root = _decode_hash(proof.root)
