@@ -169,6 +169,20 @@ async def test_a_child_of_the_first_task_goes_on_when_the_rerun_is_cancelled(wor
     assert (await world.task(child))["status"] == before
 
 
+@requirement("tasks.rerun-from", "steps.children")
+async def test_from_the_wait_for_a_child_the_child_is_not_started_again(world: World) -> None:
+    first = await begin_attempt(world)
+    child = await world.submit(metadata={"parent_task_id": first.task_id})
+    await first.step("start", child)
+    await first.step("note", 1)
+    await wait(first, "child", key="start/child", child_task_id=child)
+    await first.fail()
+    again = await rerun(first, "start/child")
+    assert await taken(again) == {"start": child, "note": 1}
+    await claimed(again)
+    assert (await wait(again, "child", key="start/child", child_task_id=child)).json()["recorded"]
+
+
 async def refuse_rerun(attempt: Attempt, key: str) -> None:
     path = f"/api/v1/tasks/{attempt.task_id}/rerun"
     refused(await attempt.world.admin.post(path, json={"from_step": key}), 409, "CONFLICT")
@@ -326,7 +340,7 @@ def test_places_are_found_in_time_that_grows_with_the_length_of_the_keys() -> No
     # Minutes, if all steps that might be around each one were looked up.
     keys = ["a", "a!", *("a" + "/b" * 100_000 + f"/{n}" for n in range(100)), "a/c"]
     steps = [OrderedStep(key, key, "step", "completed", str(n), str(n)) for n, key in enumerate(keys, 100)]
-    places = find_places(steps, {"a/c": "050"}, "a!")
+    places = find_places(steps, {"a/c": "050"}, steps[1])
     assert [places[key].at for key in keys[:2]] == ["100", "101"]
     assert {places[key].at for key in keys[2:-1]} == {"100"}
     assert places["a/c"] == ("050", "101", "050")

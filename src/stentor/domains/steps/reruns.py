@@ -46,8 +46,8 @@ def take_over(tx: Tx, task: Task) -> None:
     if source is None or target is None:
         raise NotFound(f"The journal of the task has no step {key!r}.")
     has_run_again = source.retry_epoch > 0 or source.metadata.rerun_from is not None
-    places = find_places(steps, _read_first_events(tx, source) if has_run_again else {}, key)
-    taken = [step for step in steps if _is_before(step, places, key)]
+    places = find_places(steps, _read_first_events(tx, source) if has_run_again else {}, target)
+    taken = [step for step in steps if _is_before(step, places, target)]
     for step in taken:
         if step.kind == "effect" and step.state == "started":
             raise Conflict(
@@ -70,15 +70,15 @@ def take_over(tx: Tx, task: Task) -> None:
         store.forget_positions(tx, task)
 
 
-def find_places(steps: list[OrderedStep], events: dict[str, str], target: str) -> dict[str, Place]:
-    """Return the places of steps by their keys, as seen from the step with the key `target`.
+def find_places(steps: list[OrderedStep], events: dict[str, str], target: OrderedStep) -> dict[str, Place]:
+    """Return the places of steps by their keys, as seen from the step `target`.
 
     `events` has the first events of those that may have run again.
     """
     first = {step.key: events.get(step.key, step.event_id) for step in steps}
     # The place of the target among the steps in each one around it, and in the program.
-    before, at = dict[str, str](), first[target]
-    for outer in sorted((step.key for step in steps if is_inside(target, step.key)), key=len, reverse=True):
+    before, at = dict[str, str](), first[target.key]
+    for outer in sorted((step.key for step in steps if _is_around(step, target)), key=len, reverse=True):
         before[outer], at = at, min(at, first[outer])
     before[""] = at
     places, around = dict[str, Place](), [""]
@@ -90,7 +90,6 @@ def find_places(steps: list[OrderedStep], events: dict[str, str], target: str) -
         if outer in before:
             places[step.key] = Place(began, before[outer], began)
         else:
-            # A child's wait is named after the step that started the child, which ended before.
             at = began if step.kind == "child" else min(began, places[outer].at)
             places[step.key] = Place(at, places[outer].before, began)
         around.append(step.key)
@@ -102,16 +101,24 @@ def is_inside(key: str, outer: str) -> bool:
     return key.startswith(f"{outer}/")
 
 
-def _is_before(step: OrderedStep, places: dict[str, Place], target: str) -> bool:
+def _is_around(step: OrderedStep, inner: OrderedStep) -> bool:
+    """Return whether a step is one in which another one ran.
+
+    A child's wait is named after the step that started the child, which ended before.
+    """
+    return is_inside(inner.key.rpartition("/")[0] if inner.kind == "child" else inner.key, step.key)
+
+
+def _is_before(step: OrderedStep, places: dict[str, Place], target: OrderedStep) -> bool:
     """Return whether a step came before another one, or is inside of it.
 
     So does an effect that began before that one did, although a step around that one had begun and failed earlier.
     """
-    if is_inside(target, step.key):
+    if _is_around(step, target):
         return False
     place = places[step.key]
-    was_sent = step.kind == "effect" and place.first < places[target].first
-    return place.at < place.before or was_sent or is_inside(step.key, target)
+    was_sent = step.kind == "effect" and place.first < places[target.key].first
+    return place.at < place.before or was_sent or is_inside(step.key, target.key)
 
 
 def _list_to_repeat(steps: list[OrderedStep], target: OrderedStep, taken: set[str]) -> list[OrderedStep]:
