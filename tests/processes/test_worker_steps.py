@@ -560,6 +560,29 @@ def test_a_program_may_take_another_path_after_a_step_that_runs_again(program: P
         assert program.result(handler) == ["primary", "primary"]
 
 
+@requirement("steps.sdk")
+def test_a_program_may_leave_the_path_to_a_failed_step_and_the_steps_in_it(program: Program) -> None:
+    broken = [True]
+
+    def fallback(task: Task) -> Any:
+        return [task.step("inside", lambda: 1), fail()]
+
+    def handler(task: Task) -> Any:
+        try:
+            source = task.step("primary", lambda: fail() if broken[0] else "primary")
+        except StepFailed:
+            source = task.step("backup", fallback, task)
+        task.sleep(0.01)
+        return source
+
+    program.error(handler)
+    broken[0] = False
+    program.retry()
+    # Before "primary" runs again, and after it has.
+    assert program.attempt(handler)[0] == "suspend"
+    assert program.result(handler) == "primary"
+
+
 @requirement("tasks.rerun-from", "steps.children")
 @pytest.mark.parametrize("key", ["start child#2", "start child/child"])
 def test_a_task_that_runs_again_waits_for_the_children_from_before_and_retries_failed_ones(

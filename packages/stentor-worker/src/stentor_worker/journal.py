@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import json
+import math
 import threading
 import time
 from collections.abc import Callable
@@ -205,22 +206,20 @@ class Journal:
             if page["next_cursor"] is None:
                 break
             query = f"?limit={PAGE}&cursor={page['next_cursor']}"
-        for ordered in list(self._expected.values()):
-            newest = 0
-            for position, step in sorted(ordered.items()):
-                newest = max(newest, step["epoch"])
-                if step["epoch"] < newest:
-                    # One before it ran again after a retry, so the program may have left the path to this one.
-                    self._forget(ordered.pop(position)["key"] + "/")
-        for step in self._superseded.values():
-            # It may end differently now, so the program may take another path after it.
-            self._forget_after(_scope_of(step), -1 if step["position"] is None else step["position"])
+        self._forget_left([*steps.values(), *self._superseded.values()])
         return steps
 
-    def _forget_after(self, scope: str, position: int) -> None:
-        later = [n for n in self._expected.get(scope, {}) if n > position]
-        for step in [self._expected[scope].pop(n) for n in later]:
-            self._forget(step["key"] + "/")
+    def _forget_left(self, steps: list[Recorded]) -> None:
+        """Expect no step that the program may not come to: one before it ran again after a retry, or will now."""
+        newest: dict[str, float] = {}
+        for step in sorted(steps, key=lambda step: -1 if step["position"] is None else step["position"]):
+            scope, is_again = _scope_of(step), step["key"] in self._superseded
+            if step["position"] is None and not is_again:
+                continue
+            if step["epoch"] < newest.get(scope, 0):
+                self._expected.get(scope, {}).pop(step["position"], None)
+                self._forget(step["key"] + "/")
+            newest[scope] = math.inf if is_again else max(newest.get(scope, 0), step["epoch"])
 
     def _record(self, entry: Entry, outcome: dict[str, Any], value: Any) -> Any:
         duration_ms = int((time.monotonic() - entry.began_at) * 1000)
