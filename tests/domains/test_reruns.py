@@ -336,6 +336,26 @@ async def test_an_effect_before_a_step_within_one_that_had_failed_before_is_take
 
 
 @requirement("tasks.rerun-from")
+async def test_a_step_that_an_effect_of_the_step_around_it_may_have_come_before_is_refused(world: World) -> None:
+    first = await begin_attempt(world)
+    await first.step("order/login", error={"type": "E", "message": "no"})
+    await effect(first, "order/ship", value="shipped")
+    await first.step("order", 1)
+    await first.fail()
+    again = await claimed(await rerun(first, "order"))
+    await again.step("order/login", 1)
+    await effect(again, "order/pay", value="paid")
+    await again.step("order", 1)
+    await effect(again, "thank", value="thanked")
+    await again.fail()
+    await refuse_rerun(again, "order/ship")
+    assert await taken(await rerun(again, "order/login")) == {"order/ship": "shipped"}
+    # Of another one that went on from it too.
+    last = await failed(await rerun(again, "thank"), "end")
+    await refuse_rerun(last, "order/ship")
+
+
+@requirement("tasks.rerun-from")
 def test_places_are_found_in_time_that_grows_with_the_length_of_the_keys() -> None:
     # Minutes, if all steps that might be around each one were looked up.
     keys = ["a", "a!", *("a" + "/b" * 100_000 + f"/{n}" for n in range(100)), "a/c"]
