@@ -37,7 +37,7 @@ TrustSource = Callable[[], ssl.SSLContext]
 
 
 class ResponseTooLarge(VaultProtocolError):
-    """The response has more than MAX_RESPONSE_BYTES."""
+    """A response of the vault plugin of more than 64 MiB."""
 
 
 class PluginResponse(msgspec.Struct, frozen=True):
