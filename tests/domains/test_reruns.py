@@ -356,6 +356,20 @@ async def test_a_step_that_an_effect_of_the_step_around_it_may_have_come_before_
 
 
 @requirement("tasks.rerun-from")
+async def test_the_order_of_an_effect_that_is_sent_again_within_a_step_is_known(world: World) -> None:
+    first = await begin_attempt(world)
+    await effect(first, "order/ship", value="shipped")
+    await effect(first, "order/tip", error=DECLINED)
+    await first.step("order", error={"type": "E", "message": "no"})
+    await first.fail()
+    again = await claimed(await rerun(first, "order"))
+    await effect(again, "order/tip", value="paid")
+    await again.step("order", 1)
+    await again.fail()
+    assert await taken(await rerun(again, "order/ship")) == {}
+
+
+@requirement("tasks.rerun-from")
 def test_places_are_found_in_time_that_grows_with_the_length_of_the_keys() -> None:
     # Minutes, if all steps that might be around each one were looked up.
     keys = ["a", "a!", *("a" + "/b" * 100_000 + f"/{n}" for n in range(100)), "a/c"]

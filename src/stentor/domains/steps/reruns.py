@@ -57,7 +57,7 @@ def take_over(tx: Tx, task: Task) -> None:
     if _has_program(tx, source):
         earlier = [step for step in taken if not is_inside(step.key, key)]
         _require_known_order(steps, places, target, earlier)
-        _require_known_order_within(tx, source, steps, target)
+        _require_known_order_within(tx, source, steps, places, target)
     before = min(place.before for place in places.values())
     store.copy_before(tx, task, source.task_id, before, f"{key}/")
     moved = [s for s in taken if s.event_id >= before or places[s.key].first != s.event_id]
@@ -160,13 +160,16 @@ def _require_known_order(
             raise _unknown_order(step, target, min(again, key=lambda s: places[s.key].first))
 
 
-def _require_known_order_within(tx: Tx, task: Task | None, steps: list[OrderedStep], target: OrderedStep) -> None:
+def _require_known_order_within(
+    tx: Tx, task: Task | None, steps: list[OrderedStep], places: dict[str, Place], target: OrderedStep
+) -> None:
     """Raise Conflict if an effect may have come before one that was taken over from within a step that ran again."""
     while task is not None and (outer := task.metadata.rerun_from) is not None:
         since = task.task_id
         if is_inside(target.key, outer) and target.last < since:
             again = [s for s in steps if is_inside(s.key, outer) and s.last > since and not _is_around(s, target)]
-            if unsure := next((s for s in again if s.kind in ("effect", "child")), None):
+            new = (s for s in again if s.kind in ("effect", "child") and places[s.key].first > since)
+            if unsure := next(new, None):
                 raise _unknown_order(unsure, target, min(again, key=lambda s: s.last))
         task = tasks.find(tx, task.tenant, task.metadata.rerun_of or "")
 
