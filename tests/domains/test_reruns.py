@@ -370,6 +370,18 @@ async def test_the_order_of_an_effect_that_is_sent_again_within_a_step_is_known(
 
 
 @requirement("tasks.rerun-from")
+async def test_around_an_effect_within_the_step_the_program_may_take_another_path(world: World) -> None:
+    first = await begin_attempt(world)
+    await first.step("order/login", 1, position=0)
+    await first.begin("order/pay", position=1)
+    await first.step("order/pay", "paid", kind="effect", position=1)
+    await first.step("order", 1, position=0)
+    await first.fail()
+    (step,) = (await (await rerun(first, "order")).journal())["steps"]
+    assert (step["key"], step["position"]) == ("order/pay", None)
+
+
+@requirement("tasks.rerun-from")
 def test_places_are_found_in_time_that_grows_with_the_length_of_the_keys() -> None:
     # Minutes, if all steps that might be around each one were looked up.
     keys = ["a", "a!", *("a" + "/b" * 100_000 + f"/{n}" for n in range(100)), "a/c"]

@@ -66,8 +66,8 @@ def take_over(tx: Tx, task: Task) -> None:
     store.copy(tx, task, source.task_id, [(s.key, places[s.key].first, s.last) for s in moved + to_repeat])
     for step in to_repeat:
         store.run_again(tx, task, step.key)
-    if any(places[step.key].first != step.last for step in taken):
-        # When a step ran again, the program may have taken another path after it.
+    if any(is_inside(step.key, key) or places[step.key].first != step.last for step in taken):
+        # When a step ran again, or those around an effect do, the program may take another path after it.
         store.forget_positions(tx, task)
 
 
