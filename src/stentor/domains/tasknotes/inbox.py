@@ -149,6 +149,8 @@ class TaskInbox:
 
     async def scan(self) -> None:
         """Submit the notes that are quiet, and write the answers of finished tasks."""
+        # Before the files are listed: a note that was deleted before its task ended gets no answer.
+        answerable = await self._db.read(lambda tx: store.list_answerable_notes(tx, self._tenant, MAX_ANSWERS_PER_SCAN))
         stats = {stat.path: stat for stat in await self._vault.walk(INBOX_FOLDER)}
         candidates = {path: stat for path, stat in stats.items() if inbox_notes.is_candidate(path)}
         known = await self._db.read(lambda tx: store.list_inbox_notes(tx, self._tenant)) if candidates else {}
@@ -159,7 +161,6 @@ class TaskInbox:
         }
         for path in self._quiet_period.find_quiet(states, time.monotonic()):
             await self._guarded(path, self._process(candidates[path], known.get(path), has_answer=states[path][2]))
-        answerable = await self._db.read(lambda tx: store.list_answerable_notes(tx, self._tenant, MAX_ANSWERS_PER_SCAN))
         for note in answerable:
             if note.path not in self._failed_paths:
                 await self._guarded(note.path, self._answer(note, candidates.get(note.path)))
