@@ -221,7 +221,8 @@ async def test_a_note_that_is_being_typed_is_taken_when_the_typing_has_ended(
     assert await inbox.listed() == []
     now[0] += 1
     await inbox.until_listed(1)
-    claim = await inbox.world.claim(agent_id)
+    # It is listed a moment before it is in the queue.
+    claim = await inbox.world.claim(agent_id, wait_seconds=30)
     assert claim["input"] == "What is new?\n" + ("word " * 2).strip()
 
 

@@ -207,16 +207,18 @@ async def test_metrics_and_health_report_backlog_and_deliveries(hooks: Hooks) ->
     await hooks.world.register("two")
     await hooks.wait_for_delivery(webhook["id"], status="waiting", attempts=1)
     hooks.world.clock.advance(seconds=3)
-    response = await hooks.world.admin.get("/metrics")
-    samples: dict[str, Any] = {
-        sample.name + str(sample.labels or ""): sample.value
-        for family in text_string_to_metric_families(response.text)
-        for sample in family.samples
-    }
+
+    async def counted() -> dict[str, Any] | None:
+        response = await hooks.world.admin.get("/metrics")
+        families = text_string_to_metric_families(response.text)
+        found = {each.name + str(each.labels or ""): each.value for family in families for each in family.samples}
+        # Attempts are counted after their rows are stored.
+        return found if found["stentor_webhook_attempts_total{'result': 'retried'}"] == 1 else None
+
+    samples = await soon(counted)
     assert samples["stentor_webhook_backlog"] == 1
     assert samples["stentor_webhook_oldest_seconds"] == 3
     assert samples["stentor_webhook_attempts_total{'result': 'delivered'}"] == 1
-    assert samples["stentor_webhook_attempts_total{'result': 'retried'}"] == 1
     assert samples["stentor_webhooks{'state': 'enabled'}"] == 1
     assert samples["stentor_webhooks{'state': 'disabled'}"] == 0
     health = (await hooks.world.admin.get("/api/v1/health/detailed")).json()["components"]["webhooks"]
