@@ -62,7 +62,14 @@ def drawn(draw: st.DrawFn, alpha: float, number: int) -> AgentCandidate:
         cost=draw(st.none() | st.floats(0, 100)),
     )
     return AgentCandidate(
-        made, known, draw(st.none() | UNIT), draw(st.integers(0, 20)), draw(st.integers(1, 4)), draw(st.booleans())
+        made,
+        known,
+        draw(st.none() | UNIT),
+        draw(st.integers(0, 20)),
+        draw(st.integers(1, 4)),
+        draw(st.booleans()),
+        draw(st.booleans()),
+        draw(st.integers(0, 20)),
     )
 
 

@@ -22,6 +22,7 @@ from stentor.domains.routing.ranking import (
     calibrate_priors,
     compute_penalties,
     estimate_reward,
+    preference_tier,
     replace_unknown_costs,
 )
 from stentor.domains.routing.track_record import TrackRecord, build_track_record
@@ -175,7 +176,7 @@ class _Recomputation:
         """Compare the recorded order and choice with the order by score, as `ranking` sorts."""
         decision, listed = self._decision, self._decision.candidates
         keys = [
-            (not each.online, each.resting, -score, -each.composite, each.name, each.agent_id)
+            (preference_tier(each), -score, -each.composite, each.name, each.agent_id)
             for each, score in zip(listed, scores, strict=True)
         ]
         order = [each for _, each in sorted(zip(keys, listed, strict=True), key=lambda pair: pair[0])]

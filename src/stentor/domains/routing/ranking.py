@@ -175,7 +175,7 @@ class RankingResult(msgspec.Struct, frozen=True):
 def rank_candidates(
     candidates: Sequence[RankableCandidate], beta: float, prefer: Preference = "balanced", limit: int | None = None
 ) -> RankingResult:
-    """Rank by tier (`_tier`), then by blended score, composite, name and id. List at most `limit` of them."""
+    """Rank by `preference_tier`, then by blended score, composite, name and id. List at most `limit` of them."""
     records = [candidate.track_record for candidate in candidates]
     mean, slope = calibrate_priors(records)
     ready_ms = estimate_durations(records)
@@ -213,7 +213,7 @@ def rank_candidates(
         if beta:
             score = quality_share * score + beta * (NEUTRAL_TRUST if candidate.trust is None else candidate.trust)
         # Negated, so that one ascending sort puts the online ones and the highest scores first.
-        order.append((_tier(candidate), -score, n))
+        order.append((preference_tier(candidate), -score, n))
     order.sort()
     _break_ties(order, candidates, len(order) if limit is None else limit)
     ranking = RankingResult([], mean, slope, fastest, cheapest, usual_cost)
@@ -223,8 +223,9 @@ def rank_candidates(
     return ranking
 
 
-def _tier(candidate: RankableCandidate) -> int:
-    return candidate.resting if candidate.online else 2
+def preference_tier(candidate: RankableCandidate | RankedCandidate) -> int:
+    """Return 0 for an online candidate, 1 for one that rests, 2 for an offline one; the lowest are chosen first."""
+    return int(candidate.resting) if candidate.online else 2
 
 
 def _break_ties(order: list[tuple[int, float, int]], candidates: Sequence[RankableCandidate], limit: int) -> None:
