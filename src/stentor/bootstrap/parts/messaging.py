@@ -62,9 +62,8 @@ def open_messaging(
     lifecycle = MessageLifecycle(db, runlog, tasks.service)
     db.set_aside[store.TABLE] = lifecycle.set_aside
     lease = settings.tasks.lease_seconds * SECOND
-    processor = MessageProcessor(
-        db, infra.clock, lifecycle, infra.hub, actions, lease, shared=not infra.is_single_process
-    )
+    follow_jump, shared = tasks.reconciler.follow_jump, not infra.is_single_process
+    processor = MessageProcessor(db, infra.clock, follow_jump, lifecycle, infra.hub, actions, lease, shared=shared)
     return MessagingParts(MessagingService(db, runlog, agents.registry.agents, actions, processor.wake), processor)
 
 

@@ -76,7 +76,8 @@ class Reconciler:
         if shortened := await self._db.write(lease_store.bring_back_leases, NO_LOCKS):
             log.warning("reconciler: the clock was set back, leases shortened count=%d", shortened)
 
-    async def _follow_jump(self, since: int, now: int, jump: int) -> None:
+    async def follow_jump(self, since: int, now: int, jump: int) -> None:
+        """Prolong leases and timeouts by as much as the clock was set ahead, `jump`, between two looks at it."""
         follow = partial(lease_store.follow_jump, since=since, now=now, jump=jump)
         if prolonged := await self._db.write(follow, NO_LOCKS):
             text = "reconciler: the clock was set ahead, leases and timeouts prolonged seconds=%.1f count=%d"
@@ -95,7 +96,7 @@ class Reconciler:
         now, overdue, expired, refill = await self._db.poll(find)
         # Before the repairs, which read each task again: what a jump seems to end has only run for seconds.
         await self._clock_watch.look(now, self._bring_back_leases)
-        await self._jump_watch.look(begun, now, self._follow_jump)
+        await self._jump_watch.look(begun, now, self.follow_jump)
         if tick % MARK_TICKS == 0:
             self._clock_mark.write(begun, now)
         for task in overdue:

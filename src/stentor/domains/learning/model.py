@@ -195,18 +195,18 @@ def apply_grade(record: Weight, *, sample: int | None, was: float, grade: float,
     the deltas, the evidence only if the outcome is still stored.
     """
     delta = weight_delta(success=grade > 0, performance=grade) - weight_delta(success=was > 0, performance=was)
-    weight = add_to_weight(record.weight_at(now), delta)
-    graded = msgspec.structs.replace(record, weight=weight, updated_at=now)
-    rewards = None
-    if sample is not None:
-        rewards = evidence.replace_reward(record.encoded_rewards, record.samples - sample, grade)
-    if rewards is None:
-        return graded
+    rewards = record.encoded_rewards
+    changed = None if sample is None else evidence.replace_reward(rewards, record.samples - sample, grade)
     # Worse grades are as good a sign of a change as failures are.
-    drop = evidence.find_drop(rewards, record.since_change) if grade < was else None
-    if drop is None:
-        return msgspec.structs.replace(graded, rewards=rewards)
-    return msgspec.structs.replace(graded, rewards=rewards, since_change=drop, changed_tick=record.tick)
+    drop = evidence.find_drop(changed, record.since_change) if changed is not None and grade < was else None
+    return msgspec.structs.replace(
+        record,
+        weight=add_to_weight(record.weight_at(now), delta),
+        updated_at=now,
+        rewards=changed or rewards,
+        since_change=record.since_change if drop is None else drop,
+        changed_tick=record.changed_tick if drop is None else record.tick,
+    )
 
 
 def add_to_weight(weight: float, delta: float) -> float:

@@ -275,12 +275,6 @@ def expected_usage(request: ChatRequest) -> TokenUsage:
     )
 
 
-def likely_usage(request: ChatRequest) -> TokenUsage:
-    """Estimate the usage of a request to compare models: with all of `max_tokens` an untried one would look dear."""
-    output_tokens = min(request.max_tokens or EXPECTED_OUTPUT_TOKENS, EXPECTED_OUTPUT_TOKENS)
-    return TokenUsage(model.estimate_input_tokens(request), output_tokens, estimated=True)
-
-
 def _not_found_message(name: str, providers: dict[str, Provider]) -> str:
     if not providers:
         wanted = f" for the model {name!r}" if name else ""

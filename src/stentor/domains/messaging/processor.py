@@ -9,8 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Mapping
-from functools import partial
+from collections.abc import Awaitable, Callable, Mapping
 
 from stentor.core.clock import SECOND, Clock, ClockWatch, JumpWatch
 from stentor.core.db import NO_LOCKS, Database, Tx, locks
@@ -29,7 +28,6 @@ from stentor.domains.messaging.model import (
     ZoneAction,
     error_response,
 )
-from stentor.domains.tasks import lease_store
 
 MAX_CONCURRENT = 16
 """Messages that one process executes at a time; a message that waits for a task does not count."""
@@ -47,14 +45,15 @@ log = logging.getLogger(__name__)
 class MessageProcessor:
     """Claims messages and executes their actions.
 
-    `lease`, in microseconds: how long a claim is valid without renewal. `shared`: other processes may process
-    messages of the same database.
+    `lease`, in microseconds: how long a claim is valid without renewal. `follow_jump`: see `JumpWatch.look`. `shared`:
+    other processes may process messages of the same database.
     """
 
     def __init__(
         self,
         db: Database,
         clock: Clock,
+        follow_jump: Callable[[int, int, int], Awaitable[object]],
         lifecycle: MessageLifecycle,
         hub: Hub,
         actions: Mapping[tuple[str, str], ZoneAction],
@@ -70,6 +69,7 @@ class MessageProcessor:
         self._renew_every = lease // (3 * SECOND)
         self._shared = shared
         self._clock_watch, self._jump_watch = ClockWatch(), JumpWatch(clock.monotonic)
+        self._follow_jump = follow_jump
         self._work = asyncio.Event()
         self._room = asyncio.Event()
         self._claimed: dict[MessageKey, StoredMessage] = {}
@@ -214,19 +214,13 @@ class MessageProcessor:
         await self._clock_watch.look(
             now, lambda: self._db.write(lambda tx: store.bring_back(tx, self._lease), NO_LOCKS)
         )
+        # As the reconciler, which may look later: a message must not end before its deadline is prolonged.
         await self._jump_watch.look(begun, now, self._follow_jump)
         if is_due:
             self._work.set()
         # A late renewal of our own is no reason to requeue: the message would be executed twice.
         await self._requeue([stored for stored in expired if (stored.tenant, stored.message_id) not in self._claimed])
         await self._lifecycle.repair(missed)
-
-    async def _follow_jump(self, since: int, now: int, jump: int) -> None:
-        # As the reconciler, which may look later: a message must not end before its deadline is prolonged.
-        follow = partial(lease_store.follow_jump, since=since, now=now, jump=jump)
-        if prolonged := await self._db.write(follow, NO_LOCKS):
-            text = "messaging: the clock was set ahead, leases and timeouts prolonged seconds=%.1f count=%d"
-            log.warning(text, jump / SECOND, prolonged)
 
     def _poll(self, tx: Tx, *, check_ended: bool) -> tuple[int, bool, list[StoredMessage], MissedEndings]:
         """Return the time, whether a message is due, those with an expired lease, and what `repair` must handle."""

@@ -29,10 +29,10 @@ from stentor.domains.llm.service import (
     AUTO_GROUP_PREFIX,
     AUTO_MODEL,
     CLIENT_ERROR_STATUSES,
+    EXPECTED_OUTPUT_TOKENS,
     LlmGateway,
     add_provider_details,
     expected_usage,
-    likely_usage,
 )
 from stentor.domains.modelrouting import model
 from stentor.domains.modelrouting.learning import ModelOutcome, ModelOutcomeRecorder, ModelRecords
@@ -186,7 +186,9 @@ class AutoModelRouter:
 
     async def _options(self, caller: LlmCaller, targets: list[ModelTarget], request: ChatRequest) -> list[ModelOption]:
         await self._prices.load()
-        usage, likely = expected_usage(request), likely_usage(request)
+        usage = expected_usage(request)
+        # With all of `max_tokens` an untried model would look dear beside those whose answers are known.
+        likely = msgspec.structs.replace(usage, output_tokens=min(usage.output_tokens, EXPECTED_OUTPUT_TOKENS))
         remaining = await self._guard.remaining_dollars(caller)
         options = []
         for target in targets:

@@ -81,11 +81,10 @@ class RoutingEngine:
         """Count a task that an agent gets: it is a try, also if its outcome teaches nothing. In this process only."""
         key = agent_id, request.task_type
         weight = self._learning.records(request.tenant, request.task_type).weights_by_agent.get(agent_id)
-        samples = 0 if weight is None else weight.samples
-        known_samples, count = self._chosen.get(key, (samples, 0))
+        count = _count_chosen(self._chosen.get(key, (0, 0)), weight)
         if len(self._chosen) >= MAX_CHOSEN:
             self._chosen.clear()
-        self._chosen[key] = samples, count + 1 if known_samples == samples else 1
+        self._chosen[key] = weight.samples if weight else 0, count + 1
 
     def decide_for_waiting(self, request: RoutingRequest, planned: Mapping[str, int]) -> RoutingDecision | None:
         """Choose an online agent for a task that is queued for an offline one; None if there is none.
@@ -178,10 +177,8 @@ class RoutingEngine:
                 )
                 entry = cache[agent_id] = (weight, sums, age, agent, track_record)
             ahead, concurrency, online, resting = load(agent)
-            unlearned = 0
-            if chosen := all_chosen.get((agent_id, task_type)):
-                samples, count = chosen
-                unlearned = max(0, count - ahead) if samples == (0 if weight is None else weight.samples) else 0
+            chosen = all_chosen.get((agent_id, task_type))
+            unlearned = max(0, _count_chosen(chosen, weight) - ahead) if chosen else 0
             score = trust(tenant, agent_id, now)
             candidates.append(AgentCandidate(agent, entry[4], score, ahead, concurrency, online, resting, unlearned))
         return candidates
@@ -232,6 +229,12 @@ def track_record_from_weight(
         cost=weight.mean_cost,
         stale=stale,
     )
+
+
+def _count_chosen(chosen: tuple[int, int], weight: Weight | None) -> int:
+    """Return how often an agent was chosen since its last outcome counted."""
+    samples, count = chosen
+    return count if samples == (weight.samples if weight else 0) else 0
 
 
 def _track_record_cache(records: TaskTypeRecords, day: int) -> dict[str, Any]:

@@ -111,7 +111,7 @@ def _is_around(step: OrderedStep, inner: OrderedStep) -> bool:
 
 
 def _is_before(step: OrderedStep, places: dict[str, Place], target: OrderedStep) -> bool:
-    """Return whether a step came before another one, or is inside of it.
+    """Return whether a step came before another one, or is inside it.
 
     So does an effect that began before that one did, although a step around that one had begun and failed earlier.
     """
