@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from stentor_vault.text.passages import cut_passages
 from tests.domains.memory.conftest import Notes
 from tests.patience import soon
 from tests.requirements import requirement
@@ -118,6 +119,17 @@ async def test_a_passage_that_is_invalid_leaves_and_the_rest_of_the_note_stays(n
         return len(listed) >= 2
 
     await soon(kept, lambda: f"kept: {listed}")
+
+
+@requirement("memory.invalid-claim")
+@pytest.mark.parametrize("length", [300, 10_000])
+def test_the_anchors_of_a_note_with_long_headings_take_little_memory(length: int) -> None:
+    parents = "".join(f"{'#' * level} {letter * length}\n" for level, letter in enumerate("abcde", 1))
+    text = f"# Top\n\n## Costs\n\n# Rest\n{parents}" + "".join(f"###### k{n}\n" for n in range(1_000))
+    kept = cut_passages(text, ["#Top", "#" + "a" * length]).anchors
+    assert kept["#Top"] == ("#top", "#costs", "#top#costs")
+    assert "#k999" in kept["#" + "a" * length]
+    assert sum(len(name) for names in kept.values() for name in names) < 2_000_000
 
 
 async def test_derivations_that_go_in_a_circle_end(notes: Notes) -> None:

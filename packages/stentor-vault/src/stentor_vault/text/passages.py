@@ -19,9 +19,10 @@ _LIST_ITEM = re.compile(r"[ \t]*(?:[-*+]|\d{1,9}[.)])[ \t]")
 _SPECIAL = re.compile(r"[#^|\[\]:%\\\s]+")
 _INDENT = re.compile(r"[ \t]*")
 
-
-MAX_PATHS = 10_000
-"""Anchors of a note up to which a heading is known by paths of headings too."""
+MAX_ANCHOR_CHARS = 2_000
+"""Longer anchors are unknown: what names a passage in a frontmatter has at most as many characters."""
+MAX_TOTAL_CHARS = 1_000_000
+"""Characters of a note's anchors up to which a heading is known by paths of headings too."""
 
 
 class _Line(msgspec.Struct, frozen=True):
@@ -115,13 +116,18 @@ def _index_anchors(lines: list[_Line]) -> dict[str, int]:
     """Return the number of the line that each anchor leads to: the first of its name, or of its path of headings."""
     found: dict[str, int] = {}
     parents: list[_Line] = []
+    total = 0
     for number, line in enumerate(lines):
         if line.anchor:
             parents = [parent for parent in parents if parent.level < line.level]
             # At most five, as there are six levels; a path may leave out any of them.
-            for count in range(len(parents) + 1 if len(found) < MAX_PATHS else 1):
+            for count in range(len(parents) + 1 if total < MAX_TOTAL_CHARS else 1):
                 for path in itertools.combinations(parents, count):
-                    found.setdefault("".join(part.anchor for part in (*path, line)), number)
+                    parts = [part.anchor for part in (*path, line)]
+                    length = sum(map(len, parts))
+                    if length <= MAX_ANCHOR_CHARS:
+                        found.setdefault("".join(parts), number)
+                        total += length
             parents.append(line)
         if line.block_id:
             found.setdefault(f"^{line.block_id}", number)

@@ -16,7 +16,7 @@ import msgspec
 
 from stentor.core.clock import DAY, micros_from_datetime
 from stentor.core.jsontext import JsonObject
-from stentor_vault.text.passages import anchor_key, normalize_anchor, split_anchor
+from stentor_vault.text.passages import MAX_ANCHOR_CHARS, anchor_key, normalize_anchor, split_anchor
 
 VALID_FROM, VALID_TO, DERIVED_FROM, TASK_ID = "valid_from", "valid_to", "derived_from", "task_id"
 INVALID, INVALID_BY, INVALID_AT, INVALID_CLAIMS = "invalid", "invalid_by", "invalid_at", "invalid_claims"
@@ -25,7 +25,7 @@ KEYS = frozenset((VALID_FROM, VALID_TO, DERIVED_FROM, TASK_ID, *MARK_KEYS))
 TASK_SOURCE = "task:"
 MAX_SOURCES = 200
 """Entries of `derived_from` and of `invalid_claims` that are read."""
-MAX_SOURCE_CHARS = 2_000
+MAX_SOURCE_CHARS = MAX_ANCHOR_CHARS
 SEPARATOR = " | "
 """Between the parts of a claim: anchor, reason, who and when. No heading that can be linked to has it."""
 _NO, _YES = {"", "no", "false", "off", "0", "n"}, {"yes", "true", "on", "1", "y"}
