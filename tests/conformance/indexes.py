@@ -17,7 +17,6 @@ from numpy.typing import NDArray
 from stentor.core.db.postgres import PostgresDriver
 from stentor.domains.memory.index import sqlite
 from stentor.domains.memory.index.index import SearchIndex
-from stentor.domains.memory.index.indexer import parse_entry
 from stentor.domains.memory.index.model import (
     SEARCH_FIELDS,
     EmbeddingModel,
@@ -27,6 +26,7 @@ from stentor.domains.memory.index.model import (
     SearchField,
     SearchFilters,
     build_query,
+    parse_entry,
 )
 from stentor.domains.memory.index.postgres import schema as postgres
 from stentor_vault.notes import frontmatter

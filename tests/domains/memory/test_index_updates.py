@@ -177,7 +177,30 @@ async def test_a_file_whose_path_is_too_long_is_left_out_and_changes_nothing(vau
     assert await vault.indexer.reconcile() == 0
     step = await vault.indexer.reindex("", 10)
     assert (step.done, step.next) == (1, None)
-    assert (await vault.indexer.verify("", 10)).differences == []
+    assert [one.problem for one in (await vault.indexer.verify("", 10)).differences] == ["invalid_name"]
+
+
+@requirement("memory.left-out-named")
+async def test_a_note_that_the_index_cannot_have_is_named_by_verify_and_once_in_the_log(
+    vault: Vault, caplog: pytest.LogCaptureFixture
+) -> None:
+    (vault.root / "Q: folder?").mkdir()
+    contents = {
+        "What is DNS?.md": b"a", "Q: folder?/in.md": b"a", "latin.md": b"\xe9", "utf16.md": "a".encode("utf-16"),
+        "good.md": b"a", "why?.png": b"\x89PNG", "binary.png": b"\x89PNG\xff",
+    }  # fmt: skip
+    for name, content in contents.items():
+        (vault.root / name).write_bytes(content)
+    for _ in range(2):
+        await vault.indexer.reconcile()
+    found = {one.path: one.problem for one in (await vault.indexer.verify("", 10)).differences}
+    assert found == {
+        "What is DNS?.md": "invalid_name", "Q: folder?/in.md": "invalid_name",
+        "latin.md": "not_utf8", "utf16.md": "not_utf8",
+    }  # fmt: skip
+    lines = [record.message for record in caplog.records if "left out" in record.message]
+    assert [sum(repr(name) in line for line in lines) for name in found] == [1, 1, 1, 1]
+    assert len(lines) == 4
 
 
 @pytest.mark.parametrize("name", ["Meeting 10:30", "why?", "ends with a space ", "ends with a dot.", "con"])

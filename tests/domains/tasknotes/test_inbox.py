@@ -154,6 +154,23 @@ async def test_a_routing_denial_is_answered_and_the_note_is_tried_again_when_it_
 
 
 @requirement("tasks.inbox-problem-answered")
+async def test_a_note_with_a_name_that_no_vault_accepts_is_told_so_and_is_a_task_when_it_is_renamed(
+    inbox: Inbox,
+) -> None:
+    note = inbox.put("q?.md")
+
+    def answers() -> list[Path]:
+        return list(inbox.folder.glob("q * (answer).md"))
+
+    await inbox.until(lambda: bool(answers()))
+    assert "Rename the note." in answers()[0].read_text()
+    await inbox.world.register()
+    note.rename(inbox.folder / "q.md")
+    await inbox.until_listed(1)
+    assert len(answers()) == 1
+
+
+@requirement("tasks.inbox-problem-answered")
 @pytest.mark.parametrize(
     ("text", "said"),
     [
@@ -168,6 +185,7 @@ async def test_a_routing_denial_is_answered_and_the_note_is_tried_again_when_it_
         ("---\ntype: echo\nrequired_capabilities: echo\nagent_preference: ann\n---\nx\n", "the id of an agent"),
         ("---\ntype: echo\nrequired_capabilities: echo\n---\na\0b\n", "NUL"),
         (b"---\ntype: echo\nrequired_capabilities: echo\n---\n\xff\xfe\n", "UTF-8"),
+        (NOTE.encode("utf-16"), "UTF-8"),
         ("---\ntype: echo\nrequired_capabilities: echo\n---\n" + "x" * 1_000_000, "at most 1,000,000 are allowed"),
     ],
 )

@@ -20,6 +20,8 @@ _PROBLEM_TEXTS = {
     "missing": "is not in the index",
     "stale": "has another version in the index",
     "gone": "is only in the index",
+    "invalid_name": "is left out: its name is not valid on every system",
+    "not_utf8": "is left out: it is not UTF-8 text",
     "unwritten": "is missing: the task has no note",
     "altered": "does not match its task",
 }
@@ -201,10 +203,14 @@ def _show_differences(report: IndexReport) -> None:
         print_line(f"{difference.path} {_PROBLEM_TEXTS[difference.problem]}")
     if len(differences) > MAX_DIFFERENCES_SHOWN:
         console.print(f"and {len(differences) - MAX_DIFFERENCES_SHOWN} more")
-    if differences:
-        console.print(f"{len(differences)} of {report.notes} notes differ. Run `stentor reindex` to repair the index.")
+    left_out = sum(difference.problem in ("invalid_name", "not_utf8") for difference in differences)
+    if left_out:
+        console.print(f"{left_out} notes are left out until they are renamed or saved as UTF-8.")
+    if len(differences) > left_out:
+        different = len(differences) - left_out
+        console.print(f"{different} of {report.notes} notes differ. Run `stentor reindex` to repair the index.")
     else:
-        console.print(f"{report.notes} notes are consistent{_describe_parts(report)}.")
+        console.print(f"{report.notes - left_out} notes are consistent{_describe_parts(report)}.")
 
 
 def _describe_parts(report: IndexReport) -> str:

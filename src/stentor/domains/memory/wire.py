@@ -317,7 +317,7 @@ class StepOut(ResponseModel):
 
 class DifferenceOut(ResponseModel):
     path: str
-    problem: Literal["missing", "stale", "gone", "unwritten", "altered"]
+    problem: Literal["missing", "stale", "gone", "invalid_name", "not_utf8", "unwritten", "altered"]
 
 
 class VerifyOut(StepOut):

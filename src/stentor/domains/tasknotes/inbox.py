@@ -36,7 +36,7 @@ from stentor_vault.notes.model import (
     Vault,
     content_hash,
 )
-from stentor_vault.notes.paths import InvalidPath
+from stentor_vault.notes.paths import InvalidPath, split_path
 
 SCAN_SECONDS = 5.0
 """Time between two scans of the folder if no event of the file system triggers one."""
@@ -195,14 +195,19 @@ class TaskInbox:
         self._quiet_period.mark_handled(stat.path)
 
     async def _content(self, stat: Stat) -> bytes | None:
-        """Return the content; None if the note changed or was deleted since the scan, or is too large."""
+        """Return the content; None if the note changed or was deleted since the scan, or is too large.
+
+        Empty for a name that no vault accepts: `_submit` finds that again, and the answer says so.
+        """
         if stat.size > MAX_NOTE_BYTES:
             self._quiet_period.mark_handled(stat.path)
             return None
         try:
             note = await self._vault.read(stat.path)
-        except (NoSuchNote, InvalidPath):
+        except NoSuchNote:
             return None
+        except InvalidPath:
+            return b""
         is_unchanged = (note.stat.size, note.stat.modified_at) == (stat.size, stat.modified_at)
         # Size and content are read one after the other, so a note that is being saved could be half of each.
         return note.content if is_unchanged and len(note.content) == stat.size else None
@@ -211,6 +216,7 @@ class TaskInbox:
         """Submit the task, then save the note's row: after a crash in between, a retry derives the same task id."""
         problem, task_id = None, None
         try:
+            split_path(note.path)
             draft = inbox_notes.parse_task_note(content)
             if draft is None:
                 return
@@ -223,6 +229,8 @@ class TaskInbox:
             pass  # the task is stored as failed and answered like any failed task
         except InvalidTaskNote as error:
             problem = "\n".join(error.problems)
+        except InvalidPath as error:
+            problem = f"{error.message} Rename the note."
         except Conflict as error:
             problem, task_id = error.message, None
         answer_path, answer_hash = (known.answer_path, known.answer_hash) if known else (None, None)

@@ -13,6 +13,7 @@ from stentor.domains.tasknotes.model import INBOX_FOLDER
 from stentor.domains.tasks.model import DEFAULT_TIMEOUT_SECONDS, MAX_TIMEOUT_SECONDS, TaskDraft, TaskMetadata
 from stentor_vault.notes import frontmatter
 from stentor_vault.notes.frontmatter import InvalidFrontmatter
+from stentor_vault.notes.paths import INVALID_CHARACTERS
 
 MAX_REQUEST_BYTES = 1_000_000
 MAX_NAMES, MAX_NAME_LENGTH = 64, 255
@@ -68,12 +69,13 @@ def is_candidate(path: str) -> bool:
 def build_answer_path(path: str, number: int = 1) -> str:
     """Return the path of an answer: for `Tasks/Inbox/a.md` `Tasks/Inbox/a (answer).md`, then `a (answer 2).md`.
 
-    A very long name is cut and made unique with a digest.
+    A very long name is cut, one with characters that no vault accepts loses them, and both get a digest.
     """
     # Without `.md`, which `is_candidate` has checked.
     stem = path.rpartition("/")[2][:-3]
-    raw = stem.encode()
-    if len(raw) > MAX_STEM_BYTES:
+    raw = INVALID_CHARACTERS.sub("", stem).encode()
+    # A digest also where only characters are lost: the note may get that very name, and has no answer then.
+    if len(raw) > MAX_STEM_BYTES or raw != stem.encode():
         digest = uuid.uuid5(_NAMESPACE, stem).hex[:8]
         stem = f"{raw[: MAX_STEM_BYTES - 9].decode(errors='ignore').rstrip()} {digest}"
     return f"{INBOX_FOLDER}/{stem} (answer{'' if number == 1 else f' {number}'}).md"
@@ -120,8 +122,9 @@ def parse_task_note(content: bytes) -> TaskDraft | None:
 
 def _text(content: bytes) -> str | None:
     """Return the text; None for a file that cannot have frontmatter. Raises InvalidTaskNote."""
+    is_utf16 = content.startswith((b"\xff\xfe-", b"\xfe\xff\0-"))
     may_have_frontmatter = content.removeprefix(b"\xef\xbb\xbf").startswith(b"---")
-    if not may_have_frontmatter:
+    if not may_have_frontmatter and not is_utf16:
         return None
     if len(content) > MAX_REQUEST_BYTES:
         raise InvalidTaskNote([f"The note has {len(content):,} bytes; at most {MAX_REQUEST_BYTES:,} are allowed."])

@@ -12,7 +12,7 @@ from stentor_vault.errors import InvalidRequest
 
 MAX_SEGMENT_BYTES = 255
 MAX_PATH_LENGTH = 1024
-_INVALID_CHARACTERS = re.compile(r'[\x00-\x1f\x7f:*?"<>|\\]')
+INVALID_CHARACTERS = re.compile(r'[\x00-\x1f\x7f:*?"<>|\\]')
 _DEVICES = re.compile(r"(con|prn|aux|nul|com[0-9¹²³]|lpt[0-9¹²³]|conin\$|conout\$)(\..*)?\Z", re.IGNORECASE)
 
 
@@ -89,7 +89,7 @@ def _find_problem(part: str) -> str | None:
         return "contains . or .. as a part, which is not allowed"
     if part.startswith("."):
         return "has a part that begins with a dot; hidden files are not part of the vault"
-    if match := _INVALID_CHARACTERS.search(part):
+    if match := INVALID_CHARACTERS.search(part):
         return f"has the character {match[0]!r}, which is not valid in file names on every system"
     if part[-1] in ". ":
         return "has a part that ends with a dot or a space, which is not valid on Windows"

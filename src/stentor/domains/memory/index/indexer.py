@@ -9,15 +9,13 @@ import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from datetime import UTC, datetime
 
-from stentor.core.clock import SECOND, Clock, micros_from_datetime
-from stentor.core.jsontext import JsonObject
+from stentor.core.clock import SECOND, Clock
 from stentor.domains.memory.disk_edits import DiskChange
 from stentor.domains.memory.index.index import SearchIndex
 from stentor.domains.memory.index.lag import ChangeWindow, SyncLag
 from stentor.domains.memory.index.maintenance import DifferenceProblem, IndexDifference, MaintenanceStep
-from stentor.domains.memory.index.model import IndexedFileState, IndexEntry, build_entry
+from stentor.domains.memory.index.model import IndexedFileState, IndexEntry, parse_entry
 from stentor_vault.notes.model import (
     MAX_NOTE_BYTES,
     NO_FILE,
@@ -28,7 +26,7 @@ from stentor_vault.notes.model import (
     UnreadablePath,
     Vault,
 )
-from stentor_vault.notes.paths import InvalidPath, is_valid_path
+from stentor_vault.notes.paths import InvalidPath, split_path
 from stentor_vault.text import documents
 
 BATCH = 64
@@ -88,7 +86,7 @@ class Indexer:
         self._unindexed: dict[str, tuple[int, int]] = {}
         """Files that the index has no row for, not text or excluded, with the size and time of their last check."""
         self._unreadable: set[str] = set()
-        """Files and folders that may not be read: each check leaves them as the index has them."""
+        """Files and folders that cannot be read: each check leaves them as the index has them."""
         self._updates = _Updates()
         self._checked_at = clock.now()
         self.lag = SyncLag("stentor_memory_sync_lag_seconds", "keyword")
@@ -126,6 +124,9 @@ class Indexer:
         self._unindexed |= {
             note.path: (note.stat.size, note.stat.modified_at) for note, entry in pairs if entry is None
         }
+        for note, entry in pairs:
+            if entry is None and _is_note(note.path) and not self.is_excluded(note.path):
+                self._leave_out(note.path, "The file is not UTF-8 text.")
         entries = [entry for _, entry in pairs if entry is not None]
         removed = [note.path for note, entry in pairs if entry is None]
         changed = await self._index.upsert(entries, removed, self._clock.now(), force=force)
@@ -208,11 +209,21 @@ class Indexer:
         """List the files that the index may have: videos and the like may be larger than the memory."""
         return [stat for stat in await self._vault.walk(folder) if stat.size <= MAX_NOTE_BYTES]
 
-    def _leave_out(self, path: str, error: UnreadablePath) -> None:
+    def _leave_out(self, path: str, reason: object) -> None:
         """Log the path, the first time only, because each reconciliation meets it again."""
         if path not in self._unreadable:
             self._unreadable.add(path)
-            log.warning("indexer: left out path=%r reason=%s", path, error)
+            log.warning("indexer: left out path=%r reason=%s", path, reason)
+
+    def _has_valid_path(self, path: str) -> bool:
+        """Return whether the vault accepts a path; a note of which it does not is left out."""
+        try:
+            split_path(path)
+        except InvalidPath as error:
+            if _is_note(path):
+                self._leave_out(path, error)
+            return False
+        return True
 
     async def reconcile(self, progress: ReconcileProgress = lambda done, total: None) -> int:
         """Compare the whole vault with the index and update it; return how many notes differed."""
@@ -228,7 +239,7 @@ class Indexer:
             deleted = [path for path in indexed if path not in files]
             stale = [path for path, stat in files.items() if not self._is_current(indexed.get(path), stat)]
             # A file whose path no vault accepts cannot be read, so it would differ each time.
-            stale = [path for path in stale if path in indexed or is_valid_path(path)]
+            stale = [path for path in stale if path in indexed or self._has_valid_path(path)]
             todo = [*deleted, *stale]
             for start in range(0, len(todo), BATCH):
                 progress(start, len(todo))
@@ -285,12 +296,16 @@ class Indexer:
     async def _find_problem(self, path: str, indexed: IndexedFileState | None) -> DifferenceProblem | None:
         try:
             note = await self._vault.read(path)
-        except NO_NOTE:
-            return "gone" if indexed is not None else None
+        except NO_NOTE as error:
+            if indexed is None:
+                return "invalid_name" if isinstance(error, InvalidPath) and _is_note(path) else None
+            return "gone"
         except UnreadablePath:
             return "missing" if indexed is None else "stale"
         if indexed is None:
-            return None if documents.parse_document(path, note.content) is None else "missing"
+            if documents.parse_document(path, note.content) is not None:
+                return "missing"
+            return "not_utf8" if _is_note(path) else None
         return None if indexed.raw_hash == note.hash else "stale"
 
     async def _compare(self, paths: list[str], window: ChangeWindow) -> list[Stat]:
@@ -368,24 +383,11 @@ class Indexer:
         return state == (stat.size, stat.modified_at)
 
 
+def _is_note(path: str) -> bool:
+    """Return whether a person expects the file in the index: nobody misses an image there."""
+    return path.lower().endswith(".md")
+
+
 async def _parse_entry_async(note: Note) -> IndexEntry | None:
     """Parse long notes in a thread; a short one takes less time than the thread switch."""
     return parse_entry(note) if len(note.content) < INLINE_BYTES else await asyncio.to_thread(parse_entry, note)
-
-
-def parse_entry(note: Note) -> IndexEntry | None:
-    """Return the index entry of a note; None for a file that is not text."""
-    document = documents.parse_document(note.path, note.content)
-    return None if document is None else build_entry(note, document, _parse_created_at(document.frontmatter))
-
-
-def _parse_created_at(frontmatter: JsonObject) -> int | None:
-    """Return the frontmatter's `created_at`, as UTC if it has no zone; None if it is not an ISO time."""
-    value = frontmatter.get("created_at")
-    if not isinstance(value, str):
-        return None
-    try:
-        moment = datetime.fromisoformat(value)
-        return micros_from_datetime(moment if moment.tzinfo else moment.replace(tzinfo=UTC))
-    except (ValueError, OverflowError):
-        return None

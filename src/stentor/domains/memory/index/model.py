@@ -7,12 +7,15 @@ query holds terms only, so that the caller's text never becomes query syntax.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from datetime import UTC, datetime
 from typing import Literal
 
 import msgspec
 
 from stentor.core import jsontext
+from stentor.core.clock import micros_from_datetime
 from stentor.core.db import Tx
+from stentor.core.jsontext import JsonObject
 from stentor.domains.memory.text import tokenizer
 from stentor.domains.memory.text.excerpts import make_excerpt
 from stentor.domains.memory.validity import frontmatter_keys
@@ -21,6 +24,7 @@ from stentor.domains.memory.validity.frontmatter_keys import NoteValidity
 from stentor.domains.memory.validity.model import Exclusion
 from stentor_vault.notes.model import Note, content_hash
 from stentor_vault.server.links import extract_link_targets, link_key
+from stentor_vault.text import documents
 from stentor_vault.text.documents import NoteDocument
 
 
@@ -204,7 +208,25 @@ class VectorHit(msgspec.Struct, frozen=True):
     ordinal: int
 
 
-def build_entry(note: Note, document: NoteDocument, created_at: int | None) -> IndexEntry:
+def parse_entry(note: Note) -> IndexEntry | None:
+    """Return the index entry of a note; None for a file that is not text."""
+    document = documents.parse_document(note.path, note.content)
+    return None if document is None else _build_entry(note, document, _parse_created_at(document.frontmatter))
+
+
+def _parse_created_at(frontmatter: JsonObject) -> int | None:
+    """Return the frontmatter's `created_at`, as UTC if it has no zone; None if it is not an ISO time."""
+    value = frontmatter.get("created_at")
+    if not isinstance(value, str):
+        return None
+    try:
+        moment = datetime.fromisoformat(value)
+        return micros_from_datetime(moment if moment.tzinfo else moment.replace(tzinfo=UTC))
+    except (ValueError, OverflowError):
+        return None
+
+
+def _build_entry(note: Note, document: NoteDocument, created_at: int | None) -> IndexEntry:
     """Return the index entry of a parsed note; `created_at` is the frontmatter's time, if it has one."""
     tags = document.tags
     weights = document.hebbian_weights
