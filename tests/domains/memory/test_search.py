@@ -146,6 +146,32 @@ def test_the_words_of_a_query_are_marked_in_their_other_forms(query: str, text: 
     assert [text[start:end] for start, end in spans] == marked
 
 
+@requirement("memory.questions-without-spaces")
+@pytest.mark.parametrize(
+    ("question", "text"),
+    [
+        ("数据库什么时候备份", "我们每天晚上两点备份数据库"),
+        ("次の会議はいつですか", "会議は金曜日です"),
+        ("데이터베이스를 백업하나요", "매일 데이터베이스 백업"),
+        ("PostgreSQL数据库什么时候备份？", "备份"),
+    ],
+)
+async def test_a_question_in_a_script_without_spaces_finds_notes_with_a_word_of_it(
+    notes: Notes, question: str, text: str
+) -> None:
+    await notes.write("a.md", text)
+    await notes.write("b.md", "金木水火土 nothing of it")
+    found = (await notes.post("search/hybrid", query=question)).json()
+    assert ([match["path"] for match in found["matches"]], found["total_matches"]) == (["a.md"], 1)
+    assert await notes.found(question) == []  # a term is a phrase
+
+
+def test_the_words_of_a_question_with_spaces_are_as_they_stand_and_few_pairs_are_made() -> None:
+    question = "How is the naïve 日本 plan\n(v2)?"
+    assert tokenizer.split_words(question) == question.split()
+    assert len(tokenizer.split_words("数据库" * 3_000)) == tokenizer.MAX_PAIRED_CHARS
+
+
 @pytest.mark.parametrize("query", ["how are backups made", "made made backup"])
 def test_an_excerpt_is_of_the_passage_that_has_most_words_of_the_query(query: str) -> None:
     answer = "Backups are made nightly with restic."

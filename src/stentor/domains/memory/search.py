@@ -175,7 +175,7 @@ class SearchService:
         A document matches if it has a content word of the query, or reaches the minimum similarity, or is a piece
         beside one that does.
         """
-        words = tokenizer.drop_stop_words(query.split())
+        words = tokenizer.drop_stop_words(tokenizer.split_words(query))
         keyword_query = build_query(words, SEARCH_FIELDS, "any")
         exclude = self._exclude(scope)
         hits, _, excluded = (
