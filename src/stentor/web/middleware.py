@@ -53,13 +53,17 @@ SMALL_BODY_BYTES = 1_000_000
 class BodySizeMiddleware:
     """Limits request bodies by the bytes that arrive, whatever Content-Length claims.
 
-    Bodies above SMALL_BODY_BYTES are only allowed below `large_body_paths`.
+    Bodies above SMALL_BODY_BYTES are only allowed below `large_body_paths`. With `app_renders` the error is only raised
+    where the application reads the body.
     """
 
-    def __init__(self, app: ASGIApp, max_bytes: int, large_body_paths: tuple[str, ...] = ("",)) -> None:
+    def __init__(
+        self, app: ASGIApp, max_bytes: int, large_body_paths: tuple[str, ...] = ("",), *, app_renders: bool = False
+    ) -> None:
         self._app = app
         self._max = max_bytes
         self._large_body_paths = large_body_paths
+        self._app_renders = app_renders
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
@@ -68,16 +72,17 @@ class BodySizeMiddleware:
         is_large = scope["path"].startswith(self._large_body_paths)
         limit = self._max if is_large else min(self._max, SMALL_BODY_BYTES)
         message = f"The body is larger than {limit} bytes."
-        if _declared_length(scope) > limit:
+        is_declared = _declared_length(scope) > limit
+        if is_declared and not self._app_renders:
             await render_error(scope, 413, "PAYLOAD_TOO_LARGE", message, headers=CLOSE_CONNECTION)(scope, receive, send)
             return
         received_bytes = 0
 
         async def receive_limited() -> Message:
             nonlocal received_bytes
-            received = await receive()
+            received: Message = {} if is_declared else await receive()
             received_bytes += len(received.get("body", b""))
-            if received_bytes > limit:
+            if is_declared or received_bytes > limit:
                 # FastAPI's own class: its body parsing would turn any other into a 400.
                 raise HTTPException(413, message, CLOSE_CONNECTION)
             return received

@@ -53,7 +53,8 @@ def build_dashboard_app(
     public = frozenset((api.HEALTH_PATH, openapi_document.PATH))
     authenticated_api = DashboardAuthMiddleware(app, key, principal, public)
 
-    small, large = BodySizeMiddleware(pages, MAX_BODY_BYTES), BodySizeMiddleware(pages, FORM_EXPANSION * max_body)
+    small = BodySizeMiddleware(pages, MAX_BODY_BYTES)
+    large = BodySizeMiddleware(pages, FORM_EXPANSION * max_body, app_renders=True)
     limited_api = BodySizeMiddleware(authenticated_api, MAX_BODY_BYTES)
 
     async def dispatch(scope: Scope, receive: Receive, send: Send) -> None:

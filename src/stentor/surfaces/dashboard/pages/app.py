@@ -6,7 +6,6 @@ What handlers use is in `site.page`; the JSON API is a separate application with
 from __future__ import annotations
 
 import logging
-import sys
 from collections.abc import Awaitable, Callable
 from functools import partial
 from urllib.parse import quote
@@ -120,9 +119,10 @@ def _with_session(site: Site, handler: PageHandler) -> Callable[[Request], Await
             return _redirect_to_sign_in(request)
         setattr(request.state, CALLER_CHECK, partial(_is_session_open, site, _session_token(request), session))
         _reject_multipart(request)
-        if request.method == "POST" and not await _is_own_form(request, session):
+        page = PageRequest(site, request, session)
+        if request.method == "POST" and not await _is_own_form(page):
             raise HTTPException(403, CROSS_SITE_FORM_MESSAGE)
-        return await handler(PageRequest(site, request, session))
+        return await handler(page)
 
     return respond
 
@@ -148,14 +148,13 @@ def _reject_multipart(request: Request) -> None:
         raise HTTPException(415, UNSUPPORTED_FORM_MESSAGE)
 
 
-async def _is_own_form(request: Request, session: BrowserSession) -> bool:
-    if not is_same_origin(request):
+async def _is_own_form(page: PageRequest) -> bool:
+    if not is_same_origin(page.request):
         return False
-    # Read here, once: a field may be as long as the body, whose length is limited.
-    form = await request.form(max_part_size=sys.maxsize)
+    form = await page.form()
     # Requests of scripts have the token in a header, forms without JavaScript in a field.
-    token = request.headers.get("x-csrf") or form.get("csrf")
-    return isinstance(token, str) and browser_sessions.is_csrf_token_valid(session, token)
+    token = page.request.headers.get("x-csrf") or form.get("csrf")
+    return isinstance(token, str) and browser_sessions.is_csrf_token_valid(page.session, token)
 
 
 def _redirect_to_sign_in(request: Request) -> Response:
@@ -204,6 +203,8 @@ def _error_handler(
         response = PageRequest(site, request, session).render(
             "problem.html", status, title=title, message=message, retry=_find_retry(request) if may_pass else ""
         )
+        if isinstance(error, HTTPException):
+            response.headers.update(error.headers or {})
         if request.headers.get("x-live"):
             # A failed background reload keeps the content; the page's status says that it is not live.
             response.headers["HX-Reswap"] = "none"

@@ -86,7 +86,7 @@ def _back_to_list(page: PageRequest) -> Response:
 
 async def _read_selection(page: PageRequest) -> tuple[str, list[str]]:
     # Not `read_form`, which keeps only the last of several boxes.
-    form = await page.request.form()
+    form = await page.form()
     action = form.get("action")
     if not isinstance(action, str) or action not in ACTIONS:
         raise HTTPException(400, f"Choose one of {', '.join(ACTIONS)}.")

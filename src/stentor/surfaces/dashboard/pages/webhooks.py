@@ -155,7 +155,7 @@ async def add_webhook(page: PageRequest) -> Response:
 async def _read_webhook_form(page: PageRequest) -> JsonObject:
     form = await page.read_form()
     # Not from `read_form`, which keeps only the last of several boxes.
-    events = [text for text in (await page.request.form()).getlist("events") if isinstance(text, str)]
+    events = [text for text in (await page.form()).getlist("events") if isinstance(text, str)]
     return {"url": form.get("url", ""), "description": form.get("description", ""), "events": events}
 
 

@@ -15,6 +15,7 @@ from typing import Any, Concatenate, ParamSpec, TypeVar
 from urllib.parse import urlencode
 
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
+from starlette.datastructures import FormData
 from starlette.requests import Request
 from starlette.responses import HTMLResponse, RedirectResponse, Response
 from starlette.types import Receive, Scope, Send
@@ -28,7 +29,7 @@ from stentor.core.jsontext import JsonObject
 from stentor.surfaces.dashboard.gateway import GatewayClient, GatewayError
 from stentor.surfaces.dashboard.presenters import filters
 from stentor.surfaces.dashboard.prometheus import PrometheusClient
-from stentor.surfaces.dashboard.site import assets
+from stentor.surfaces.dashboard.site import assets, forms
 from stentor.surfaces.dashboard.site.live_updates import CLOCK_SKEW_US, LiveUpdates
 from stentor.surfaces.dashboard.site.refused_sign_ins import Record, RefusedSignIns, log_only
 from stentor.surfaces.dashboard.site.sessions import BrowserSession, LoginThrottle, SessionStore, is_bound_agent
@@ -193,6 +194,7 @@ class PageRequest:
         self.site = site
         self.request = request
         self.session = session
+        self._form: FormData | None = None
         # Before any query of the page: live updates then include what changes while it is rendered.
         self.since = min_id_at(site.now() - CLOCK_SKEW_US)
 
@@ -254,14 +256,20 @@ class PageRequest:
                 return error.data
             raise
 
+    async def form(self) -> FormData:
+        """Return the fields of the form that was sent. Raises HTTPException."""
+        if self._form is None:
+            self._form = await forms.read_form(self.request)
+        return self._form
+
     async def read_form(self) -> dict[str, str]:
         """Return the fields of a form; the last value wins for a repeated field."""
-        form = await self.request.form()
+        form = await self.form()
         return {name: value.strip() for name, value in form.items() if isinstance(value, str)}
 
     async def read_field(self, name: str) -> str:
         """Return a field of a form with the white space around its text, which `read_form` removes."""
-        value = (await self.request.form()).get(name)
+        value = (await self.form()).get(name)
         return value if isinstance(value, str) else ""
 
     def render(self, name: str, status: int = 200, *, block: str = "main", **values: Any) -> Response:

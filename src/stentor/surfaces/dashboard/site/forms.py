@@ -1,0 +1,42 @@
+"""Reads the forms of pages, which may have texts of megabytes."""
+
+from __future__ import annotations
+
+import asyncio
+import re
+from urllib.parse import unquote_to_bytes
+
+from starlette.datastructures import FormData
+from starlette.exceptions import HTTPException
+from starlette.requests import Request
+
+MAX_FIELDS = 1_000
+INLINE_BYTES = 64 * 1024
+"""Length from which a form is decoded in a thread."""
+_PIECES = re.compile(rb"(?s).{1,65536}[^%]{0,2}")
+"""Pieces of an encoded text, none of which ends within an escape such as `%0A`."""
+
+
+async def read_form(request: Request) -> FormData:
+    """Return the fields of a form; none of a body of another type. Raises HTTPException for too many.
+
+    Starlette's own parser works in the event loop, which a form of megabytes would block for seconds.
+    """
+    media = request.headers.get("content-type", "").partition(";")[0].strip().lower()
+    if media != "application/x-www-form-urlencoded":
+        return FormData()
+    body = await request.body()
+    if body.count(b"&") >= MAX_FIELDS:
+        raise HTTPException(400, f"Too many fields: a form has at most {MAX_FIELDS}.")
+    return _decode_form(body) if len(body) < INLINE_BYTES else await asyncio.to_thread(_decode_form, body)
+
+
+def _decode_form(body: bytes) -> FormData:
+    fields = (field.partition(b"=") for field in body.split(b"&") if field)
+    return FormData([(_decode(name), _decode(value)) for name, _, value in fields])
+
+
+def _decode(text: bytes) -> str:
+    # In pieces: decoding a long one at once would keep all other threads waiting, too.
+    pieces = _PIECES.findall(text.replace(b"+", b" "))
+    return b"".join(map(unquote_to_bytes, pieces)).decode(errors="replace")
