@@ -9,7 +9,7 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pytest
-from worker_service import TIMEOUT_S, Reply, Service, run_service
+from worker_service import AGENT, TIMEOUT_S, Reply, Service, run_service
 
 from stentor_worker import Failed, ProviderFailed, Result, ServiceError, Task, TaskCancelled, Worker
 
@@ -52,6 +52,13 @@ def test_a_worker_is_the_registered_one_whose_capabilities_it_names_twice_and_in
         worker = Worker.register(service.url, "key\n", "counter", ["sum", "count", "sum"])
         assert worker.agent_id == "agent"
         assert [request.partition(" ")[0] for request in service.requests] == ["GET"]
+
+
+def test_a_worker_finds_its_agent_on_a_later_page_and_registers_no_second_one() -> None:
+    with run_service(Service(tasks=0)) as service:
+        service.agent_pages = [[{**AGENT, "agent_id": "other", "name": "another"}], [AGENT]]
+        assert Worker.register(service.url, "key", "counter", ["count", "sum"]).agent_id == "agent"
+        assert [request.partition(" ")[0] for request in service.requests] == ["GET", "GET"]
 
 
 def test_a_text_in_place_of_a_list_is_refused_and_not_taken_apart() -> None:

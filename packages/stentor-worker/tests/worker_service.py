@@ -26,6 +26,7 @@ class Service:
         self.reports: list[tuple[str, str, dict[str, Any]]] = []
         """Task id, verb and body of each report."""
         self.requests: list[str] = []
+        self.agent_pages = [[AGENT]]
         self.reply: Callable[[str], Reply] = lambda verb: (200, {})
         self.changed = threading.Condition()
 
@@ -41,13 +42,18 @@ class Service:
         if path.endswith("/leave"):
             return self.reply("leave")
         if method == "GET":
-            return 200, {"agents": [AGENT]} if path.partition("?")[0].endswith("/agents") else AGENT
+            return 200, self._list_agents(path) if path.partition("?")[0].endswith("/agents") else AGENT
         task_id, verb = path.split("/")[-2:]
         status, response_body = self.reply(verb) if is_valid(verb, body) else (400, {"error": {"code": "BAD_REQUEST"}})
         with self.changed:
             self.reports.append((task_id, verb, body))
             self.changed.notify_all()
         return status, response_body
+
+    def _list_agents(self, path: str) -> dict[str, Any]:
+        number = int(path.partition("cursor=")[2] or 0)
+        is_last = number + 1 == len(self.agent_pages)
+        return {"agents": self.agent_pages[number], "next_cursor": None if is_last else str(number + 1)}
 
     def _claim(self) -> Reply:
         status, response_body = self.reply("claims")

@@ -110,7 +110,11 @@ class Worker:
 
     def _find_or_register(self, name: str, required: list[str], fields: dict[str, Any]) -> str:
         query = f"?capability={segment(required[0])}&limit=1000" if required else "?limit=1000"
-        agents = self._client.call("GET", f"/registry/agents{query}")["agents"]
+        page = self._client.call("GET", f"/registry/agents{query}")
+        agents = page["agents"]
+        while page.get("next_cursor"):
+            page = self._client.call("GET", f"/registry/agents{query}&cursor={segment(page['next_cursor'])}")
+            agents += page["agents"]
         # The service finds agents that have more capabilities too; this worker wants exactly its own.
         matches = [a for a in agents if a["name"] == name and sorted(a["capabilities"]) == required]
         body = {"name": name, "capabilities": required, "runtime": {"kind": "worker"}, **fields}
