@@ -37,6 +37,7 @@ async def test_sign_ins_changes_and_refusals_are_listed_and_nothing_of_other_ten
     (sign_in,) = await audit(world, category="sign-ins")
     assert (sign_in["by"], sign_in["metadata"]["address"]) == ("reader", "192.0.2.7")
     assert [event["event_type"] for event in await audit(world, category="refusals")] == ["tool_denied"]
+    assert [event["by"] for event in await audit(world, category="refusals")] == ["admin"]
     changes = await audit(world, category="changes")
     assert [event["event_type"] for event in changes] == ["key_changed", "agent_registered"]
     assert changes[0]["by"] == "admin"

@@ -162,6 +162,23 @@ async def test_what_waits_for_a_suspended_worker_is_not_lost(world: World) -> No
 
 
 @requirement("routing.offline-again")
+async def test_what_waits_for_a_suspended_worker_leaves_it_although_it_still_works(world: World) -> None:
+    busy = await world.register("busy")
+    held = await world.submit()
+    assert [claim["task_id"] for claim in await polls(world, busy)] == [held]
+    task_id, kept = await world.submit(), await world.submit(agent_preference=busy)
+    here = await world.register("here")
+    await stays(world, task_id, busy)
+    assert (await world.admin.post(f"/api/v1/registry/agents/{busy}/suspend", json={"reason": "x"})).status_code == 200
+    assert (await world.admin.post(f"/api/v1/tasks/{held}/heartbeat", json={"epoch": 1})).status_code == 200
+    await assigned(world, task_id, here)
+    assert (await decisions(world, task_id))[-1]["rerouted_from"]["reason"] == "suspended"
+    waits = await world.task(kept)
+    assert (waits["assigned_agent"], waits["notice_code"]) == (busy, "AGENT_SUSPENDED")
+    assert waits["notice"] == "its agent busy is suspended: stentor agent activate busy"
+
+
+@requirement("routing.offline-again")
 async def test_no_task_gets_round_an_approval_or_into_one(world: World) -> None:
     careful = await world.register("careful", trust_tier="human", **BOASTS)
     waiting, approved = await world.submit(), await world.submit()

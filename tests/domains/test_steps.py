@@ -109,6 +109,32 @@ async def test_of_many_who_record_a_step_at_once_one_wins_and_all_get_its_value(
     assert {answer["value"] for answer in answers if not answer["recorded"]} == {stored}
 
 
+@requirement("sandbox.quarantined-worker")
+async def test_nothing_of_a_quarantined_worker_is_accepted_and_what_it_has_in_hand_fails(world: World) -> None:
+    attempt = await begin_attempt(world)
+    agent = (await world.task(attempt.task_id))["assigned_agent"]
+    await attempt.step("a", 1)
+    for _ in range(3):
+        call = {"tool": "shell", "operation": "run"}
+        await world.admin.post(f"/api/v1/registry/agents/{agent}/authorize", json=call)
+    wait = {"key": "q", "name": "q", "kind": "question", "question": "May I?", "options": ["yes"]}
+    for answer in (
+        await attempt.step("b", 1),
+        await attempt.begin("pay"),
+        await attempt.post("waits", **wait),
+        await attempt.post("heartbeat"),
+        await attempt.post("tokens", tokens=["x"]),
+        await attempt.post("complete", result=1, performance=1),
+    ):
+        refused(answer, 409, "LEASE_LOST")
+        assert "quarantined" in answer.json()["error"]["message"]
+    world.clock.advance(seconds=31)
+    await world.kernel.tasks.reconciler.tick(0)
+    task = await world.task(attempt.task_id)
+    assert (task["status"], task["error"]["code"], task["attempts"]) == ("failed", "AGENT_QUARANTINED", 1)
+    assert [step["key"] for step in (await attempt.journal())["steps"]] == ["a"]
+
+
 @requirement("steps.fenced")
 async def test_only_the_holder_of_the_lease_writes(world: World) -> None:
     attempt = await begin_attempt(world, key_name="BOB")

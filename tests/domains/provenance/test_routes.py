@@ -81,7 +81,7 @@ async def test_an_agents_key_reads_no_error_output_and_no_question_of_anothers_t
     task_id = await world.do(await world.register(key_name="other"))
     drafts = [
         EventDraft("agent_logged", "execution", "The agent wrote 1 lines.", {"epoch": 1, "stderr": ["secret"]}),
-        EventDraft("step_started", "steps", "A step began.", {"key": "q", "waits_for": "secret?"}),
+        EventDraft("step_started", "steps", "Asks: secret?", {"key": "q", "waits_for": "secret?"}),
     ]
     infra = world.kernel.infra
     await infra.db.write(lambda tx: infra.runlog.append(tx, "default", drafts, task_id=task_id))

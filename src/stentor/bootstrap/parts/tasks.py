@@ -127,7 +127,7 @@ def open_tasks(
         waits=waits,
         wakeups=wakeups,
         dispatcher=dispatcher,
-        reconciler=Reconciler(db, clock, runlog, dispatcher, outcomes, settings.tasks.max_attempts, mark),
+        reconciler=Reconciler(db, clock, runlog, dispatcher, outcomes, registry, settings.tasks.max_attempts, mark),
         lease_renewer=LeaseRenewer(db, dispatcher, executor),
         rerouting=TaskRerouter(db, clock, runlog, routing, registry, presence, dispatcher, grants),
         freshness=freshness,

@@ -49,6 +49,11 @@ class AttemptOutcome(msgspec.Struct, frozen=True):
 TIMEOUT_OUTCOME = AttemptOutcome(
     "timeout", error={"code": "TIMEOUT", "message": "The task ran longer than its timeout."}
 )
+QUARANTINED_OUTCOME = AttemptOutcome(
+    "agent_failure",
+    error={"code": "AGENT_QUARANTINED", "message": "The agent was quarantined while it ran."},
+)
+"""Outcome of what a worker had in hand. It is not requeued: what made one agent break its rules might do so to more."""
 
 
 class AgentFailed(Exception):

@@ -22,6 +22,7 @@ from stentor.domains.execution import model
 from stentor.domains.execution.dispatcher import Dispatcher
 from stentor.domains.execution.outcomes import OutcomeRecorder
 from stentor.domains.learning.service import learning_skipped_event
+from stentor.domains.registry.agent_cache import AgentCache
 from stentor.domains.tasks import lease_store, limit_store, queries, store
 from stentor.domains.tasks.model import QueuedTask, Task, TaskClaim, to_queued_task
 from stentor.domains.tasks.service import require_task
@@ -44,6 +45,7 @@ class Reconciler:
         runlog: RunLog,
         dispatcher: Dispatcher,
         outcomes: OutcomeRecorder,
+        agents: AgentCache,
         max_attempts: int,
         clock_mark: ClockMark,
     ) -> None:
@@ -51,6 +53,7 @@ class Reconciler:
         self._runlog = runlog
         self._dispatcher = dispatcher
         self._outcomes = outcomes
+        self._agents = agents
         self._max_attempts = max_attempts
         self._clock_watch, self._jump_watch = ClockWatch(), JumpWatch(clock.monotonic, clock_mark.read())
         self._clock_mark = clock_mark
@@ -185,13 +188,18 @@ class Reconciler:
         return work
 
     def _apply(self, tx: Tx, task: Task, repair: model.RepairAction, reason: str, *, enqueue: bool = True) -> None:
-        if repair == "requeue":
+        agent = self._agents.get(task.tenant, task.assigned_agent or "")
+        is_quarantined = agent is not None and agent.status == "quarantined"
+        if repair == "requeue" and not is_quarantined:
             queued = self._requeue(tx, task, reason)
             if enqueue:
                 # After the commit: if it is rolled back, the attempt that may still run here goes on.
                 tx.after_commit(lambda: self._restart(queued))
             return
-        outcome = model.TIMEOUT_OUTCOME if repair == "abort" else model.lease_lost_outcome(task)
+        if repair == "abort":
+            outcome = model.TIMEOUT_OUTCOME
+        else:
+            outcome = model.QUARANTINED_OUTCOME if is_quarantined else model.lease_lost_outcome(task)
         assert task.assigned_agent is not None
         try:
             # record() writes events before it checks the epoch; the savepoint undoes them if the lease is lost.

@@ -1,4 +1,4 @@
-"""Moves tasks that wait for an offline agent to an agent that is online.
+"""Moves tasks that wait for an offline or a suspended agent to one that is online.
 
 Each process checks in memory once a second and when an agent becomes available; it reads rows only for an offline agent
 with tasks, and only after a change. The row decides: of two processes only one moves a task, and a claimed task stays.
@@ -53,7 +53,7 @@ class QueueCheck(msgspec.Struct, frozen=True):
 
 
 class TaskRerouter:
-    """Background job that reroutes the tasks of offline agents."""
+    """Background job that reroutes the tasks of agents that are offline or suspended."""
 
     def __init__(
         self,
@@ -88,7 +88,7 @@ class TaskRerouter:
         await tick_forever("rerouting", wait, self.tick)
 
     async def tick(self) -> int:
-        """Move the tasks of offline agents that another agent can do. Return how many were moved."""
+        """Move the tasks of such agents that another agent can do. Return how many were moved."""
         self._presence.changed.clear()
         self._dispatcher.resume_agents(self._presence.release_endpoints())
         moved = 0
@@ -101,15 +101,15 @@ class TaskRerouter:
         return moved
 
     def _list_due(self) -> list[tuple[Agent, int]]:
-        """Return the offline agents whose queue must be checked now, with its depth.
+        """Return the agents whose queue must be checked now, with its depth.
 
-        Costs one lookup per queue if all agents are online.
+        Costs one lookup per queue if all agents are active and online.
         """
         queues, now = self._dispatcher.queue_depths(), self._clock.now()
         due: list[tuple[Agent, int]] = []
         for agent_id, waiting in queues.items():
             agent = self._agents.find_in_any_tenant(agent_id)
-            if agent is None or self._presence.is_online(agent):
+            if agent is None or self._can_claim(agent):
                 self._checks.pop(agent_id, None)
                 continue
             last = self._checks.get(agent_id)
@@ -119,6 +119,14 @@ class TaskRerouter:
         for agent_id in self._checks.keys() - queues.keys():
             del self._checks[agent_id]
         return due
+
+    def _can_claim(self, agent: Agent) -> bool:
+        """Return whether the agent gets its tasks: a worker that is suspended may be there, and gets none.
+
+        What the service calls itself is denied when it is dispatched, and fails.
+        """
+        is_refused = agent.runtime.kind == "worker" and agent.status != "active"
+        return not is_refused and self._presence.is_online(agent)
 
     async def _reroute_queue(self, agent: Agent) -> tuple[int, int | None]:
         """Return how many tasks were moved, and when those that had moved too recently may move again."""
@@ -138,7 +146,7 @@ class TaskRerouter:
                 break
             after = page[-1][0]
         if moved:
-            log.info("rerouting: tasks moved offline_agent=%s count=%d", agent.agent_id, moved)
+            log.info("rerouting: tasks moved from_agent=%s count=%d", agent.agent_id, moved)
         return moved, until
 
     def _read_page(self, tx: Tx, agent: Agent, after: Task | None) -> list[tuple[Task, Authority]]:
@@ -180,18 +188,18 @@ class TaskRerouter:
             tx.after_commit(partial(self._dispatcher.reassign, agent.agent_id, reassigned))
         return len(reassigned), min(later, default=None)
 
-    def _reassign(self, tx: Tx, task: Task, decision: RoutingDecision, offline: Agent) -> QueuedTask | None:
+    def _reassign(self, tx: Tx, task: Task, decision: RoutingDecision, left: Agent) -> QueuedTask | None:
         """Assign the task to another agent. Return None if a claim, a cancellation or another process was faster."""
         target = self._agents.get(task.tenant, decision.agent_id)
         if target is None:
             return None
-        drafts = events.rerouting_events(decision, task.priority, offline)
+        drafts = events.rerouting_events(decision, task.priority, left)
         head = drafts[-1].event_id
         # The row first: if it is not changed, no event may be recorded.
         if not store.reassign(tx, task, target.agent_id, target.runtime.kind, head):
             return None
         self._runlog.append(tx, task.tenant, drafts, task_id=task.task_id, parent=task.head_id)
-        changes = ("queued", offline.agent_id, -1), ("queued", target.agent_id, 1)
+        changes = ("queued", left.agent_id, -1), ("queued", target.agent_id, 1)
         queries.update_counts(tx, task.tenant, task.created_at, *changes)
         moved = msgspec.structs.replace(
             task, assigned_agent=target.agent_id, runtime_kind=target.runtime.kind, head_id=head

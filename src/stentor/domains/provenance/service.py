@@ -181,7 +181,9 @@ def _hide_content(event: RunLogEvent, can_read: Callable[[str], bool]) -> RunLog
     if event.task_id is None or TASK_CONTENT.isdisjoint(event.metadata) or can_read(event.task_id):
         return event
     metadata = {name: value for name, value in event.metadata.items() if name not in TASK_CONTENT}
-    return msgspec.structs.replace(event, metadata=metadata)
+    # The message of an event that begins a wait quotes what it waits for.
+    message = "Waits." if "waits_for" in event.metadata else event.message
+    return msgspec.structs.replace(event, metadata=metadata, message=message)
 
 
 def _find_root(tx: Tx, tenant: str, row: Row) -> Row:

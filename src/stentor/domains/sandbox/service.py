@@ -51,11 +51,13 @@ class SandboxService:
         *,
         task_id: str | None = None,
         parent: str | None = None,
+        by: str | None = None,
         guard: TxGuard | None = None,
     ) -> AccessDecision:
         """Check one access and record it; a denial is recorded as a violation in the same transaction.
 
-        `parent` is the parent of the recorded events. `guard` may raise in the transaction to prevent everything.
+        `parent` is the parent of the recorded events, `by` the key that asked, None for a call of the agent itself.
+        `guard` may raise in the transaction to prevent everything.
         Raises NotFound.
         """
         access = self.complete_access(access)
@@ -69,7 +71,10 @@ class SandboxService:
             denial = self._check(tx, agent, access)
             event: EventType = "tool_denied" if denial else "tool_called"
             message = denial.details if denial else f"{access.operation} with {access.tool} allowed."
-            draft = EventDraft(event, "sandbox", message, msgspec.to_builtins(access), agent_id=agent_id)
+            meta = msgspec.to_builtins(access)
+            if by is not None:
+                meta["by"] = by
+            draft = EventDraft(event, "sandbox", message, meta, agent_id=agent_id)
             head = self._runlog.append(tx, tenant, [draft], task_id=task_id, parent=parent)
             # An agent that is not active is denied everything: further attempts are events, not violations.
             if denial and agent.status == "active":

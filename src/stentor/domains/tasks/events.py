@@ -66,14 +66,15 @@ def placement_events(placement: Placement, priority: int, extra: JsonObject) -> 
     return [decided, queued_event(priority)]
 
 
-def rerouting_events(decision: RoutingDecision, priority: int, offline: Agent) -> list[EventDraft]:
-    """Return the events of a queued task that moves from an offline agent to another one."""
+def rerouting_events(decision: RoutingDecision, priority: int, left: Agent) -> list[EventDraft]:
+    """Return the events of a queued task that moves from an agent that is offline or not active to another one."""
+    reason = "offline" if left.status == "active" else left.status
     routing = {
         "routing": msgspec.to_builtins(decision),
         "agent_name": decision.agent_name,
-        "rerouted_from": {"agent_id": offline.agent_id, "agent_name": offline.name, "reason": "offline"},
+        "rerouted_from": {"agent_id": left.agent_id, "agent_name": left.name, "reason": reason},
     }
-    message = f"Routed to {describe_choice(decision)}, because {offline.name} is offline."
+    message = f"Routed to {describe_choice(decision)}, because {left.name} is {reason}."
     return [
         EventDraft("routing_decision", "routing", message, routing, agent_id=decision.agent_id),
         queued_event(priority),

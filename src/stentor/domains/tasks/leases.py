@@ -26,7 +26,7 @@ def check_held(tx: Tx, agents: AgentCache, principal: Principal, task: Task | No
 
 
 def require_writable(tx: Tx, agents: AgentCache, principal: Principal, task_id: str) -> Task:
-    """Return a task whose agent the caller acts for. Raises NotFound and Forbidden."""
+    """Return a task whose agent the caller acts for. Raises NotFound, Forbidden, and LeaseLost if it is quarantined."""
     return _check_writable(agents, principal, require_visible_task(tx, principal, task_id))
 
 
@@ -35,6 +35,10 @@ def _check_writable(agents: AgentCache, principal: Principal, task: Task) -> Tas
     # The agent was deleted, or this process does not know it yet: only an administrator may write.
     if not (principal.is_person if agent is None else authorization.can_act_for(principal, agent)):
         raise Forbidden("This key may not act for the agent of this task.")
+    if agent is not None and agent.status == "quarantined" and task.status == "executing":
+        # The reconciler fails the task when the lease ends, which nothing renews any more.
+        message = "The agent is quarantined: nothing of what it does is accepted, and its tasks fail."
+        raise LeaseLost(message, {"status": task.status, "epoch": task.epoch, "agent_status": agent.status})
     return task
 
 

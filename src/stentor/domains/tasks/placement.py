@@ -14,12 +14,11 @@ from stentor.core.db import Tx
 from stentor.core.errors import RoutingDenied
 from stentor.domains.learning.service import LearningView
 from stentor.domains.registry.agent_cache import AgentCache
-from stentor.domains.registry.model import Agent
 from stentor.domains.routing.model import Authority, RoutingDecision, RoutingRequest
 from stentor.domains.routing.service import RoutingEngine
 from stentor.domains.tasks import model
 from stentor.domains.tasks.model import QueuedTask, Task, TaskDraft, TaskStatus
-from stentor.domains.tasks.progress import Notice, describe_archived, describe_offline
+from stentor.domains.tasks.progress import Notice, describe_inactive, describe_offline
 
 
 class Room(Protocol):
@@ -151,22 +150,16 @@ class TaskRouter:
         agent = self._agents.get(tenant, agent_id) if agent_id else None
         return None if agent is None else agent.name
 
-    def find_archived(self, task: Task) -> Agent | None:
-        """Return the agent that a task waits for if it is archived."""
+    def notice(self, task: Task) -> Notice | None:
+        """Return why a task waits: its agent is not active, offline, or a worker that has not connected yet."""
         if task.status not in ("queued", "waiting", "pending_approval") or task.assigned_agent is None:
             return None
         agent = self._agents.get(task.tenant, task.assigned_agent)
-        return agent if agent is not None and agent.is_archived else None
-
-    def notice(self, task: Task) -> Notice | None:
-        """Return why a task waits: its agent is archived, offline, or a worker that has not connected yet."""
-        agent = self.find_archived(task)
-        if agent is not None:
-            return describe_archived(agent.name)
-        if task.status != "queued" or task.assigned_agent is None:
-            return None
-        agent = self._agents.get(task.tenant, task.assigned_agent)
         if agent is None:
+            return None
+        if agent.status != "active":
+            return describe_inactive(agent.name, "archived" if agent.is_archived else agent.status)
+        if task.status != "queued":
             return None
         if self._routing.agent_load(agent)[2] and not self._routing.is_unseen(agent):
             return None

@@ -21,11 +21,21 @@ NoticeCode = Literal[
     "ENDPOINT_UNREACHABLE",
     "MODEL_UNSERVED",
     "AGENT_ARCHIVED",
+    "AGENT_SUSPENDED",
+    "AGENT_QUARANTINED",
     "LIMIT_REACHED",
     "AGENT_SILENT",
     "ATTEMPT_LOST",
     "SESSION_UNUSED",
 ]
+
+
+_INACTIVE: dict[str, tuple[NoticeCode, str]] = {
+    "archived": ("AGENT_ARCHIVED", ": stentor agent restore {name}"),
+    "suspended": ("AGENT_SUSPENDED", ": stentor agent activate {name}"),
+    "quarantined": ("AGENT_QUARANTINED", ". Clear its violations: stentor call agents.clear_violations --help"),
+}
+"""Status of an agent -> the code of the notice, and what to do about it."""
 
 
 class Notice(msgspec.Struct, frozen=True):
@@ -82,10 +92,10 @@ def describe_offline(runtime_kind: str | None, agent_name: str) -> Notice:
     return Notice("NO_WORKER_ONLINE", "no worker online")
 
 
-def describe_archived(agent_name: str) -> Notice:
-    """Return the notice of a task whose agent is archived."""
-    text = f"its agent {agent_name} is archived: stentor agent restore {shlex.quote(agent_name)}"
-    return Notice("AGENT_ARCHIVED", text)
+def describe_inactive(agent_name: str, status: str) -> Notice:
+    """Return the notice of a task whose agent gets no tasks."""
+    code, remedy = _INACTIVE[status]
+    return Notice(code, f"its agent {agent_name} is {status}{remedy.format(name=shlex.quote(agent_name))}")
 
 
 def describe_unused_session(runtime_kind: str | None, agent_name: str | None, session: str | None) -> Notice | None:
