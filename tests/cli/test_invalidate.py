@@ -26,7 +26,8 @@ def test_a_note_a_passage_and_a_source_leave_and_come_back(served: tuple[Program
     assert program("invalidate").out.splitlines() == lines
     assert program("invalidate", "a.md", "--restore").out.splitlines()[-1] == "2 notes are searchable again."
 
-    assert program("invalidate", "a.md#Costs", "--reason", "old").out == "0 notes are excluded from search.\n"
+    assert program("invalidate", "a.md#Costs", "--reason", "old").out == "The passage is excluded from search.\n"
+    assert program("invalidate").out == "passage a.md#Costs: old (by admin)\n"
     assert "#Costs | old | admin" in (service.data_dir / "vault/a.md").read_text()
     assert program("invalidate", "a.md#Costs", "--restore").code == 0
 

@@ -53,6 +53,7 @@ class MarkOutcome(msgspec.Struct, frozen=True):
 
 class InvalidList(msgspec.Struct, frozen=True):
     sources: list[InvalidSource]
+    claims: list[InvalidityCause]
     notes: list[InvalidNote]
     total: int
 
@@ -84,7 +85,7 @@ def invalidate(
     run_command(
         service,
         lambda api: _mark(api, body, is_restored=restore),
-        lambda outcome: _show_outcome(outcome, is_restored=restore),
+        lambda outcome: _show_outcome(outcome, is_claim=kind == "claim", is_restored=restore),
         as_json=as_json,
         access="memory",
     )
@@ -101,22 +102,28 @@ async def _list(api: ServiceClient, vault: str) -> Response[InvalidList]:
 
 
 def _show_list(found: InvalidList) -> None:
-    if not found.sources and not found.notes:
+    if not found.sources and not found.claims and not found.notes:
         console.print("Nothing is invalid.")
     for source in found.sources:
         print_line(f"source {source.source}: {source.reason} (by {source.by}, {source.at[:19]})")
+    for claim in found.claims:
+        print_line(f"passage {claim.target}{_describe_cause(claim)}")
     for note in found.notes:
         _print_note(note)
     if found.total > len(found.notes):
         console.print(f"and {found.total - len(found.notes)} more notes")
 
 
-def _show_outcome(outcome: MarkOutcome, *, is_restored: bool) -> None:
+def _show_outcome(outcome: MarkOutcome, *, is_claim: bool, is_restored: bool) -> None:
     notes = outcome.returned if is_restored else outcome.left
     for note in notes:
         _print_note(note)
     if outcome.total > len(notes):
         console.print(f"and {outcome.total - len(notes)} more")
+    if is_claim:
+        console.print(f"The passage is {'no longer marked' if is_restored else 'excluded from search'}.")
+        if not notes:
+            return
     what = "note is searchable again" if is_restored else "note is excluded from search"
     several = "notes are searchable again" if is_restored else "notes are excluded from search"
     console.print(f"{outcome.total} {what if outcome.total == 1 else several}.")
@@ -124,7 +131,10 @@ def _show_outcome(outcome: MarkOutcome, *, is_restored: bool) -> None:
 
 def _print_note(note: InvalidNote) -> None:
     steps = " <- ".join(link.derived_from for link in note.chain)
-    reason = f": {note.cause.reason}" if note.cause.reason else ""
-    by = f" (by {note.cause.by})" if note.cause.by else ""
     path = note.path if note.vault == "default" else f"{note.vault}: {note.path}"
-    print_line(f"{path}{f' <- {steps}' if steps else ''}{reason}{by}")
+    print_line(f"{path}{f' <- {steps}' if steps else ''}{_describe_cause(note.cause)}")
+
+
+def _describe_cause(cause: InvalidityCause) -> str:
+    reason = f": {cause.reason}" if cause.reason else ""
+    return f"{reason} (by {cause.by})" if cause.by else reason

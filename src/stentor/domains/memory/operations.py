@@ -15,7 +15,7 @@ from stentor.domains.memory.search import parse_scope
 from stentor.domains.memory.validity.documents import read_document
 from stentor.domains.memory.validity.frontmatter_keys import KEYS
 from stentor.domains.memory.validity.model import Exclusion
-from stentor.domains.memory.validity.service import InvalidationService, VaultExclusion
+from stentor.domains.memory.validity.service import MAX_LISTED, InvalidationService, VaultExclusion
 from stentor.domains.memory.validity.target_wire import (
     InvalidatedOut,
     InvalidateIn,
@@ -25,7 +25,7 @@ from stentor.domains.memory.validity.target_wire import (
     RestoredOut,
     RestoreIn,
 )
-from stentor.domains.memory.validity.wire import ExclusionOut
+from stentor.domains.memory.validity.wire import CauseOut, ExclusionOut
 from stentor.domains.memory.vaults import DEFAULT_VAULT, VaultRegistry
 from stentor.domains.memory.wire import (
     BacklinksOut,
@@ -267,15 +267,17 @@ class MemoryOperations:
         limit: Annotated[int, Query(ge=1, le=500)] = 100,
         cursor: Annotated[str | None, Query(max_length=8192)] = None,
     ) -> InvalidListOut:
-        """List the sources and the notes that are invalid, each with why, who and when."""
+        """List the sources, passages and notes that are invalid, each with why, who and when."""
         self._identify(caller)
         (after,) = ("",) if cursor is None else decode_cursor(cursor, str)
-        found = await self._vaults.get(vault).index.list_exclusions()
+        index = self._vaults.get(vault).index
+        found = await index.list_exclusions()
         rest = [exclusion for exclusion in found if exclusion.path > after]
         notes = [InvalidNoteOut.of_note(VaultExclusion(vault, exclusion)) for exclusion in rest[:limit]]
         sources = [InvalidSourceOut.of(source) for source in await self._invalidations.list_sources()]
         following = encode_cursor(notes[-1].path) if len(rest) > limit else None
-        return InvalidListOut(sources=sources, notes=notes, total=len(found), next_cursor=following)
+        claims = [CauseOut.of(claim) for claim in (await index.list_claims())[:MAX_LISTED]]
+        return InvalidListOut(sources=sources, claims=claims, notes=notes, total=len(found), next_cursor=following)
 
     async def reindex(self, caller: Caller, body: StepIn) -> StepOut:
         """Index the next notes anew, in the order of their paths; call it again with `next` until that is null."""

@@ -151,6 +151,19 @@ async def test_all_that_is_invalid_is_listed_in_pages(notes: Notes) -> None:
     assert (paths(second["notes"]), second["next_cursor"]) == (["2.md"], None)
 
 
+@requirement("memory.invalid-list")
+async def test_an_invalid_passage_is_listed_also_if_nothing_was_derived_from_it(notes: Notes) -> None:
+    await notes.write("n.md", "# Costs\n\n## Offer\n\nzebra\n")
+    await invalidate(notes, claim="n.md#Costs")
+    listed = (await notes.world.admin.get("/api/v1/memory/invalid")).json()
+    assert [(one["kind"], one["target"], one["reason"], one["by"]) for one in listed["claims"]] == [
+        ("claim", "n.md#Costs", "it was wrong", "admin")
+    ]
+    assert (listed["notes"], listed["total"]) == ([], 0)
+    await restore(notes, claim="n.md#Costs")
+    assert (await notes.world.admin.get("/api/v1/memory/invalid")).json()["claims"] == []
+
+
 @requirement("memory.invalidation-events")
 async def test_who_and_why_are_in_the_run_log_also_for_a_mark_that_a_write_sets(notes: Notes) -> None:
     await notes.write("n.md", "# x", frontmatter={"invalid": "by hand"})

@@ -182,6 +182,12 @@ def list_exclusions(tx: Tx) -> list[Exclusion]:
     return sorted((one for one in found if one is not None), key=lambda one: one.path)
 
 
+def list_claims(tx: Tx) -> list[Cause]:
+    """Return the passages that are marked, by path."""
+    marks = {f"{path}{claim}": mark for _, path, anchor, claim, mark in tx.rows(_LIST_MARKS) if anchor}
+    return [msgspec.json.decode(_cause(marks[target], "claim", target), type=Cause) for target in sorted(marks)]
+
+
 def _explain(find: Callable[[int], _Row | None], doc_id: int) -> Exclusion | None:
     row = find(doc_id)
     if row is None:

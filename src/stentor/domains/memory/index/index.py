@@ -31,7 +31,7 @@ from stentor.domains.memory.index.model import (
 )
 from stentor.domains.memory.index.protocols import IndexDatabase, KeywordStore, VectorStore
 from stentor.domains.memory.validity.frontmatter_keys import Mark, Source
-from stentor.domains.memory.validity.model import Exclusion
+from stentor.domains.memory.validity.model import Cause, Exclusion
 from stentor_vault.notes.model import Stat
 
 T = TypeVar("T")
@@ -325,6 +325,10 @@ class SearchIndex:
     async def list_exclusions(self) -> list[Exclusion]:
         """Return all invalid documents, by path."""
         return await self.read(exclusions.list_exclusions)
+
+    async def list_claims(self) -> list[Cause]:
+        """Return the passages that are marked as invalid, by path."""
+        return await self.read(exclusions.list_claims)
 
     async def read_rows(self, doc_ids: Sequence[int]) -> dict[int, DocumentRow]:
         """Return documents by id; missing ones are left out."""

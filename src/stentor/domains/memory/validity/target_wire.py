@@ -9,7 +9,7 @@ from pydantic import Field, StringConstraints
 from stentor.core.errors import InvalidRequest
 from stentor.domains.memory.validity.model import TargetKind
 from stentor.domains.memory.validity.service import InvalidationTarget, VaultExclusion
-from stentor.domains.memory.validity.wire import ExclusionOut
+from stentor.domains.memory.validity.wire import CauseOut, ExclusionOut
 from stentor.domains.memory.vaults import DEFAULT_VAULT
 from stentor.domains.memory.wire import VaultName
 from stentor.web.routes import RequestModel, example_config
@@ -88,9 +88,13 @@ class InvalidSourceOut(ResponseModel):
 
 
 class InvalidListOut(ResponseModel):
-    """The sources that are invalid, in all vaults, and a page of the invalid notes of one vault, by path."""
+    """The sources that are invalid, in all vaults, and a page of the invalid notes of one vault, by path.
+
+    `claims` are the invalid passages of that vault, the first 500: their own notes are searchable without them.
+    """
 
     sources: list[InvalidSourceOut]
+    claims: list[CauseOut]
     notes: list[InvalidNoteOut]
     total: int
     next_cursor: str | None
