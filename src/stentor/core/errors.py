@@ -237,6 +237,8 @@ class ProviderTimeout(ProviderFault, Timeout):
     """The provider did not respond in time."""
 
     code, status = "TIMEOUT", 504
+    is_repeatable = False
+    """The provider may have carried out the call, and bills it."""
 
 
 # Routing denials, in the order of the checks.

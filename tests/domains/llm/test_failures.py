@@ -170,8 +170,13 @@ async def test_a_retry_after_may_be_a_date(world: World, upstream: Upstream) -> 
 async def test_a_provider_that_does_not_answer_in_time_is_504(make_llm: Gate, upstream: Upstream) -> None:
     world = await make_llm(SERVICE_LLM_TIMEOUT_SECONDS="0.2", SERVICE_LLM_STREAM_IDLE_SECONDS="0.2")
     upstream.mood = moods.silent
-    error_of(await chat(world), 504, "TIMEOUT")
-    error_of(await world.admin.post("/api/v1/llm/stream", json=asking()), 504, "TIMEOUT")
+    for answer, setting in (
+        (await chat(world), "SERVICE_LLM_TIMEOUT_SECONDS"),
+        (await world.admin.post("/api/v1/llm/stream", json=asking()), "SERVICE_LLM_STREAM_IDLE_SECONDS"),
+        (await world.admin.post("/v1/chat/completions", json=asking()), "SERVICE_LLM_TIMEOUT_SECONDS"),
+    ):
+        assert f"did not respond within 0.2 s ({setting})" in answer.text
+        assert (answer.status_code, answer.headers["X-Should-Retry"]) == (504, "false"), "it may be billed"
 
 
 @requirement("llm.provider-timeout-and-unreachable")

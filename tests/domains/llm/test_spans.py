@@ -130,16 +130,16 @@ async def test_embeddings_are_a_span_of_their_own_operation(
 
 
 @pytest.mark.parametrize(
-    ("mood", "code"),
+    ("mood", "code", "is_billed"),
     [
-        (moods.status(429), "RATE_LIMITED"),
-        (moods.status(500), "PROVIDER_ERROR"),
-        (moods.status(503), "SERVICE_UNAVAILABLE"),
-        (moods.raw(b"no json"), "PROVIDER_ERROR"),
+        (moods.status(429), "RATE_LIMITED", False),
+        (moods.status(500), "PROVIDER_ERROR", False),
+        (moods.status(503), "SERVICE_UNAVAILABLE", False),
+        (moods.raw(b"no json"), "PROVIDER_ERROR", True),
     ],
 )
 async def test_a_failure_is_a_span_with_the_code_and_not_the_words(
-    traced: World, memory: InMemorySpanExporter, upstream: Upstream, mood: moods.Mood, code: str
+    traced: World, memory: InMemorySpanExporter, upstream: Upstream, mood: moods.Mood, code: str, *, is_billed: bool
 ) -> None:
     upstream.mood = mood
     assert (await chat(traced)).status_code >= 400
@@ -148,7 +148,7 @@ async def test_a_failure_is_a_span_with_the_code_and_not_the_words(
     assert span.status.description is None
     assert list(span.events) == []
     assert facts(span)["error.type"] == code
-    assert "gen_ai.usage.input_tokens" not in facts(span)
+    assert ("gen_ai.usage.input_tokens" in facts(span)) is is_billed
 
 
 async def test_a_stream_that_breaks_off_says_what_was_counted_until_then(

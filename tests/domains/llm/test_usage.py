@@ -10,16 +10,18 @@ from typing import Any
 import pytest
 
 from stentor.core.db import Sql
-from stentor.core.errors import BudgetExceeded, StartRefused
+from stentor.core.errors import BudgetExceeded, ProviderError, StartRefused
 from stentor.domains.llm import costs
 from stentor.domains.llm.call_guard import LlmCaller
 from stentor.domains.llm.costs import PriceList
+from stentor.domains.llm.formats import gemini
+from stentor.domains.llm.formats import openai as openai_format
 from stentor.domains.llm.model import ChatRequest, LlmMessage, TextPart, TokenUsage
 from stentor.domains.llm.wire import date_bounds_micros
 from tests.conftest import World
 from tests.domains.llm import upstream as moods
 from tests.domains.llm.conftest import KEY, Gate, asking, chat
-from tests.domains.llm.upstream import ANSWER, Upstream
+from tests.domains.llm.upstream import ANSWER, Mood, Upstream
 from tests.patience import soon
 from tests.requirements import requirement
 
@@ -218,6 +220,59 @@ async def test_a_reply_that_its_provider_broke_off_counts_with_its_tokens(
     assert "provider_error" in answer.text
     found = await usage(world)
     assert (found["totalRequests"], found["inputTokens"], found["outputTokens"]) == (1, 1000, 5)
+
+
+@requirement("llm.usage")
+@pytest.mark.parametrize(
+    ("form", "body"),
+    [
+        (openai_format, b'{"choices": [], "usage": {"prompt_tokens": 11, "completion_tokens": 7}}'),
+        (gemini, b'{"usageMetadata": {"promptTokenCount": 11, "candidatesTokenCount": 7}}'),
+    ],
+)
+def test_a_reply_without_an_answer_counts_with_its_tokens(form: Any, body: bytes) -> None:
+    with pytest.raises(ProviderError) as failed:
+        form.parse_reply(body, "m")
+    assert failed.value.usage == TokenUsage(11, 7)
+
+
+@requirement("llm.usage-estimated")
+@pytest.mark.parametrize("mood", [moods.dead, moods.raw(b'{"choices": [', "application/json"), moods.raw(b"<html>")])
+async def test_a_request_whose_answer_is_lost_counts_and_is_not_repeated(
+    make_llm: Gate, upstream: Upstream, mood: Mood
+) -> None:
+    world = await make_llm(SERVICE_LLM_BUDGETS="key:*:tokens/day=15")
+    upstream.mood = mood
+    answer = await chat(world)
+    assert (answer.status_code, answer.headers["X-Should-Retry"]) == (502, "false")
+    lost = await usage(world)
+    assert (lost["totalRequests"], lost["estimatedRequests"], lost["outputTokens"]) == (1, 1, 0)
+    assert 5 <= lost["inputTokens"] <= 20
+    embedded = await world.admin.post("/v1/embeddings", json={"input": "x" * 400, "model": "openai/sea"})
+    assert embedded.status_code == 502
+    assert (await usage(world))["inputTokens"] == lost["inputTokens"] + 100
+    refused(await chat(world))
+
+
+@requirement("llm.usage-estimated")
+async def test_a_caller_that_gives_up_pays_for_its_prompt(world: World, upstream: Upstream) -> None:
+    upstream.mood = moods.silent
+    asked = asyncio.create_task(world.kernel.llm.gateway.chat(LlmCaller("default", "admin"), SAID))
+    await upstream.arrived.wait()
+    asked.cancel()
+    await asyncio.wait([asked])
+    await world.kernel.llm.gateway.close()
+    found = await usage(world)
+    assert (found["totalRequests"], found["estimatedRequests"], found["outputTokens"]) == (1, 1, 0)
+    assert 5 <= found["inputTokens"] <= 20
+
+
+@requirement("llm.usage-estimated")
+@pytest.mark.parametrize("mood", [moods.status(503, **{"Retry-After": "60"}), moods.status(429), moods.status(400)])
+async def test_a_request_that_the_provider_refused_counts_nothing(world: World, upstream: Upstream, mood: Mood) -> None:
+    upstream.mood = mood
+    assert "X-Should-Retry" not in (await chat(world)).headers
+    assert (await usage(world))["inputTokens"] == 0
 
 
 @requirement("llm.budgets")

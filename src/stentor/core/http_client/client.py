@@ -42,7 +42,7 @@ class ClientRequest(NamedTuple):
     """A request; Host and Content-Length are added to `headers`.
 
     A connection is reused only for the same `tenant` and `credential`, so that a response that arrives out of order
-    cannot reach another tenant. Neither of the two is sent.
+    cannot reach another tenant. Neither of the two is sent. `on_sent` is called as soon as there is a connection.
     """
 
     method: str
@@ -51,6 +51,7 @@ class ClientRequest(NamedTuple):
     body: bytes = b""
     tenant: str = ""
     credential: str = ""
+    on_sent: Callable[[], None] | None = None
 
 
 ResolveHost = Callable[[str, int], Awaitable[list[str]]]
@@ -88,6 +89,8 @@ class HttpClient:
             async with asyncio.timeout(total_timeout):
                 connection = await self._open_connection(key, connect_timeout)
         response = connection.send(data, deadlines)
+        if request.on_sent is not None:
+            request.on_sent()
         if total_timeout is not None:
             response.set_timeout(started_at + total_timeout - deadlines.loop.time())
         try:

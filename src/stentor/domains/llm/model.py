@@ -205,6 +205,11 @@ def estimate_output_tokens(reply: ChatReply) -> int:
     )
 
 
+def estimate_input_usage(request: ChatRequest) -> TokenUsage:
+    """Estimate what a request costs whose reply is lost."""
+    return TokenUsage(estimate_input_tokens(request), estimated=True)
+
+
 def usage_or_estimate(request: ChatRequest, reply: ChatReply) -> TokenUsage:
     """Return the usage that the provider reported, else an estimate marked as such."""
     return reply.usage or TokenUsage(estimate_input_tokens(request), estimate_output_tokens(reply), estimated=True)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Sequence
+from functools import partial
 from typing import Protocol, TypeVar
 
 import msgspec
@@ -16,7 +17,7 @@ from stentor.auth.principal import Principal
 from stentor.core.db import Database
 from stentor.core.errors import InvalidRequest, ModelNotFound, ProviderFault
 from stentor.domains.llm import model, model_routes, store
-from stentor.domains.llm.call_guard import CallGuard, LlmCall, LlmCaller
+from stentor.domains.llm.call_guard import CallGuard, LlmCall, LlmCaller, UsageEstimate
 from stentor.domains.llm.model import (
     ChatRequest,
     EmbeddingInput,
@@ -103,7 +104,8 @@ class LlmGateway:
         """Return the reply of exactly this model. Raises BudgetExceeded, ProviderFault."""
         call = await self._guard.start_call(caller, target, "chat", lambda: expected_usage(request))
         provider_request = msgspec.structs.replace(request, model=target.model)
-        reply = await _fail_on_error(call, self._backend(target).chat(target, provider_request, call.evidence))
+        work = self._backend(target).chat(target, provider_request, call.evidence)
+        reply = await _fail_on_error(call, work, lambda: model.estimate_input_usage(request))
         usage = model.usage_or_estimate(request, reply)
         await call.complete(usage)
         return ChatResult(model.with_reasoning_fallback(reply), usage, target.name, call.evidence.call_id)
@@ -112,7 +114,8 @@ class LlmGateway:
         """Return a stream of exactly this model. Raises like `chat_with`."""
         call = await self._guard.start_call(caller, target, "chat", lambda: expected_usage(request))
         provider_request = msgspec.structs.replace(request, model=target.model)
-        source = await _fail_on_error(call, self._backend(target).stream(target, provider_request, call.evidence))
+        work = self._backend(target).stream(target, provider_request, call.evidence)
+        source = await _fail_on_error(call, work, lambda: model.estimate_input_usage(request))
         return ChatStream(request, call, source, degraded=target.provider == LOCAL_PROVIDER)
 
     async def embed(
@@ -123,10 +126,13 @@ class LlmGateway:
         Raises like `chat`, and InvalidRequest for token ids if the provider accepts only texts.
         """
 
+        estimate = partial(model.estimate_embedding_usage, inputs)
+
         async def embed_with(target: ModelTarget) -> EmbeddingResult:
-            call = await self._guard.start_call(caller, target, "embed", lambda: model.estimate_embedding_usage(inputs))
-            reply = await _fail_on_error(call, self._backend(target).embed(target, inputs, dimensions, call.evidence))
-            usage = reply.usage or model.estimate_embedding_usage(inputs)
+            call = await self._guard.start_call(caller, target, "embed", estimate)
+            work = self._backend(target).embed(target, inputs, dimensions, call.evidence)
+            reply = await _fail_on_error(call, work, estimate)
+            usage = reply.usage or estimate()
             await call.complete(usage)
             return EmbeddingResult(reply, usage, target, call.evidence.call_id)
 
@@ -259,12 +265,15 @@ def add_provider_details(fault: ProviderFault, target: ModelTarget) -> None:
     fault.details = {"provider_failure": True, "provider": target.provider.name, **(fault.details or {})}
 
 
-async def _fail_on_error(call: LlmCall, response: Awaitable[T]) -> T:
+async def _fail_on_error(call: LlmCall, response: Awaitable[T], estimate_sent: UsageEstimate) -> T:
     # Cancellation too: a call that is not ended would keep its reservation.
     try:
         return await response
     except BaseException as error:
-        await call.fail(error)
+        is_billed = call.evidence.may_be_billed(error)
+        if is_billed and isinstance(error, ProviderFault):
+            error.is_repeatable = False
+        await call.fail(error, estimate_sent() if is_billed else None)
         raise
 
 

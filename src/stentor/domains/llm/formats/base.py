@@ -49,7 +49,12 @@ class StreamReader(Protocol):
 
 def broken_off_fault(reason: str, usage: TokenUsage | None) -> ProviderError:
     """Return the error of a reply that the provider broke off, with the usage that it reported."""
-    fault = ProviderError(f"The provider broke off the reply ({reason}).")
+    return unusable_reply_fault(f"The provider broke off the reply ({reason}).", usage)
+
+
+def unusable_reply_fault(message: str, usage: TokenUsage | None) -> ProviderError:
+    """Return the error of a reply that cannot be used, with the usage that the provider reported."""
+    fault = ProviderError(message)
     fault.usage = usage
     return fault
 

@@ -22,6 +22,7 @@ from stentor.domains.llm.formats.base import (
     omit_none,
     require_texts,
     split_system,
+    unusable_reply_fault,
 )
 from stentor.domains.llm.model import (
     ChatReply,
@@ -141,7 +142,7 @@ def parse_reply(body: bytes, model: str) -> ChatReply:
     response = decode_response(body, _GeminiResponse)
     deltas = _GeminiStreamReader().read_response(response)
     if not response.candidates and not response.prompt_feedback:
-        raise ProviderError("The provider's response has no candidates.")
+        raise unusable_reply_fault("The provider's response has no candidates.", _usage(response.usage_metadata))
     calls = tuple(ToolCall(c.id, c.name, c.arguments, c.signature) for d in deltas for c in d.tool_calls)
     # `read_response` ends with the delta that has the finish reason, also for an empty reply.
     finish = deltas[-1].finish or "stop"

@@ -15,6 +15,7 @@ from stentor.domains.llm.formats.base import (
     convert_vector,
     decode_response,
     omit_none,
+    unusable_reply_fault,
 )
 from stentor.domains.llm.model import (
     ChatReply,
@@ -147,7 +148,7 @@ def build_chat_request(request: ChatRequest, quirks: ProviderQuirks, *, stream: 
 def parse_reply(body: bytes, model: str) -> ChatReply:
     response = decode_response(body, _OpenAiResponse)
     if not response.choices:
-        raise ProviderError("The provider's response has no choices.")
+        raise unusable_reply_fault("The provider's response has no choices.", _usage(response.usage))
     choice = response.choices[0]
     message = choice.message
     calls = tuple(

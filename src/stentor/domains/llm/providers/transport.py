@@ -89,7 +89,10 @@ class EventSource:
     async def _lines(self) -> AsyncIterator[list[bytes]]:
         """Yield the lines of each block that was received. Raises ProviderFault."""
         received = 0
-        while block := await with_provider_faults(self._response.read_lines(MAX_RESPONSE_BYTES, self._idle_seconds)):
+        limit = idle_limit(self._idle_seconds)
+        while block := await with_provider_faults(
+            self._response.read_lines(MAX_RESPONSE_BYTES, self._idle_seconds), limit
+        ):
             is_first, received = not received, received + len(block)
             if received > MAX_RESPONSE_BYTES:
                 raise ProviderError("The provider's stream is too large.")
@@ -123,7 +126,8 @@ class ProviderTransport:
             evidence.record_response(body)
             return body
 
-        return await self._retry(attempt, evidence)
+        limit = f"within {self.limits.total_seconds:g} s (SERVICE_LLM_TIMEOUT_SECONDS); a stream may take longer"
+        return await self._retry(attempt, evidence, limit)
 
     async def open_stream(self, provider: Provider, call: ProviderRequest, evidence: CallEvidence) -> EventSource:
         """Return a stream once its response headers are received. Raises ProviderFault."""
@@ -137,7 +141,7 @@ class ProviderTransport:
                 raise ProviderError("The provider did not return an event stream.")
             return EventSource(response, evidence, self.limits.idle_seconds)
 
-        return await self._retry(attempt, evidence)
+        return await self._retry(attempt, evidence, idle_limit(self.limits.idle_seconds))
 
     async def list_models(self, provider: Provider) -> list[str]:
         """Return the names of the provider's models. Raises ProviderFault."""
@@ -155,14 +159,14 @@ class ProviderTransport:
 
         return form.parse_models(await with_provider_faults(fetch()))
 
-    async def _retry(self, attempt: Callable[[], Awaitable[T]], evidence: CallEvidence) -> T:
-        """Run an attempt, and retry it only where the provider cannot have processed the request.
+    async def _retry(self, attempt: Callable[[], Awaitable[T]], evidence: CallEvidence, limit: str) -> T:
+        """Run an attempt, and retry it only where the provider cannot have processed the request; `limit` is of time.
 
         That is when it was not reached, or when it asked for a retry soon. Any other call may have run and cost money.
         """
         while True:
             try:
-                return await with_provider_faults(attempt())
+                return await with_provider_faults(attempt(), limit)
             except ProviderFault as fault:
                 wait = self._retry_delay(fault, evidence.attempts)
                 if wait is None:
@@ -193,7 +197,7 @@ class ProviderTransport:
         evidence.upstream_status = None
         evidence.record_request(url.partition("?")[0], body)
         # Tenant and key choose the pool: connections are never shared between tenants or keys.
-        request = ClientRequest("POST", url, headers, body, evidence.tenant, provider.key)
+        request = ClientRequest("POST", url, headers, body, evidence.tenant, provider.key, evidence.record_sent)
         response = await self._http_for(provider).client.send(request, self.limits.connect_seconds, total_seconds)
         evidence.upstream_status = response.status
         try:
@@ -225,8 +229,12 @@ class ProviderTransport:
         return provider.base_url + path
 
 
-async def with_provider_faults(work: Awaitable[T]) -> T:
-    """Run a request, and raise every network or protocol error as a ProviderFault."""
+def idle_limit(seconds: float) -> str:
+    return f"within {seconds:g} s (SERVICE_LLM_STREAM_IDLE_SECONDS)"
+
+
+async def with_provider_faults(work: Awaitable[T], limit: str = "in time") -> T:
+    """Run a request, and raise every network or protocol error as a ProviderFault; `limit` names the limit of time."""
     try:
         return await work
     except TargetRefused:
@@ -236,7 +244,7 @@ async def with_provider_faults(work: Awaitable[T]) -> T:
     except ConnectError as error:
         raise ProviderUnreachable(f"The provider cannot be reached{' ' + str(error) if str(error) else ''}.") from None
     except TimeoutError:
-        raise ProviderTimeout("The provider did not respond in time.") from None
+        raise ProviderTimeout(f"The provider did not respond {limit}.") from None
     except ResponseTooLarge:
         raise ProviderError("The provider's response is too large.") from None
     except (RemoteProtocolError, OSError, ValueError) as error:
@@ -253,6 +261,7 @@ class CallEvidence:
         self.endpoint = ""
         self.upstream_status: int | None = None
         self.attempts = 0
+        self._was_sent = False
         self.request_hash = ""
         self.traceparent: str | None = None
         self.keeps_content = keep_content
@@ -262,11 +271,19 @@ class CallEvidence:
         self._started = time.monotonic()
 
     def record_request(self, endpoint: str, body: bytes) -> None:
-        self.endpoint, self.attempts = endpoint, self.attempts + 1
+        self.endpoint, self.attempts, self._was_sent = endpoint, self.attempts + 1, False
         self.request_hash = hashlib.sha256(body).hexdigest()
         self._hash = hashlib.sha256()
         if self.keeps_content:
             self.request, self.response = body, b""
+
+    def record_sent(self) -> None:
+        self._was_sent = True
+
+    def may_be_billed(self, error: BaseException) -> bool:
+        """Return whether the provider may have carried out the call that ended with this error, and bill it."""
+        reported = error.upstream_status if isinstance(error, ProviderFault) else None
+        return self._was_sent and all(status in (None, 200) for status in (self.upstream_status, reported))
 
     def hash_response(self, data: bytes) -> None:
         self._hash.update(data)
