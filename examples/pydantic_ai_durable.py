@@ -37,4 +37,5 @@ async def help_customer(task: Task) -> str:
     return (await agent.run(task.input, deps=task, model_settings=headers, capabilities=[TaskSteps(task)])).output
 
 
-worker.run()
+if __name__ == "__main__":
+    worker.run()

@@ -170,6 +170,11 @@ def test_the_command_says_it_with_its_exit_code(
     (tmp_path / "my_broken.py").write_text("worker = undefined\n")
     assert main(["replay", "my_broken:worker", program.task_id]) == 2
     assert "NameError: name 'undefined' is not defined" in capsys.readouterr().err
+    (tmp_path / "my_runner.py").write_text(
+        "from tests.processes import test_worker_replay as t\nworker = t.WORKERS[0]\nworker.run()\n"
+    )
+    assert main(["replay", "my_runner:worker", program.task_id]) == 2, "nor is a task done"
+    assert 'under `if __name__ == "__main__":`' in capsys.readouterr().err
     assert main(["replay", "my_traveller:nobody", "x"]) == main(["replay", "no_such_module:w", "x"]) == 2
     with pytest.raises(ServiceError):
         program.worker.replay("unknown")

@@ -45,4 +45,5 @@ def book(idempotency_key: str, offer: str) -> str:
     return str(answer.raise_for_status().json()["booking"])
 
 
-worker.run()
+if __name__ == "__main__":
+    worker.run()

@@ -56,7 +56,11 @@ def _load(reference: str) -> Worker:
         raise ValueError(f"{reference!r} must be MODULE:WORKER, such as traveller:worker.")
     if (here := str(Path.cwd())) not in sys.path:
         sys.path.insert(0, here)
-    worker = getattr(importlib.import_module(module_name), name, None)
+    Worker._is_for_replay = True
+    try:
+        worker = getattr(importlib.import_module(module_name), name, None)
+    finally:
+        Worker._is_for_replay = False
     if not isinstance(worker, Worker):
         raise ValueError(f"{reference} is no Worker of stentor_worker.")
     return worker

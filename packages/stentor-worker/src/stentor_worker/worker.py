@@ -56,6 +56,8 @@ class Worker:
     in PEM. A killed worker loses nothing: when their leases of `lease_seconds` expire, its tasks go back to the queue.
     """
 
+    _is_for_replay = False  # true of the class while a program is imported for a replay, which must do no task
+
     def __init__(
         self,
         url: str,
@@ -139,8 +141,7 @@ class Worker:
         agent that the service rejects raises ServiceError; in the main thread it is logged and ends the program with
         exit code 1, because a traceback would only hide it.
         """
-        if self._handler is None:
-            raise ValueError("The worker has no handler: decorate a function with @worker.handler.")
+        self._check_may_run()
         _configure_logging()
         replaced: dict[int, Any] = {}
         # Python allows handlers of signals in no other thread.
@@ -171,6 +172,14 @@ class Worker:
                 # None is one that was not set by Python, which cannot set it again.
                 if handler is not None:
                     signal.signal(number, handler)
+
+    def _check_may_run(self) -> None:
+        if self._is_for_replay:
+            raise ImportError(
+                'Put `worker.run()` under `if __name__ == "__main__":`, so that a replay can import the program.'
+            )
+        if self._handler is None:
+            raise ValueError("The worker has no handler: decorate a function with @worker.handler.")
 
     def replay(self, task_id: str) -> Replay:
         """Run the handler over what a run recorded, and return where it differs; nothing is sent or recorded.
