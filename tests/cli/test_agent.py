@@ -31,6 +31,15 @@ def test_register_takes_every_field_of_an_agent(served: Served) -> None:
     assert "archived_at" not in text
 
 
+def test_several_capabilities_may_have_commas_between_them(served: Served) -> None:
+    program, _ = served
+    words = ("--capability", "p, q", "--capability", "r")
+    made = program("agent", "register", "pqr", *words, "--json").json
+    assert program("agent", "show", made["agent_id"], "--json").json["capabilities"] == ["p", "q", "r"]
+    task = program("task", "submit", "--type", "a", "--input", "x", "--json", *words).json["task_id"]
+    assert program("task", "show", task, "--json").json["required_capabilities"] == ["p", "q", "r"]
+
+
 def test_an_agent_with_a_typo_in_its_name_is_suggested(served: Served) -> None:
     program, _ = served
     agent = program("agent", "register", "ann keyworder", "--capability", "a", "--json").json["agent_id"]

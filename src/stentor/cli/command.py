@@ -25,6 +25,19 @@ Key = Annotated[
     typer.Option(help="API key; visible in the process list, unlike SERVICE_CLIENT_KEY."),
 ]
 AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON document on standard output.")]
+
+
+def split_commas(given: list[str]) -> list[str]:
+    """Return the names of an option that may be repeated, or have several names with commas between them."""
+    return [part.strip() for value in given for part in value.split(",")]
+
+
+Capabilities = Annotated[
+    list[str],
+    typer.Option(
+        "--capability", callback=split_commas, help="A capability that the agent must have; repeatable, or with commas."
+    ),
+]
 GradeValue = Annotated[float, typer.Argument(metavar="GRADE", min=0, max=1, help="From 0 (worthless) to 1 (perfect).")]
 GradeComment = Annotated[str | None, typer.Option("--comment", help="Reason, recorded in the run log.")]
 

@@ -12,7 +12,7 @@ import typer
 from stentor.cli import output
 from stentor.cli.agents import AGENTS_PATH, AgentList, show_agent, show_agents
 from stentor.cli.client import omit_none, quote_segment
-from stentor.cli.command import AsJson, DataDir, Key, ServiceTarget, Url, run_command
+from stentor.cli.command import AsJson, DataDir, Key, ServiceTarget, Url, run_command, split_commas
 from stentor.cli.input_files import reading
 from stentor.core import jsontext
 from stentor.core.errors import InvalidRequest
@@ -48,7 +48,9 @@ class RegisteredAgent(AgentStatus, frozen=True):
 @app.command()
 def register(
     name: Annotated[str, typer.Argument(metavar="NAME", help="Name of the agent.")],
-    capability: Annotated[list[str], typer.Option(help="A capability of the agent; repeatable.")] = [],  # noqa: B006
+    capability: Annotated[
+        list[str], typer.Option(callback=split_commas, help="A capability of the agent; repeatable, or with commas.")
+    ] = [],  # noqa: B006
     alignment: Score = None,
     accuracy: Score = None,
     efficiency: Score = None,

@@ -19,7 +19,7 @@ from stentor.auth.authority.delegation import decode_chain
 from stentor.auth.authority.issuers import load_trusted_issuers
 from stentor.auth.authority.keys import parse_public_key_file, thumbprint
 from stentor.auth.authority.receipts import inspect_receipt
-from stentor.cli.command import AsJson, DataDir
+from stentor.cli.command import AsJson, DataDir, split_commas
 from stentor.cli.input_files import read_start, reading
 from stentor.cli.output import (
     EXIT_FAILED,
@@ -55,7 +55,10 @@ Audience = Annotated[str | None, typer.Option(help="Service that it is for; defa
 def issue(
     principal: Annotated[str, typer.Option(help="The principal that acts.")],
     namespace: Annotated[list[str], typer.Option(help="A namespace including all below it, or * for all; repeatable.")],
-    capability: Annotated[list[str], typer.Option(help="A capability of the principal; repeatable.")],
+    capability: Annotated[
+        list[str],
+        typer.Option(callback=split_commas, help="A capability of the principal; repeatable, or with commas."),
+    ],
     tenant: Annotated[str, typer.Option(help="Tenant whose records it may access.")] = "default",
     lifetime: Annotated[int, typer.Option(min=1, max=300, help="Seconds until it expires.")] = 300,
     audience: Audience = None,

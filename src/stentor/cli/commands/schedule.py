@@ -11,7 +11,7 @@ import typer
 from stentor.cli import output
 from stentor.cli.agents import AgentList
 from stentor.cli.client import ServiceClient, omit_none, quote_segment
-from stentor.cli.command import AsJson, DataDir, Key, ServiceTarget, Url, run_command
+from stentor.cli.command import AsJson, Capabilities, DataDir, Key, ServiceTarget, Url, run_command
 from stentor.cli.commands.task import Prefer, Priority, read_input
 from stentor.cli.output import console, format_age
 from stentor.cli.responses import Response
@@ -67,7 +67,7 @@ def add(
     cron: Annotated[str, typer.Option(help="Minute, hour, day of month, month, weekday: '30 6 * * MON-FRI'; @daily.")],
     type_: Annotated[str, typer.Option("--type", help="Type of the task.")],
     timezone: Annotated[str, typer.Option(help="Time zone of the expression, such as Europe/Rome.")] = "UTC",
-    capability: Annotated[list[str], typer.Option(help="A capability that the agent must have; repeatable.")] = [],  # noqa: B006
+    capability: Capabilities = [],  # noqa: B006
     text: Annotated[str | None, typer.Option("--input", help="The input as text.")] = None,
     input_json: Annotated[str | None, typer.Option(help="The input as JSON.")] = None,
     file: Annotated[Path | None, typer.Option(help="File with the input as text; - for standard input.")] = None,

@@ -15,7 +15,17 @@ import typer
 
 from stentor.cli.agents import AgentList
 from stentor.cli.client import RequestFailed, ServiceClient, omit_none
-from stentor.cli.command import AsJson, DataDir, GradeComment, GradeValue, Key, ServiceTarget, Url, run_command
+from stentor.cli.command import (
+    AsJson,
+    Capabilities,
+    DataDir,
+    GradeComment,
+    GradeValue,
+    Key,
+    ServiceTarget,
+    Url,
+    run_command,
+)
 from stentor.cli.commands import task_replay, task_steps
 from stentor.cli.input_files import read_file_or_stdin
 from stentor.cli.output import print_notice
@@ -42,7 +52,7 @@ Status = Literal["queued", "pending_approval", "executing", "waiting", "complete
 @app.command()
 def submit(
     type_: Annotated[str, typer.Option("--type", help="Type of the task.")],
-    capability: Annotated[list[str], typer.Option(help="A capability that the agent must have; repeatable.")] = [],  # noqa: B006
+    capability: Capabilities = [],  # noqa: B006
     text: Annotated[str | None, typer.Option("--input", help="The input as text.")] = None,
     input_json: Annotated[str | None, typer.Option(help="The input as JSON.")] = None,
     file: Annotated[Path | None, typer.Option(help="File with the input as text; - for standard input.")] = None,
