@@ -18,7 +18,7 @@ from stentor.domains.llm.providers.registry import LOCAL_PROVIDER
 from stentor.domains.llm.providers.transport import CallEvidence
 from tests.conftest import World
 from tests.domains.llm import upstream as moods
-from tests.domains.llm.conftest import Gate
+from tests.domains.llm.conftest import Gate, asking
 from tests.domains.llm.test_chat import pieces
 from tests.domains.llm.upstream import ANSWER, SCHEMA, VECTOR, Upstream
 from tests.requirements import requirement
@@ -28,6 +28,9 @@ ASKED: Any = [{"role": "user", "content": "Why is the sea salty?"}]
 MANY = [1] * 10_000
 """Items of a type that no list has."""
 TOOL: Any = {"type": "function", "function": {"name": "weather", "description": "Now.", "parameters": SCHEMA}}
+LIMIT_REFUSED = (
+    "Unsupported parameter: 'max_tokens' is not supported with this model. Use 'max_completion_tokens' instead."
+)
 TOOLS_REFUSED = (
     "Function tools with reasoning_effort are not supported for sea-large in /v1/chat/completions. To use function "
     "tools, use /v1/responses or set reasoning_effort to 'none'."
@@ -135,6 +138,27 @@ async def test_functions_that_a_model_refuses_beside_its_default_reasoning_are_s
     call = await (_streamed_call if streamed else _whole_call)(client, MODELS[0])
     assert call["name"] == "weather"
     assert [asked["body"].get("reasoning_effort") for asked in upstream.asked] == [None, "none"]
+
+
+@requirement("llm.retries")
+@pytest.mark.parametrize("streamed", [False, True])
+async def test_a_limit_that_a_model_accepts_only_by_its_newer_name_is_sent_again_by_that(
+    world: World, upstream: Upstream, streamed: bool
+) -> None:
+    """As gpt-5.6 behind a proxy, whose address does not tell that the model is OpenAI's."""
+    refuses_tools = only_without_reasoning(upstream)
+
+    async def answer(request: web.Request) -> web.StreamResponse:
+        if "max_tokens" in json.loads(await request.read()):
+            return await moods.status(400, {"error": {"message": LIMIT_REFUSED}})(request)
+        return await refuses_tools(request)
+
+    upstream.mood = answer
+    body = asking(max_tokens=9, tools=[TOOL], stream=streamed)
+    assert (await world.admin.post("/v1/chat/completions", json=body)).status_code == 200
+    names = ("max_tokens", "max_completion_tokens", "reasoning_effort")
+    sent = [tuple(asked["body"].get(name) for name in names) for asked in upstream.asked]
+    assert sent == [(9, None, None), (None, 9, None), (None, 9, "none")]
 
 
 @requirement("llm.retries")

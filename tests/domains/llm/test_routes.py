@@ -118,8 +118,9 @@ def test_of_an_error_only_the_message_is_kept(body: bytes, message: str) -> None
 
 def test_openai_itself_wants_the_newer_name_of_the_limit_and_azure_another_header() -> None:
     asked = ChatRequest("m", (LlmMessage("user", (TextPart("x"),)),), max_tokens=5)
-    official = Provider("openai", "openai", "https://api.openai.com/v1").quirks
-    assert openai.build_chat_request(asked, official, stream=False).body["max_completion_tokens"] == 5
+    for host in ("api.openai.com", "eu.api.openai.com", "me.openai.azure.us"):
+        official = Provider("openai", "openai", f"https://{host}/v1").quirks
+        assert openai.build_chat_request(asked, official, stream=False).body["max_completion_tokens"] == 5
     assert openai.build_chat_request(asked, ProviderQuirks(), stream=False).body["max_tokens"] == 5
     azure = Provider("azure", "openai", "https://me.openai.azure.com/openai/v1").quirks
     assert openai.build_headers("k", azure) == {"api-key": "k"}

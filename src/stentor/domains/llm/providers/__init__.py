@@ -37,10 +37,11 @@ class Provider:
     @cached_property
     def quirks(self) -> ProviderQuirks:
         host = urlsplit(self.base_url).hostname or ""
-        if host == "api.openai.com":
+        # Also the hosts of one region, such as eu.api.openai.com.
+        if f".{host}".endswith(".api.openai.com"):
             return ProviderQuirks(max_tokens="max_completion_tokens")
         # Decided by host and not by name: a tenant may register OpenAI or Azure under any name.
-        if host.endswith(".azure.com"):
+        if host.endswith((".azure.com", ".azure.us")):
             return ProviderQuirks(max_tokens="max_completion_tokens", key_header="api-key")
         return ProviderQuirks(stream_usage=host != "api.mistral.ai", wants_reasoning=host in REASONING_HOSTS)
 

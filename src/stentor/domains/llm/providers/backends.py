@@ -17,6 +17,8 @@ from stentor.domains.llm.providers.transport import CallEvidence, EventSource, P
 
 REFUSED_WITH_REASONING = "Function tools with reasoning_effort"
 """How OpenAI's message begins if a model accepts functions only without reasoning, as gpt-5.6 in this format."""
+LIMIT_NEEDS_NEWER_NAME = "Use 'max_completion_tokens' instead"
+"""What OpenAI's message says if a model does not accept `max_tokens`, also behind a proxy with another address."""
 T = TypeVar("T")
 SummarizeText = Callable[[str], Awaitable[str]]
 EmbedTexts = Callable[[Sequence[str]], Awaitable[Any]]
@@ -55,7 +57,7 @@ class HttpBackend:
             call = form.build_chat_request(request, target.provider.quirks, stream=False)
             return await self._transport.send(target.provider, call, evidence)
 
-        reply = form.parse_reply(await _send_with_tools(request, send), target.name)
+        reply = form.parse_reply(await _send_adapted(request, send), target.name)
         evidence.response_id = reply.id
         return msgspec.structs.replace(reply, tool_calls=reply.tool_calls[:1]) if request.is_single_tool_call else reply
 
@@ -66,7 +68,7 @@ class HttpBackend:
             call = form.build_chat_request(request, target.provider.quirks, stream=True)
             return await self._transport.open_stream(target.provider, call, evidence)
 
-        source = await _send_with_tools(request, open_stream)
+        source = await _send_adapted(request, open_stream)
         return _HttpDeltaSource(source, form.stream_reader(), evidence, one_call=request.is_single_tool_call)
 
     async def embed(
@@ -87,6 +89,17 @@ class HttpBackend:
         if len(vectors) != len(inputs) or not all(vectors):
             raise ProviderError(f"The provider returned {len(vectors)} vectors for {len(inputs)} inputs.")
         return EmbeddingReply(target.name, vectors, replies[0].usage if len(replies) == 1 else None)
+
+
+async def _send_adapted(request: ChatRequest, send: Callable[[ChatRequest], Awaitable[T]]) -> T:
+    """Send a request, once more with the newer name of the token limit if the model wants it. Raises ProviderFault."""
+    try:
+        return await _send_with_tools(request, send)
+    except ProviderFault as fault:
+        if request.max_tokens is None or LIMIT_NEEDS_NEWER_NAME not in fault.message:
+            raise
+        extra = {**request.extra, "max_completion_tokens": request.max_tokens}
+        return await _send_with_tools(msgspec.structs.replace(request, max_tokens=None, extra=extra), send)
 
 
 async def _send_with_tools(request: ChatRequest, send: Callable[[ChatRequest], Awaitable[T]]) -> T:
