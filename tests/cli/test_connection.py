@@ -29,7 +29,7 @@ def test_an_address_that_is_given_comes_before_the_data_folder(served: Served) -
     program, service = served
     elsewhere = Program(program.data_dir.parent / "elsewhere", {"SERVICE_CLIENT_KEY": service.key})
     assert elsewhere("task", "list", "--url", service.address, "--json").json["total"] == 0
-    elsewhere.environ["SERVICE_URL"] = service.address + "/"
+    elsewhere.environ["SERVICE_URL"] = service.address + "/api/v1/"
     assert elsewhere("task", "list", "--json").json["total"] == 0
     assert not elsewhere.data_dir.exists()
 

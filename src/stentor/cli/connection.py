@@ -35,9 +35,9 @@ def create_http_client(settings: Settings, url: httpx.URL, key: str) -> httpx.As
 
 
 def parse_service_url(address: str) -> httpx.URL:
-    """Parse an http or https URL. Raises CommandFailed."""
+    """Parse an http or https URL, which may end with /api/v1. Raises CommandFailed."""
     try:
-        url = httpx.URL(address.rstrip("/"))
+        url = httpx.URL(address.rstrip("/").removesuffix("/api/v1").rstrip("/"))
     except httpx.InvalidURL:
         url = httpx.URL("")
     is_address = url.host and "%" not in url.host and (url.port or 0) < 65_536

@@ -18,7 +18,7 @@ from starlette.routing import Match
 from starlette.types import Scope
 
 from stentor.core import jsontext
-from stentor.core.errors import InvalidRequest, ProviderFault, RateLimited, StentorError
+from stentor.core.errors import InvalidRequest, NotFound, ProviderFault, RateLimited, StentorError
 from stentor.core.jsontext import JsonObject
 from stentor.core.validation_errors import field_errors
 
@@ -42,6 +42,8 @@ UNEXPECTED_MESSAGE = (
     "The service failed on this request. The operator can find the reason in the log by the request id."
 )
 OPENAI_PREFIX = "/v1/"
+API_PREFIX = "/api/v1"
+_OPENAI_ENDS = ("/chat/completions", "/responses", "/embeddings", "/models")
 _OPENAI_TYPES = {401: "authentication_error", 403: "permission_error", 429: "rate_limit_error"}
 _METHODS = ("GET", "HEAD", "POST", "PUT", "PATCH", "DELETE")
 
@@ -141,12 +143,26 @@ async def _on_http_exception(request: Request, error: Exception) -> Response:
     message = str(error.detail)
     # The text of the router; errors that a route raises have their own.
     if error.status_code == 404 and message == "Not Found":
-        message = f"No route {request.method} {request.url.path}."
+        message = f"No route {request.method} {request.url.path}. {_find_base(request.url.path)}"
     headers = dict(error.headers or {})
     if error.status_code == 405:
         headers["Allow"] = ", ".join(_methods_at(request))
         message = f"{request.url.path} does not support {request.method}. Allowed: {headers['Allow']}."
     return render_error(request.scope, error.status_code, code, message, headers=headers)
+
+
+def _find_base(path: str) -> str:
+    """Return which base address a client of the gateway needs, whose request has an unknown path."""
+    if path.endswith(_OPENAI_ENDS) and not path.startswith(OPENAI_PREFIX):
+        return "The base address of OpenAI clients ends with /v1, right after the port."
+    if path.startswith(API_PREFIX * 2):
+        return "The address of the service ends before /api/v1."
+    return "/openapi.json lists the routes of the API, which begin with /api/v1."
+
+
+def wrong_port_error(path: str, what: str) -> NotFound:
+    """Return the error for a client of the gateway at the port of `what`."""
+    return NotFound(f"No route {path} here: this is {what}. The API is on the gateway's port, by default 8080.")
 
 
 _HANDLERS: dict[type[Exception], Callable[[Request, Exception], Awaitable[Response]]] = {

@@ -55,6 +55,15 @@ async def test_a_client_of_the_api_is_told_that_it_has_the_wrong_port(board: Boa
 
 
 @requirement("dashboard.auth")
+async def test_a_client_of_another_port_is_not_told_that_its_key_is_wrong(board: Board) -> None:
+    async with stranger(board, Authorization="Bearer of-the-service") as http:
+        for answer in (await http.post("/v1/chat/completions", json={}), await http.get("/v1/models")):
+            assert answer.status_code == 404
+            assert "this is the dashboard" in answer.json()["error"]["message"]
+        assert (await http.post("/mcp", json={})).status_code == 404
+
+
+@requirement("dashboard.auth")
 async def test_work_needs_the_key_too(board: Board) -> None:
     async with stranger(board) as http:
         answer = await http.post("/api/cli/execute/stream", json={"instruction": "x"})

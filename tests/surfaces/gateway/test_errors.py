@@ -198,6 +198,21 @@ async def test_an_unknown_path_is_404_and_says_which(world: World) -> None:
         error = answer.json()["error"]
         assert (answer.status_code, error["code"]) == (404, "NOT_FOUND")
         assert f"GET {path}" in error["message"]
+        assert "/openapi.json" in error["message"]
+
+
+@pytest.mark.only("sqlite", reason="nothing here asks the database")
+@pytest.mark.parametrize(
+    ("path", "base"),
+    [
+        ("/chat/completions", "/v1, right after the port"),
+        ("/api/v1/models", "/v1, right after the port"),
+        ("/api/v1/api/v1/tasks", "ends before /api/v1"),
+    ],
+)
+@requirement("http.error-envelope")
+async def test_a_client_with_a_wrong_base_address_is_told_the_right_one(world: World, path: str, base: str) -> None:
+    assert base in (await world.admin.get(path)).json()["error"]["message"]
 
 
 @pytest.mark.only("sqlite", reason="nothing here asks the database")

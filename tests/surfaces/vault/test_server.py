@@ -51,6 +51,7 @@ def test_requests_without_the_key_return_401(vault: Vault, header: dict[str, str
         response = vault.http.request(method, path, headers=header)
         assert_error(response, 40101)
         assert "secret" not in response.text
+        assert "a vault, which has a key of its own" in response.text
     assert [path.name for path in vault.root.iterdir()] == ["a.md"]
 
 

@@ -22,6 +22,7 @@ MAX_PAUSE = 10.0
 """Maximum backoff in seconds."""
 MAX_RETRY_AFTER = 300.0
 """Maximum pause in seconds that a service, or a proxy before it, may ask for."""
+NO_REASON = "no reason given: is this the address of Stentor's gateway, by default on port 8080?"
 NOT_JSON = "NOT_JSON"
 """Code for a response of another program."""
 LAST_SECONDS, LAST_PAUSE = 10.0, 2.0
@@ -103,7 +104,8 @@ class Client:
             **options,
         )
         self._pool.ConnectionCls = _SingleWriteConnectionOverTls if is_tls else _SingleWriteConnection  # pyrefly: ignore[bad-assignment] - urllib3's own HTTPConnection is not assignable either
-        self._prefix = f"{urlsplit(url).path.rstrip('/')}/api/v1"
+        # The address of the service is meant, and the API's is easily given.
+        self._prefix = f"{urlsplit(url).path.rstrip('/').removesuffix('/api/v1')}/api/v1"
         self._stopping = stopping
         self._is_reachable = True
         self._has_given_up = False
@@ -237,7 +239,7 @@ def _to_error(response: urllib3.BaseHTTPResponse) -> ServiceError:
         return ServiceError(response.status, str(error.get("code")), str(error.get("message")))
     unnamed = "UNAUTHORIZED" if response.status == 401 else f"HTTP_{response.status}"
     code = str(body.get("code", unnamed))
-    return ServiceError(response.status, code, str(body.get("message", error or "no reason given")))
+    return ServiceError(response.status, code, str(body.get("message", error or NO_REASON)))
 
 
 def _retry_after(response: urllib3.BaseHTTPResponse) -> float:

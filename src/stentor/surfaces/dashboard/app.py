@@ -7,7 +7,6 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 
 from stentor import __version__
 from stentor.auth.principal import Principal
-from stentor.core.errors import NotFound
 from stentor.core.jsontext import JsonObject
 from stentor.surfaces.dashboard import api
 from stentor.surfaces.dashboard.authentication import DashboardAuthMiddleware
@@ -21,6 +20,7 @@ MAX_BODY_BYTES = 2_000_000
 """Of requests to the API, and of a sign-in."""
 FORM_EXPANSION = 3
 """How many times longer a text is in a form than in JSON, at most: a byte becomes `%E6`."""
+DASHBOARD = "the dashboard"
 _METHODS = ["GET", "POST", "PUT", "PATCH", "DELETE"]
 DESCRIPTION = (
     "Read-only view of tasks and agents from the stores of a Stentor, and streamed task execution through its gateway."
@@ -58,6 +58,11 @@ def build_dashboard_app(
     limited_api = BodySizeMiddleware(authenticated_api, MAX_BODY_BYTES)
 
     async def dispatch(scope: Scope, receive: Receive, send: Send) -> None:
+        # Before the sign-in, whose 401 would make a client believe that its key is wrong.
+        if scope["type"] == "http" and (errors.is_openai_path(scope) or scope["path"] == "/mcp"):
+            error = errors.wrong_port_error(scope["path"], DASHBOARD)
+            await errors.render_stentor_error(scope, error)(scope, receive, send)
+            return
         # By path and not by mounting: both applications begin at the root.
         is_api = scope["type"] != "http" or scope["path"].startswith("/api/") or scope["path"] in public
         await (limited_api if is_api else small if scope["path"] == SIGN_IN_PATH else large)(scope, receive, send)
@@ -67,6 +72,4 @@ def build_dashboard_app(
 
 def _refuse_gateway_path(path: str) -> None:
     """Say to a client of the API that it has the wrong port."""
-    raise NotFound(
-        f"No route /api/v1/{path} here: this is the dashboard. The API is on the gateway's port, by default 8080."
-    )
+    raise errors.wrong_port_error(f"/api/v1/{path}", DASHBOARD)

@@ -23,7 +23,7 @@ from mcp.server.transport_security import TransportSecuritySettings
 from mcp_types.version import LATEST_PROTOCOL_VERSION
 from pydantic import AnyHttpUrl
 from starlette.requests import Request
-from starlette.responses import JSONResponse
+from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 from starlette.types import ASGIApp
 
@@ -32,6 +32,7 @@ from stentor.domains.memory.governed.authorization import CAPABILITIES
 from stentor.surfaces.memory_mcp.access import BearerTokenVerifier, ProofRequestMiddleware, get_request_authority
 from stentor.surfaces.memory_mcp.server import create_server
 from stentor.surfaces.memory_mcp.tools import ToolCaller
+from stentor.web.errors import render_stentor_error, wrong_port_error
 
 MCP_PATH = "/mcp"
 METADATA_PATH = "/.well-known/oauth-protected-resource"
@@ -93,6 +94,7 @@ class MemoryServer:
         )
         # Before the SDK's own routes: its metadata has less information, and it opens a stream that stays empty.
         transport.router.routes[:0] = [Route(MCP_PATH, _refuse_stream, methods=["GET"]), *_metadata_routes(exposure)]
+        transport.add_exception_handler(404, _refuse_path)
         self.app: ASGIApp = ProofRequestMiddleware(transport, max_body)
 
     async def run(self, on_started: Callable[[], None]) -> None:
@@ -100,6 +102,11 @@ class MemoryServer:
         async with self._server.session_manager.run():
             on_started()
             await asyncio.Event().wait()
+
+
+async def _refuse_path(request: Request, error: Exception) -> Response:
+    what = f"the memory's MCP server, at {MCP_PATH}"
+    return render_stentor_error(request.scope, wrong_port_error(request.url.path, what))
 
 
 def _metadata_routes(exposure: PublicEndpoint) -> list[Route]:

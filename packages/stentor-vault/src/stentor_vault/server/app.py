@@ -95,7 +95,9 @@ class VaultServer:
                 return public
         if not authenticated:
             raise VaultApiError(
-                errors.UNAUTHORIZED, "The key is missing or wrong; send the header Authorization: Bearer <key>."
+                errors.UNAUTHORIZED,
+                "The key is missing or wrong; send the header Authorization: Bearer <key>. "
+                "This is a vault, which has a key of its own.",
             )
         if first == "vault":
             handler = self._file_handlers.get(request.method)
