@@ -11,6 +11,7 @@ from aiohttp import web
 
 from stentor.core.db import Sql, Tx
 from stentor.domains.execution import rerouting
+from stentor.domains.learning.service import EligibleOutcome
 from stentor.domains.routing import explain
 from stentor.domains.tasks import store
 from stentor.domains.tasks.service import require_task
@@ -146,6 +147,27 @@ async def test_what_is_pinned_claimed_or_waits_for_approval_stays(world: World) 
         await stays(world, task_id, gone)
     assert (await world.task(claimed))["status"] == "executing"
     assert (await world.task(pinned))["notice"] == "no worker online"
+
+
+@requirement("routing.offline-again")
+async def test_what_left_the_queue_of_a_new_agent_was_no_try_of_it(world: World) -> None:
+    old = await world.register("old")
+    past = [EligibleOutcome("default", f"t{n}", 1, old, "echo", n % 4 != 0, 1.0, 10) for n in range(20)]
+    learning = world.kernel.agents.learning
+    await world.kernel.infra.db.write(lambda tx: [learning.learn(tx, lesson, "root") for lesson in past])
+    new = await world.register("new")
+    world.clock.advance(seconds=INTERVAL + 1)
+    moved = [await world.submit() for _ in range(2)]
+    assert (await world.task(moved[0]))["assigned_agent"] == new
+    await polls(world, old)
+    for task_id in moved:
+        await assigned(world, task_id, old)
+    for claim in await polls(world, old):
+        await world.admin.post(
+            f"/api/v1/tasks/{claim['task_id']}/complete", json={"epoch": claim["epoch"], "result": 1}
+        )
+    await polls(world, new)
+    assert (await world.task(await world.submit()))["assigned_agent"] == new
 
 
 @requirement("routing.offline-again")

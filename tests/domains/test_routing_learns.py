@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from stentor.core.clock import SECOND, format_iso
 from stentor.core.db.driver import Sql
 from stentor.domains.learning.service import EligibleOutcome
 from stentor.domains.routing.explain import explain_decision
@@ -77,6 +78,21 @@ async def test_an_agent_that_is_tried_again_and_teaches_nothing_does_not_get_eve
     )
     chosen = Counter([await skip(world, bad, {"result": "yes", "degraded": True}) for _ in range(20)])
     assert chosen == {bad: 1, good: 19}
+
+
+@requirement("routing.evidence-outweighs-declaration")
+async def test_a_new_agent_loses_no_first_task_by_what_it_never_had(world: World) -> None:
+    old = await world.register("old")
+    past = [EligibleOutcome("default", f"t{n}", 1, old, "echo", n % 4 != 0, 1.0, 10) for n in range(20)]
+    await learn(world, past)
+    new = await world.register("new")
+    body = {"type": "echo", "input": "x", "required_capabilities": ["echo"]}
+    for _ in range(3):
+        refused = await world.admin.post("/api/v1/tasks", json=body | {"session": "gone"})
+        assert refused.status_code == 400
+        later = await world.task(await world.submit(start_at=format_iso(world.clock.now() + 3600 * SECOND)))
+        assert (later["status"], later["assigned_agent"]) == ("waiting", new)
+    assert await one(world, set()) == new
 
 
 @requirement("routing.provider-failures")

@@ -12,6 +12,8 @@ import pytest
 from stentor.auth.principal import Principal
 from stentor.bootstrap.parts.tasks import open_schedules
 from stentor.core.db import Sql
+from stentor.domains.keys import store as key_store
+from stentor.domains.keys.service import reserve_name
 from stentor.domains.schedules import model, scheduler, store
 from tests.conftest import MakeWorld, World
 from tests.requirements import requirement
@@ -257,6 +259,25 @@ async def test_a_key_that_only_other_processes_know_is_left_to_them(world: World
     assert (await read(world))["paused"] is False
     await later(world, 10 * MINUTE)
     assert ((await read(world))["paused"], await tasks(world)) == (True, [])
+
+
+@requirement("schedules.key")
+async def test_a_key_that_left_the_environment_is_waited_for_as_long_and_its_name_is_taken(world: World) -> None:
+    holder = Principal("ops", "operator", frozenset({"read", "write"}))
+    now = world.clock.now()
+    await world.kernel.infra.db.write(lambda tx: key_store.insert_missing(tx, [reserve_name(holder, now)]))
+    await world.kernel.refresh(0)
+    await world.register()
+    await create(world, who="WRITER")
+    change = Sql("update schedules set runs_as = 'ops'")
+    await world.kernel.infra.db.write(lambda tx: tx.run(change))
+    await later(world, 2 * MINUTE)
+    assert (await read(world))["paused"] is False
+    await later(world, 10 * MINUTE)
+    assert (await read(world))["paused"] is True
+    answer = await world.admin.post("/api/v1/keys", json={"name": "ops", "role": "viewer"})
+    assert answer.status_code == 409
+    assert "A key of the environment is or was named 'ops'" in answer.json()["error"]["message"]
 
 
 @requirement("schedules.key")

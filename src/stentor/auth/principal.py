@@ -85,10 +85,22 @@ class RoleRegistry:
         for principal in principals:
             self.set_role(principal, is_active=True, expires_at=None)
 
-    def set_role(self, principal: Principal, *, is_active: bool, expires_at: int | None, changed_at: int = 0) -> None:
-        """Set what a key is since `changed_at`. What a revoked key of a person did stays the work of a person."""
+    def set_role(
+        self,
+        principal: Principal,
+        *,
+        is_active: bool,
+        expires_at: int | None,
+        changed_at: int = 0,
+        is_reserved: bool = False,
+    ) -> None:
+        """Set what a key is since `changed_at`. What a revoked key of a person did stays the work of a person.
+
+        `is_reserved`: it is or was a key of an environment, and another process may have it still.
+        """
         key = (principal.tenant, principal.name)
-        self._keys[key] = principal if is_active else None, expires_at
+        if not is_reserved:
+            self._keys[key] = principal if is_active else None, expires_at
         self._agents_with_admin.discard(key)
         self._people.discard(key)
         if principal.is_person:

@@ -189,6 +189,8 @@ class BudgetExceeded(RateLimited):
     """A key or an agent has used up its budget of tokens or money for this period."""
 
     code = "BUDGET_EXCEEDED"
+    is_of_key = False
+    """Whether it is the budget of one key, so that other keys may go on."""
 
 
 class AgentFault(StentorError):

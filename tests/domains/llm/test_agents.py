@@ -42,6 +42,18 @@ async def explained(world: World, given: Any = "Why is the sea salty?") -> dict[
     return await world.ended(await world.submit(type="explain", input=given, required_capabilities=["explain"]))
 
 
+@requirement("routing.provider-failures")
+async def test_an_agent_does_not_rest_for_all_because_of_one_keys_budget_or_session(make_llm: Gate) -> None:
+    world = await make_llm(SERVICE_LLM_BUDGETS="key:writer:tokens/day=1,agent:*:tokens/day=1000")
+    agent = await sailor(world)
+    body: dict[str, Any] = {"type": "explain", "input": "Hi", "required_capabilities": ["explain"]}
+    for code in [None, *["BUDGET_EXCEEDED"] * 3]:
+        answer = await world.clients["WRITER"].post("/api/v1/tasks", json=body)
+        task = await world.ended(answer.json()["task_id"])
+        assert (task["error"] or {}).get("code") == code
+    assert not world.kernel.agents.presence.is_resting(agent, 0)
+
+
 @requirement("execution.llm-runtime")
 async def test_an_agent_can_be_a_model_with_a_prompt(world: World, upstream: Upstream) -> None:
     await sailor(world, temperature=0.5, max_tokens=50)

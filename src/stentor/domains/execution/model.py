@@ -21,7 +21,7 @@ class AttemptOutcome(msgspec.Struct, frozen=True):
     """Outcome of one attempt.
 
     `performance` in (0, 1] is what the agent itself reports; `cost` is in US dollars. `items` are appended to the
-    task's session.
+    task's session. `is_outage`: whether other callers' tasks would meet the same failure of a provider.
     """
 
     outcome_class: OutcomeClass
@@ -30,6 +30,7 @@ class AttemptOutcome(msgspec.Struct, frozen=True):
     performance: float | None = None
     cost: float | None = None
     items: tuple[ItemDraft, ...] = ()
+    is_outage: bool = True
 
     @property
     def status(self) -> TaskStatus:
@@ -76,6 +77,10 @@ class ProviderFailed(AgentFailed):
     """Failure of something that the agent depends on. It does not count as evidence about the agent."""
 
     outcome_class = "provider_failure"
+
+    def __init__(self, code: str, message: str, *, was_refused: bool = False, is_outage: bool = True) -> None:
+        super().__init__(code, message, was_refused=was_refused)
+        self.outcome = msgspec.structs.replace(self.outcome, is_outage=is_outage)
 
 
 RepairAction = Literal["abort", "requeue", "fail"]

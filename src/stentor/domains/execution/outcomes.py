@@ -66,7 +66,7 @@ class TaskAttempt(Protocol):
 class OutcomeRecorder:
     """Records outcomes, exactly once per attempt: only one write passes the check of the epoch.
 
-    `on_outcome` gets the agent and the class of each recorded outcome.
+    `on_outcome` gets the agent and the class of each recorded outcome, but failures of a provider that are no outage.
     """
 
     def __init__(
@@ -133,7 +133,8 @@ class OutcomeRecorder:
         )
         # After the commit: if it is rolled back, the attempt goes on and its readers still need the tokens.
         tx.after_commit(lambda: self._hub.drop_tokens(tenant, task_id))
-        tx.after_commit(lambda: self._on_outcome(agent_id, outcome.outcome_class))
+        if outcome.outcome_class != "provider_failure" or outcome.is_outage:
+            tx.after_commit(lambda: self._on_outcome(agent_id, outcome.outcome_class))
 
     def retry_learning(self, tx: Tx, task: Task) -> None:
         """Learn from a recorded outcome for which learning failed before."""

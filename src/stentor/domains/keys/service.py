@@ -80,7 +80,7 @@ class KeyService:
     async def reserve_names(self) -> None:
         """Keep the names of the environment's keys from others for good: they stand in records, as those of all do."""
         holders = self._configured.values()
-        await self._db.write(lambda tx: store.insert_missing(tx, [_reserve(holder, tx.now) for holder in holders]))
+        await self._db.write(lambda tx: store.insert_missing(tx, [reserve_name(holder, tx.now) for holder in holders]))
 
     def find(self, digest: bytes) -> Principal | None:
         """Return the holder of a key by its digest; None for an unknown, expired or revoked one."""
@@ -125,7 +125,11 @@ class KeyService:
             tx.lock(_LOCK)
             model.check_expiry(draft.expires_at, tx.now)
             # Also for a revoked key: its name stands in records, and must not mean somebody else later.
-            if store.find(tx, draft.name) is not None:
+            if (taken := store.find(tx, draft.name)) is not None:
+                if not taken.created_by:
+                    raise Conflict(
+                        f"A key of the environment is or was named {draft.name!r}, and records mean it: use another name."
+                    )
                 raise Conflict(f"A key named {draft.name!r} exists or was revoked: rotate it, or use another name.")
             if store.count_active(tx, caller.tenant) >= model.MAX_ACTIVE_KEYS:
                 raise Conflict(f"This tenant has {model.MAX_ACTIVE_KEYS} keys, which is the most allowed: revoke one.")
@@ -244,7 +248,11 @@ class KeyService:
             self._roles.record_change(key.principal, key.updated_at, maker)
             is_active = key.revoked_at is None
             self._roles.set_role(
-                key.principal, is_active=is_active, expires_at=key.expires_at, changed_at=key.updated_at
+                key.principal,
+                is_active=is_active,
+                expires_at=key.expires_at,
+                changed_at=key.updated_at,
+                is_reserved=not key.created_by,
             )
             has_new_budgets |= key.budget_entries != (known.budget_entries if known else [])
         if has_new_budgets:
@@ -318,7 +326,7 @@ def _require_person(caller: Principal) -> None:
         raise Forbidden(f"The key {caller.name!r} has the role agent, so it may not make or change keys.")
 
 
-def _reserve(holder: Principal, now: int) -> ApiKey:
+def reserve_name(holder: Principal, now: int) -> ApiKey:
     """Return the row that keeps the name of a key of the environment from others: revoked, of a secret nobody has."""
     return ApiKey(
         name=holder.name,

@@ -189,7 +189,7 @@ class LearningService:
         return {weight.task_type: weight.weight_at(now) for weight in weights}, last_change
 
     async def list_history(self, agent_id: str, limit: int) -> tuple[list[HistoryEntry], int]:
-        """Return an agent's newest changes, newest first, and the total number of its outcomes."""
+        """Return an agent's newest changes, newest first, and how many there are, grades included."""
         return await self._db.read(lambda tx: store.list_history(tx, agent_id, limit))
 
     async def list_connections(

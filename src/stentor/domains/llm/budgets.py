@@ -102,7 +102,7 @@ class BudgetLedger:
             name = f"{_PERIOD_ADJECTIVES[budget.period]} {'token' if budget.unit == 'tokens' else 'cost'} budget"
             _, kind, subject = account
             error = BudgetExceeded(f"The {name} of {kind} {subject!r} is used up. It resets in {reset_s} seconds.")
-            error.retry_after = reset_s
+            error.retry_after, error.is_of_key = reset_s, kind == "key"
             raise error
 
 

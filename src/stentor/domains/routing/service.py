@@ -77,14 +77,17 @@ class RoutingEngine:
         self._durations.observe(duration_ns / 1e9)
         return msgspec.structs.replace(decision, duration_us=duration_ns // 1000)
 
-    def record_choice(self, request: RoutingRequest, agent_id: str) -> None:
-        """Count a task that an agent gets: it is a try, also if its outcome teaches nothing. In this process only."""
-        key = agent_id, request.task_type
-        weight = self._learning.records(request.tenant, request.task_type).weights_by_agent.get(agent_id)
+    def record_choice(self, tenant: str, task_type: str, agent_id: str, change: int = 1) -> None:
+        """Count a task that an agent got: it is a try, also if its outcome teaches nothing. In this process only.
+
+        `change` is -1 for a task that was taken from its queue.
+        """
+        key = agent_id, task_type
+        weight = self._learning.records(tenant, task_type).weights_by_agent.get(agent_id)
         count = _count_chosen(self._chosen.get(key, (0, 0)), weight)
         if len(self._chosen) >= MAX_CHOSEN:
             self._chosen.clear()
-        self._chosen[key] = weight.samples if weight else 0, count + 1
+        self._chosen[key] = weight.samples if weight else 0, max(0, count + change)
 
     def decide_for_waiting(self, request: RoutingRequest, planned: Mapping[str, int]) -> RoutingDecision | None:
         """Choose an online agent for a task that is queued for an offline one; None if there is none.

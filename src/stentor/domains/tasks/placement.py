@@ -129,11 +129,16 @@ class TaskRouter:
             decision = self._routing.decide(request)
         except RoutingDenied as denial:
             return Placement("failed", denial=denial)
-        self._routing.record_choice(request, decision.agent_id)
         agent = self._agents.get(principal.tenant, decision.agent_id)
         assert agent is not None
         status: TaskStatus = "pending_approval" if agent.trust_tier == "human" else "queued"
         return Placement(status, decision, agent.runtime.kind, is_unseen=self._routing.is_unseen(agent))
+
+    def record_choice_after_commit(self, tx: Tx, task: Task) -> None:
+        """Count a queued task as a try of its agent, once it is stored: one that was refused was none."""
+        agent_id = task.assigned_agent
+        if task.status == "queued" and agent_id is not None:
+            tx.after_commit(lambda: self._routing.record_choice(task.tenant, task.type, agent_id))
 
     def estimate_times(self, now: int, tenant: str, agent_id: str | None, task_type: str) -> tuple[int, int]:
         """Estimate start and completion in microseconds, from the queue lengths and durations that routing uses."""

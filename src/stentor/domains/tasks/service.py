@@ -316,6 +316,8 @@ class TaskService:
             raise Conflict("The task was changed by another request. Read it again.")
         changed = require_task(tx, task.tenant, task.task_id)
         self._recount(tx, task, status, changed.assigned_agent)
+        if placement is not None:
+            self._router.record_choice_after_commit(tx, changed)
         enqueue_after_commit(tx, changed, self._dispatch)
         return changed
 

@@ -207,6 +207,7 @@ class SubmissionService:
             self._starts.take_over(tx, task)
         if waits and placement.denial is None:
             self._starts.begin(tx, principal, task, draft)
+        self._router.record_choice_after_commit(tx, task)
         start_or_enqueue(tx, task, self._dispatch, room)
         return _first_response(tx, task, placement)
 

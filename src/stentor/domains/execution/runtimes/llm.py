@@ -8,7 +8,17 @@ from typing import Any
 import msgspec
 
 from stentor.core import jsontext
-from stentor.core.errors import Conflict, LeaseLost, ProviderFault, StentorError, StoreUnavailable
+from stentor.core.errors import (
+    BudgetExceeded,
+    Conflict,
+    InvalidRequest,
+    LeaseLost,
+    ModelNotFound,
+    NotFound,
+    ProviderFault,
+    StentorError,
+    StoreUnavailable,
+)
 from stentor.domains.execution.journal import AttemptJournal
 from stentor.domains.execution.model import AgentFailed, AttemptOutcome, ProviderFailed
 from stentor.domains.execution.runtimes import EmitToken, lease_check, session_messages
@@ -74,7 +84,8 @@ class LlmDriver:
         except (LeaseLost, StoreUnavailable):
             raise  # the attempt ends, not the task
         except StentorError as error:
-            raise ProviderFailed(error.code, _describe_failure(error, options)) from None
+            text = _describe_failure(error, options)
+            raise ProviderFailed(error.code, text, is_outage=_is_outage(error)) from None
 
     async def _continue(
         self, claim: TaskClaim, session_id: str, request: ChatRequest, said: tuple[LlmMessage, ...]
@@ -83,7 +94,7 @@ class LlmDriver:
         try:
             held = await self._sessions.hold(claim.tenant, session_id, claim.task_id, claim.epoch)
         except Conflict as error:
-            raise ProviderFailed("SESSION_BUSY", error.message) from None
+            raise ProviderFailed("SESSION_BUSY", error.message, is_outage=False) from None
         return session_messages.insert_history(request, held, len(said))
 
     async def _complete(
@@ -105,6 +116,16 @@ def _describe_failure(error: StentorError, options: LlmOptions) -> str:
     if isinstance(error, ProviderFault) and error.upstream_status == HTTPStatus.NOT_FOUND and options.model:
         return f"The model {options.model!r} of the agent cannot be called: {error.message} {MODELS_HINT}"
     return error.message
+
+
+def _is_outage(error: StentorError) -> bool:
+    """Return whether the next task of another caller may fail too: not for the caller's own budget or session.
+
+    A request that the provider rejects counts, because it may be the agent's options that it rejects.
+    """
+    if isinstance(error, BudgetExceeded):
+        return not error.is_of_key
+    return isinstance(error, ModelNotFound) or not isinstance(error, (InvalidRequest, NotFound, Conflict))
 
 
 def parse_llm_options(agent: Agent) -> LlmOptions:
