@@ -127,9 +127,8 @@ class KeyService:
             # Also for a revoked key: its name stands in records, and must not mean somebody else later.
             if (taken := store.find(tx, draft.name)) is not None:
                 if not taken.created_by:
-                    raise Conflict(
-                        f"A key of the environment is or was named {draft.name!r}, and records mean it: use another name."
-                    )
+                    why = "is or was that of a key of the environment, which records mean by it"
+                    raise Conflict(f"The name {draft.name!r} {why}: use another name.")
                 raise Conflict(f"A key named {draft.name!r} exists or was revoked: rotate it, or use another name.")
             if store.count_active(tx, caller.tenant) >= model.MAX_ACTIVE_KEYS:
                 raise Conflict(f"This tenant has {model.MAX_ACTIVE_KEYS} keys, which is the most allowed: revoke one.")
