@@ -84,6 +84,38 @@ async def test_documents_are_listed_the_latest_changed_first(index: SearchIndex)
     assert await index.outline() == ({"": 1, "a": 5}, {"odd": 3, "even": 2})
 
 
+@requirement("memory.list")
+async def test_a_tag_is_found_in_any_case_in_the_text_too_and_has_the_tags_below_it(index: SearchIndex) -> None:
+    await fill(
+        index,
+        document("inline.md", "# Meeting\n\nwith #Projekt/alpha and `#code` [[#Costs]]"),
+        document("listed.md", "x", at=2, tags=["projekt"]),
+        document("other.md", "x", tags="projektor, ops"),
+    )
+    for tag in ("projekt", "#Projekt", "PROJEKT"):
+        assert [row.path for row in await index.list_recent(None, tag, (9, ""), 9)] == ["listed.md", "inline.md"]
+    assert [row.path for row in await index.list_recent(None, "projekt/Alpha", (9, ""), 9)] == ["inline.md"]
+    _, tags = await index.outline()
+    assert {name.casefold(): count for name, count in tags.items()} == {
+        "projekt": 2, "projekt/alpha": 1, "projektor": 1, "ops": 1,
+    }  # fmt: skip
+    assert await found(index, "alpha", fields=["tags"]) == ["inline.md"]
+
+
+@requirement("memory.aliases-searched")
+async def test_an_alias_is_searched_as_the_title_is(index: SearchIndex) -> None:
+    filler = "words of no account. " * 30
+    await fill(
+        index,
+        document("alias.md", filler, aliases=["Zanzibar", 7], tags=["x"]),
+        document("alias text.md", filler, aliases="Isle of Spice, Unguja"),
+        document("text.md", f"{filler} Zanzibar {filler}"),
+        *(document(f"{n}.md", filler) for n in range(5)),
+    )
+    assert await found(index, "zanzibar") == ["alias.md", "text.md"]
+    assert await found(index, "isle of spice", fields=["title"]) == ["alias text.md"]
+
+
 @requirement("memory.backlinks")
 async def test_links_to_a_document_are_found_and_resolved(index: SearchIndex) -> None:
     await fill(

@@ -103,6 +103,26 @@ def test_text_between_two_rules_that_a_person_wrote_is_text() -> None:
     assert write(RULED.encode(), "new") == b"new"
 
 
+@pytest.mark.parametrize(
+    ("text", "tags"),
+    [
+        (
+            "---\ntags: one, two three\n---\n#four/five #One, (#six)\n",
+            ["one", "two", "three", "four/five", "One", "six"],
+        ),
+        ("---\ntags: ['#a b', 5, '', '#']\n---\n#a #a\n", ["a b", "a"]),
+        ("```\n#no\n```\n`#no` x#no #1 ## Heading [[#no]] [x](#no) [[a#no]] https://x/#no\n", []),
+    ],
+)
+def test_the_tags_are_those_of_the_frontmatter_and_of_the_text(text: str, tags: list[str]) -> None:
+    document = documents.parse_document("a.md", text.encode())
+    assert document is not None
+    assert document.tags == tags
+    program = documents.parse_document("a.c", b"#include <x>\n")
+    assert program is not None
+    assert program.tags == []
+
+
 def test_a_block_that_ends_with_the_file_is_closed_before_a_body() -> None:
     assert write(b"---\na: 1\n---", "body") == b"---\na: 1\n---\nbody"
     assert write(b"---\r\na: 1\r\n---", "body") == b"---\r\na: 1\r\n---\r\nbody"

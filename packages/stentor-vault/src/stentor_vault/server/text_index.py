@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import re
 from collections import Counter
 from collections.abc import Callable, Mapping
 from contextlib import suppress
@@ -24,7 +23,7 @@ from stentor_vault.notes.model import MAX_NOTE_BYTES, NoSuchNote, Note, Stat, Un
 from stentor_vault.notes.paths import InvalidPath, compose_path, is_hidden
 from stentor_vault.server.jsonlogic import RuleData
 from stentor_vault.server.links import LinkIndex, NoteLinks, extract_link_targets
-from stentor_vault.text.documents import NoteDocument, parse_document
+from stentor_vault.text.documents import NoteDocument, parse_document, with_parents
 
 RULE_FIELDS = ("path", "content", "frontmatter", "tags", "stat", "links", "backlinks", "unresolvedLinks")
 MAX_INDEXED_CHARS = 1_000_000
@@ -36,8 +35,6 @@ MAX_MATCHES_PER_WORD = 20
 """Limit for one word in one note."""
 NAME_MATCH_SCORE = 10
 """Score of a word in the note's name; each occurrence in the text scores 1."""
-_CODE = re.compile(r"(?ms)^(```|~~~).*?^\1[^\n]*$|`[^`\n]*`")
-_TAG = re.compile(r"(?<![\w/#&])#([^\W\d_][\w/-]*|\d+[^\W\d_][\w/-]*)")
 log = logging.getLogger(__name__)
 
 
@@ -177,8 +174,7 @@ class VaultTextIndex:
         """Return all tags with their number of notes; a note with `a/b` counts for `a` as well."""
         counts: Counter[str] = Counter()
         for text in self._texts.values():
-            tags = [tag.split("/") for tag in text.tags]
-            counts.update({"/".join(parts[:end]) for parts in tags for end in range(1, len(parts) + 1)})
+            counts.update(with_parents(text.tags))
         return [{"name": name, "count": count} for name, count in sorted(counts.items())]
 
     def _store(self, path: str, file: IndexedFile | None) -> None:
@@ -254,7 +250,7 @@ def _index_note(note: Note) -> IndexedFile:
     if len(lowercase) != len(content):
         lowercase = content  # a few characters become two in lower case, which would shift all offsets
     name = note.path.rpartition("/")[2].removesuffix(".md")
-    text = IndexedText(note.stat, content, lowercase, name, document.frontmatter, collect_tags(document))
+    text = IndexedText(note.stat, content, lowercase, name, document.frontmatter, document.tags)
     return IndexedFile(text, extract_link_targets(content))
 
 
@@ -329,12 +325,6 @@ def to_document(note: Note) -> NoteDocument | None:
     return parse_document(note.path, note.content)
 
 
-def collect_tags(document: NoteDocument) -> list[str]:
-    """Return the tags of the frontmatter and of the text without duplicates; `#` in code is not a tag."""
-    inline = _TAG.findall(_CODE.sub("", document.content)) if "#" in document.content else []
-    return list(dict.fromkeys([*document.tags, *inline]))
-
-
 def stat_to_json(stat: Stat) -> dict[str, int]:
     """Return the file's status with times in milliseconds, as the plugin does."""
     return {"ctime": stat.created_at // 1000, "mtime": stat.modified_at // 1000, "size": stat.size}
@@ -351,7 +341,7 @@ def note_to_json(note: Note, document: NoteDocument, links: NoteLinks) -> JsonOb
         "path": note.path,
         "content": note.content.decode(),
         "frontmatter": document.frontmatter,
-        "tags": collect_tags(document),
+        "tags": document.tags,
         "stat": stat_to_json(note.stat),
         **links_to_json(links),
         "version": note.hash,

@@ -8,7 +8,7 @@ from __future__ import annotations
 import hashlib
 import re
 import sys
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 import msgspec
@@ -24,6 +24,12 @@ _KEY = re.compile(r"(?:[ \t]*+(?:#[^\r\n]*+)?[\r\n]++)*+\w[\w-]*:(?:\s|\Z)")
 
 Possessive: else the time would be exponential in the number of empty lines.
 """
+
+_CODE = re.compile(r"(?ms)^(```|~~~).*?^\1[^\n]*$|`[^`\n]*`")
+_TAG = re.compile(r"(?<![\w/#&])(?<!\[\[)(?<!\]\()#([^\W\d_][\w/-]*|\d+[^\W\d_][\w/-]*)")
+"""Not the heading of a link: `[[#Costs]]`, `[costs](#costs)`."""
+_TAG_SEPARATOR = re.compile(r"[,\s]+")
+_ALIAS_SEPARATOR = re.compile(r"[,\n]")
 
 
 class NoteDocument(msgspec.Struct, frozen=True):
@@ -49,10 +55,24 @@ class NoteDocument(msgspec.Struct, frozen=True):
 
     @property
     def tags(self) -> list[str]:
-        """The frontmatter's tags, which may be a list or a comma-separated string, with or without `#`."""
-        value = self.frontmatter.get("tags", [])
-        tags = value.split(",") if isinstance(value, str) else value if isinstance(value, list) else []
-        return [tag.strip().lstrip("#") for tag in tags if isinstance(tag, str) and tag.strip(" #")]
+        """The tags without `#` and duplicates: those of the frontmatter, a list or a text, and those in a note's text.
+
+        `#` in code is not a tag, nor is it in a file that is not Markdown.
+        """
+        listed = (tag.strip().lstrip("#") for tag in self._list("tags", _TAG_SEPARATOR))
+        is_note = self.path.lower().endswith(".md") and _TAG.search(self.content)
+        inline = _TAG.findall(_CODE.sub("", self.content)) if is_note else []
+        return list(dict.fromkeys([*(tag for tag in listed if tag.strip()), *inline]))
+
+    @property
+    def aliases(self) -> list[str]:
+        """The other names in the frontmatter, a list or a text with commas."""
+        return [name for alias in self._list("aliases", _ALIAS_SEPARATOR) if (name := alias.strip())]
+
+    def _list(self, key: str, separator: re.Pattern[str]) -> list[str]:
+        value = self.frontmatter.get(key, [])
+        items = separator.split(value) if isinstance(value, str) else value if isinstance(value, list) else []
+        return [item for item in items if isinstance(item, str)]
 
     @property
     def hebbian_weights(self) -> dict[str, float]:
@@ -61,6 +81,12 @@ class NoteDocument(msgspec.Struct, frozen=True):
         pairs = value.items() if isinstance(value, dict) else ()
         numbers = ((k, v) for k, v in pairs if isinstance(v, int | float) and not isinstance(v, bool))
         return {k: float(v) for k, v in numbers if abs(v) <= sys.float_info.max}
+
+
+def with_parents(tags: Iterable[str]) -> list[str]:
+    """Return the tags, each after those that it is below: `a/b` is a tag of `a`."""
+    parts = [tag.split("/") for tag in tags]
+    return list(dict.fromkeys("/".join(part[:end]) for part in parts for end in range(1, len(part) + 1)))
 
 
 def parse_document(path: str, raw: bytes) -> NoteDocument | None:

@@ -25,16 +25,16 @@ from stentor.domains.memory.validity.model import Exclusion
 from stentor_vault.notes.model import Note, content_hash
 from stentor_vault.server.links import extract_link_targets, link_key
 from stentor_vault.text import documents
-from stentor_vault.text.documents import NoteDocument
+from stentor_vault.text.documents import NoteDocument, with_parents
 
 
 class IndexEntry(msgspec.Struct, frozen=True):
     """A document to be indexed. Built before the transaction, so that parsing does not prolong it.
 
-    `name` is the file name as links are looked up by it, `links` are the texts of its links to files. `head` is what
-    the file has before the body: its frontmatter with both of its lines. `body` is without the passages that are
-    invalid; `full_body` is the whole one if there are such passages. `invalid_anchors` are all anchors that lead into
-    them, each with the first claim that has it.
+    `tag_keys` are the tags and those that they are below, without case. `name` is the file name as links are looked up
+    by it, `links` are the texts of its links to files. `head` is what the file has before the body: its frontmatter
+    with both of its lines. `body` is without the passages that are invalid; `full_body` is the whole one if there are
+    such passages. `invalid_anchors` are all anchors that lead into them, each with the first claim that has it.
     """
 
     path: str
@@ -47,6 +47,7 @@ class IndexEntry(msgspec.Struct, frozen=True):
     created_at: int
     title: str
     tags: str
+    tag_keys: str
     frontmatter: str
     problem: str | None
     weight: float | None
@@ -228,10 +229,10 @@ def _parse_created_at(frontmatter: JsonObject) -> int | None:
 
 def _build_entry(note: Note, document: NoteDocument, created_at: int | None) -> IndexEntry:
     """Return the index entry of a parsed note; `created_at` is the frontmatter's time, if it has one."""
-    tags = document.tags
     weights = document.hebbian_weights
     validity, cut = read_document(document)
     shown = document if cut is None else msgspec.structs.replace(document, content=cut.text)
+    tags = shown.tags
     return IndexEntry(
         note.path,
         note.path.rpartition("/")[0],
@@ -243,12 +244,13 @@ def _build_entry(note: Note, document: NoteDocument, created_at: int | None) -> 
         created_at or note.stat.modified_at,
         shown.title.replace("\0", "\ufffd"),  # PostgreSQL rejects NUL in text
         jsontext.dump(tags),
+        jsontext.dump(with_parents(tag.casefold() for tag in tags)),
         jsontext.dump(document.frontmatter),
         document.problem or validity.problem,
         max(weights.values(), default=None),
         _read_head(note, document),
         shown.content,
-        tokenizer.join_terms(shown.title),
+        tokenizer.join_terms(" ".join([shown.title, *document.aliases])),
         tokenizer.join_terms(" ".join(tags)),
         tokenizer.join_terms(shown.content),
         tuple(name for name in extract_link_targets(document.content) if "\0" not in name),

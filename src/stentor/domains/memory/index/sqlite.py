@@ -27,7 +27,7 @@ from stentor.domains.memory.index.model import (
 )
 from stentor.domains.memory.index.term_ranking import TermRanking
 
-SCHEMA_VERSION = 9
+SCHEMA_VERSION = 10
 INDEX_FILE = "memory.db"
 
 _STATEMENTS = """
@@ -43,6 +43,7 @@ create table documents (
     created_at integer not null,
     title text not null,
     tags text not null,
+    tag_keys text not null,
     frontmatter text not null,
     problem text,
     weight real,

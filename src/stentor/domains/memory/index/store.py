@@ -21,23 +21,24 @@ from stentor.domains.memory.index.model import (
     IndexTotals,
     ListedDocument,
 )
+from stentor_vault.text.documents import with_parents
 
 _COLUMNS = (
-    "path, folder, name, raw_hash, content_hash, size, modified_at, created_at, title, tags, frontmatter, problem, "
-    "weight, head, body, full_body, has_keys"
+    "path, folder, name, raw_hash, content_hash, size, modified_at, created_at, title, tags, tag_keys, frontmatter, "
+    "problem, weight, head, body, full_body, has_keys"
 )
 _OTHER_TABLES = ("title_words", "tag_words", "body_words", "links", "validity", "invalid_anchors")
 _FIND_INDEXED = Sql("select doc_id, raw_hash, has_keys, full_body is not null from documents where path = :path")
 _INSERT = Sql(
     f"""insert into documents ({_COLUMNS}) values (:path, :folder, :name, :raw_hash, :content_hash, :size,
-        :modified_at, :created_at, :title, :tags, :frontmatter, :problem, :weight, :head, :body, :full_body,
-        :has_keys) returning doc_id"""
+        :modified_at, :created_at, :title, :tags, :tag_keys, :frontmatter, :problem, :weight, :head, :body,
+        :full_body, :has_keys) returning doc_id"""
 )
 _UPDATE = Sql(
     """update documents set raw_hash = :raw_hash, content_hash = :content_hash, size = :size,
         modified_at = :modified_at, created_at = :created_at, title = :title, tags = :tags,
-        frontmatter = :frontmatter, problem = :problem, weight = :weight, head = :head, body = :body,
-        full_body = :full_body, has_keys = :has_keys, model = null
+        tag_keys = :tag_keys, frontmatter = :frontmatter, problem = :problem, weight = :weight, head = :head,
+        body = :body, full_body = :full_body, has_keys = :has_keys, model = null
     where doc_id = :doc_id"""
 )
 _TOUCH = Sql("update documents set modified_at = :modified_at, size = :size where path = :path")
@@ -65,11 +66,11 @@ _READ_BODY = Sql("select body from documents where path = :path")
 _READ_TEXT = Sql("select head, coalesce(full_body, body) from documents where path = :path")
 _LIST_RECENT = Sql(
     """select path, title, tags, size, modified_at from documents
-    where (cast(:folder as text) is null or folder = :folder) and (:tag = '' or replace(tags, :tag, '') <> tags)
+    where (cast(:folder as text) is null or folder = :folder) and (:tag = '' or replace(tag_keys, :tag, '') <> tag_keys)
     and (modified_at < :before or (modified_at = :before and path > :after))
     order by modified_at desc, path limit :limit"""
 )
-_LIST_TAGS = Sql("select tags from documents where tags <> '[]' limit 20000")
+_LIST_TAGS = Sql("select tags from documents where tags <> '[]' order by doc_id limit 20000")
 _COUNT_BY_FOLDER = Sql("select folder, count(*) from documents group by folder order by folder")
 _READ_FACT = Sql("select value from facts where name = :name")
 _WRITE_FACT = Sql(
@@ -151,19 +152,26 @@ def list_folders(tx: Tx) -> list[str]:
 
 
 def list_recent(tx: Tx, folder: str | None, tag: str, before: tuple[int, str], limit: int) -> list[ListedDocument]:
-    """List documents, the latest changed first, after the position `before` (time in microseconds, path)."""
+    """List documents, the latest changed first, after the position `before` (time in microseconds, path).
+
+    A tag is compared without `#` and case, and has the documents of the tags below it.
+    """
     time, path = before
-    quoted = jsontext.dump(tag) if tag else ""
+    key = tag.lstrip("#").casefold()
+    quoted = jsontext.dump(key) if key else ""
     rows = tx.rows(_LIST_RECENT, folder=folder, tag=quoted, before=time, after=path, limit=limit)
     return [ListedDocument(path, title, jsontext.load(tags), size, at) for path, title, tags, size, at in rows]
 
 
 def count_tags(tx: Tx) -> dict[str, int]:
-    """Count the documents with each tag, the most used tag first."""
+    """Count the documents with each tag or one below it, the most used tag first; case does not matter."""
     counts: Counter[str] = Counter()
+    spellings: dict[str, str] = {}
     for row in tx.rows(_LIST_TAGS):
-        counts.update({str(tag) for tag in jsontext.load(row[0])})
-    return dict(counts.most_common())
+        tags = {tag.casefold(): tag for tag in with_parents(map(str, jsontext.load(row[0])))}
+        counts.update(tags.keys())
+        spellings = tags | spellings
+    return {spellings[key]: count for key, count in counts.most_common()}
 
 
 def count_by_folder(tx: Tx) -> dict[str, int]:

@@ -24,7 +24,7 @@ from stentor.domains.memory.index.postgres.pgvector import PgvectorStore
 from stentor.domains.memory.index.postgres.shared_vectors import SharedInMemoryVectorStore
 from stentor.domains.memory.index.protocols import VectorStore
 
-SCHEMA_VERSION = 8
+SCHEMA_VERSION = 9
 SCHEMA_NAME = "stentor_index"
 LOCK_SPACE = 7_305_010
 """Namespace of the driver's own advisory locks, so that index writes do not wait for other writes of the service."""
@@ -47,6 +47,7 @@ create table documents (
     created_at bigint not null,
     title text not null,
     tags text not null,
+    tag_keys text not null,
     frontmatter text not null,
     problem text,
     weight double precision,
