@@ -8,10 +8,11 @@ from typing import Any
 
 import pytest
 
-from stentor.core.errors import ProviderError
-from stentor.domains.llm.formats import gemini
+from stentor.core.errors import ProviderBusy, ProviderError
+from stentor.domains.llm.call_guard import LlmCaller
+from stentor.domains.llm.formats import anthropic, gemini
 from stentor.domains.llm.formats import openai as openai_format
-from stentor.domains.llm.model import TokenUsage
+from stentor.domains.llm.model import ChatRequest, LlmMessage, TextPart, TokenUsage
 from stentor.domains.llm.providers import Provider
 from stentor.domains.llm.providers.failures import fault_from_response
 from tests.conftest import World
@@ -22,6 +23,7 @@ from tests.domains.llm.upstream import ANSWER, Mood, Upstream
 from tests.patience import soon
 from tests.requirements import requirement
 
+ASKED = ChatRequest("openai/sea-large", (LlmMessage("user", (TextPart("Why is the sea salty?"),)),))
 TOO_LONG = moods.sse({"id": "x", "choices": [{"delta": {"content": "x"}}]})
 NO_ANSWERS: dict[str, Mood] = {
     "500": moods.status(500),
@@ -150,6 +152,51 @@ def test_a_refusal_says_what_the_provider_says_of_it(code: int) -> None:
     message = fault_from_response(provider, code, "", body).message
     assert message.endswith(f"({code}): You exceeded your quota with [redacted].")
     assert fault_from_response(provider, code, "", b"").message.endswith(".")
+
+
+REPORTED: list[tuple[Any, bytes, bytes, int]] = [
+    (openai_format, b"", b'{"choices": null, "error": {"message": "Too much", "code": 429}}', 429),
+    (openai_format, b"", b'{"error": {"message": "Too much", "code": 502}}', 502),
+    (openai_format, b"", b'{"error": {"message": "Too much", "code": "busy"}}', 500),
+    (openai_format, b"", b'{"error": "Too much"}', 500),
+    (gemini, b"", b'{"error": {"message": "Too much", "code": 400, "status": "INVALID_ARGUMENT"}}', 400),
+    (anthropic, b"error", b'{"type": "error", "error": {"type": "overloaded_error", "message": "Too much"}}', 529),
+]
+
+
+@requirement("llm.provider-error-502")
+@pytest.mark.parametrize(("form", "event", "body", "status"), REPORTED)
+def test_an_error_with_status_200_has_the_status_that_it_names(
+    form: Any, event: bytes, body: bytes, status: int
+) -> None:
+    with pytest.raises(ProviderError) as failed:
+        form.stream_reader().read(event.decode(), body)
+    assert failed.value.upstream_status == status
+    if form is not anthropic:
+        with pytest.raises(ProviderError) as failed:
+            form.parse_reply(body, "m")
+        assert failed.value.upstream_status == status
+
+
+@requirement("llm.provider-error-502", "llm.circuit-breaker", "llm.usage")
+async def test_an_error_with_status_200_is_told_and_counts_as_the_status_that_it_names(
+    world: World, upstream: Upstream
+) -> None:
+    body = b'{"error": {"message": "Too much, %s.", "code": 429}}' % KEY.encode()
+    upstream.mood = moods.raw(body)
+    answer = await chat(world)
+    assert (answer.status_code, answer.json()["code"]) == (429, "RATE_LIMITED")
+    assert "Too much, [redacted]." in answer.json()["message"]
+    upstream.mood = moods.raw(b"data: " + body + b"\n\n", "text/event-stream")
+    caller = LlmCaller("default", "admin")
+    for _ in range(5):
+        with pytest.raises(ProviderBusy, match="Too much"):
+            await (await world.kernel.llm.gateway.stream(caller, ASKED)).read_reply(lambda text: None)
+    upstream.mood = None
+    answer = await chat(world)
+    assert answer.status_code == 200, "no outage"
+    used = (await world.admin.get("/api/v1/llm/usage")).json()["data"]
+    assert (used["totalRequests"], used["totalTokens"]) == (7, 18), "what is refused is not billed"
 
 
 @requirement("llm.provider-rate-limit-429")

@@ -152,6 +152,8 @@ class ChatStream:
             # The provider bills the tokens so far, so an interrupted call counts against budgets too.
             reply = self._builder.build(self.name)
             usage = model.usage_or_estimate(self._request, reply)
+            if not usage.output_tokens and not self._call.evidence.may_be_billed(error):
+                usage = TokenUsage()
             self._call.evidence.keep_reply(reply)
             await self._call.fail(error, usage)
             await self._notify_end(error, usage)

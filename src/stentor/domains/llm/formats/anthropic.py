@@ -17,6 +17,7 @@ from stentor.domains.llm.formats.base import (
     decode_arguments,
     decode_response,
     omit_none,
+    reported_fault,
     split_system,
 )
 from stentor.domains.llm.model import (
@@ -98,6 +99,7 @@ class _Event(msgspec.Struct):
     message: _MessageStart | None = None
     content_block: _Block | None = None
     delta: _Delta | None = None
+    error: Any = None
     usage: _AnthropicUsage | None = None
 
 
@@ -195,7 +197,7 @@ class _AnthropicStreamReader:
             case "message_stop":
                 return [ReplyDelta(is_last=True)]
             case "error":
-                raise ProviderError("The provider interrupted the stream with an error.")
+                raise reported_fault(chunk.error)
         return []
 
     def _start_block(self, index: int, block: _Block) -> list[ReplyDelta]:

@@ -24,6 +24,18 @@ from stentor.domains.llm.model import (
 
 FormatName = Literal["openai", "anthropic", "gemini"]
 FORMATS: tuple[FormatName, ...] = get_args(FormatName)
+_STATUSES = {
+    "invalid_request_error": 400,
+    "authentication_error": 401,
+    "billing_error": 402,
+    "permission_error": 403,
+    "not_found_error": 404,
+    "request_too_large": 413,
+    "rate_limit_error": 429,
+    "timeout_error": 504,
+    "overloaded_error": 529,
+}
+"""By the types of errors of OpenAI and Anthropic."""
 T = TypeVar("T")
 
 
@@ -56,6 +68,16 @@ def unusable_reply_fault(message: str, usage: TokenUsage | None) -> ProviderErro
     """Return the error of a reply that cannot be used, with the usage that the provider reported."""
     fault = ProviderError(message)
     fault.usage = usage
+    return fault
+
+
+def reported_fault(error: Any) -> ProviderError:
+    """Return the error of a response with status 200 that is one; its `upstream_status` is the one that it names."""
+    fault = ProviderError("The provider reported an error.")
+    named = error if isinstance(error, dict) else {}
+    code = named.get("code")
+    is_status = isinstance(code, int) and 400 <= code <= 599
+    fault.upstream_status = code if is_status else _STATUSES.get(str(named.get("type")), 500)
     return fault
 
 

@@ -11,7 +11,7 @@ from urllib.parse import quote
 import msgspec
 
 from stentor.core import ids
-from stentor.core.errors import InvalidRequest, ProviderError
+from stentor.core.errors import InvalidRequest
 from stentor.core.jsontext import JsonObject
 from stentor.domains.llm.formats.base import (
     ProviderQuirks,
@@ -20,6 +20,7 @@ from stentor.domains.llm.formats.base import (
     decode_arguments,
     decode_response,
     omit_none,
+    reported_fault,
     require_texts,
     split_system,
     unusable_reply_fault,
@@ -140,6 +141,8 @@ def build_chat_request(request: ChatRequest, quirks: ProviderQuirks, *, stream: 
 
 def parse_reply(body: bytes, model: str) -> ChatReply:
     response = decode_response(body, _GeminiResponse)
+    if response.error:
+        raise reported_fault(response.error)
     deltas = _GeminiStreamReader().read_response(response)
     if not response.candidates and not response.prompt_feedback:
         raise unusable_reply_fault("The provider's response has no candidates.", _usage(response.usage_metadata))
@@ -160,7 +163,7 @@ class _GeminiStreamReader:
     def read(self, event: str, data: bytes) -> list[ReplyDelta]:
         chunk = decode_response(data, _GeminiResponse)
         if chunk.error:
-            raise ProviderError("The provider interrupted the stream with an error.")
+            raise reported_fault(chunk.error)
         return self.read_response(chunk)
 
     def read_response(self, response: _GeminiResponse) -> list[ReplyDelta]:

@@ -7,7 +7,6 @@ from typing import Any
 
 import msgspec
 
-from stentor.core.errors import ProviderError
 from stentor.core.jsontext import JsonObject
 from stentor.domains.llm.formats.base import (
     ProviderQuirks,
@@ -15,6 +14,7 @@ from stentor.domains.llm.formats.base import (
     convert_vector,
     decode_response,
     omit_none,
+    reported_fault,
     unusable_reply_fault,
 )
 from stentor.domains.llm.model import (
@@ -86,13 +86,9 @@ class _Choice(msgspec.Struct):
 
 
 class _OpenAiResponse(msgspec.Struct):
-    choices: list[_Choice]
-    id: str | None = None
-    usage: _OpenAiUsage | None = None
+    """A reply, or a chunk of a stream."""
 
-
-class _Chunk(msgspec.Struct):
-    choices: list[_Choice] = []
+    choices: list[_Choice] | None = None
     id: str | None = None
     usage: _OpenAiUsage | None = None
     error: Any = None
@@ -148,6 +144,8 @@ def build_chat_request(request: ChatRequest, quirks: ProviderQuirks, *, stream: 
 def parse_reply(body: bytes, model: str) -> ChatReply:
     response = decode_response(body, _OpenAiResponse)
     if not response.choices:
+        if response.error:
+            raise reported_fault(response.error)
         raise unusable_reply_fault("The provider's response has no choices.", _usage(response.usage))
     choice = response.choices[0]
     message = choice.message
@@ -174,9 +172,9 @@ class _OpenAiStreamReader:
         # The only event that is not JSON.
         if data.strip() == b"[DONE]":
             return [ReplyDelta(is_last=True)]
-        chunk = decode_response(data, _Chunk)
+        chunk = decode_response(data, _OpenAiResponse)
         if chunk.error or event == "error":
-            raise ProviderError("The provider interrupted the stream with an error.")
+            raise reported_fault(chunk.error)
         if not chunk.choices:  # such as the chunk with the usage, which is sent last
             return [ReplyDelta(usage=_usage(chunk.usage), id=chunk.id or "")]
         choice = chunk.choices[0]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from functools import partial
 from typing import Any, Protocol, TypeVar
 
 import msgspec
@@ -21,6 +22,7 @@ LIMIT_NEEDS_NEWER_NAME = "Use 'max_completion_tokens' instead"
 """What OpenAI's message says if a model does not accept `max_tokens`, also behind a proxy with another address."""
 T = TypeVar("T")
 SummarizeText = Callable[[str], Awaitable[str]]
+Explain = Callable[[ProviderError, bytes], ProviderFault]
 EmbedTexts = Callable[[Sequence[str]], Awaitable[Any]]
 
 
@@ -57,7 +59,11 @@ class HttpBackend:
             call = form.build_chat_request(request, target.provider.quirks, stream=False)
             return await self._transport.send(target.provider, call, evidence)
 
-        reply = form.parse_reply(await _send_adapted(request, send), target.name)
+        body = await _send_adapted(request, send)
+        try:
+            reply = form.parse_reply(body, target.name)
+        except ProviderError as fault:
+            raise self._transport.explain(target.provider, fault, body) from None
         evidence.response_id = reply.id
         return msgspec.structs.replace(reply, tool_calls=reply.tool_calls[:1]) if request.is_single_tool_call else reply
 
@@ -69,7 +75,8 @@ class HttpBackend:
             return await self._transport.open_stream(target.provider, call, evidence)
 
         source = await _send_adapted(request, open_stream)
-        return _HttpDeltaSource(source, form.stream_reader(), evidence, one_call=request.is_single_tool_call)
+        explain = partial(self._transport.explain, target.provider)
+        return _HttpDeltaSource(source, form.stream_reader(), evidence, explain, one_call=request.is_single_tool_call)
 
     async def embed(
         self, target: ModelTarget, inputs: Sequence[EmbeddingInput], dimensions: int | None, evidence: CallEvidence
@@ -126,8 +133,10 @@ class _HttpDeltaSource:
     has the result of the first.
     """
 
-    def __init__(self, source: EventSource, reader: StreamReader, evidence: CallEvidence, *, one_call: bool) -> None:
-        self._source, self._reader, self._evidence = source, reader, evidence
+    def __init__(
+        self, source: EventSource, reader: StreamReader, evidence: CallEvidence, explain: Explain, *, one_call: bool
+    ) -> None:
+        self._source, self._reader, self._evidence, self._explain = source, reader, evidence, explain
         self._one_call = one_call
         self._first_call: int | None = None
 
@@ -138,7 +147,7 @@ class _HttpDeltaSource:
         """Yield the deltas. Raises ProviderError if the stream ends without a finish reason or end event."""
         is_complete = False
         async for event, data in self._source:
-            for delta in self._reader.read(event, data):
+            for delta in self._read(event, data):
                 self._evidence.response_id = self._evidence.response_id or delta.id
                 # Either is enough: some servers send no [DONE], others no finish reason.
                 is_complete = is_complete or delta.is_last or delta.finish is not None
@@ -147,6 +156,12 @@ class _HttpDeltaSource:
                     return
         if not is_complete:
             raise ProviderError("The provider's stream ended before the reply was complete.")
+
+    def _read(self, event: str, data: bytes) -> list[ReplyDelta]:
+        try:
+            return self._reader.read(event, data)
+        except ProviderError as fault:
+            raise self._explain(fault, data) from None
 
     def _first_call_only(self, delta: ReplyDelta) -> ReplyDelta:
         if self._first_call is None:

@@ -61,9 +61,9 @@ def _classify(provider: Provider, status: int, body: bytes) -> ProviderFault:
         limited = f"The provider {name} limits the rate of the configured key ({status})"
         return ProviderBusy(limited + (said or ". Retry later."))
     if status in (408, 504):
-        return ProviderTimeout(f"The provider {name} timed out ({status}).")
+        return ProviderTimeout(f"The provider {name} timed out ({status}){said or '.'}")
     if status in (502, 503, 529):
-        return ProviderUnreachable(f"The provider {name} is unavailable ({status}). Retry later.")
+        return ProviderUnreachable(f"The provider {name} is unavailable ({status}){said or '. Retry later.'}")
     if status == 401:
         return ProviderError(f"The provider {name} rejected its configured key ({status}){said or '. Check the key.'}")
     if status == 403:

@@ -210,12 +210,21 @@ class ProviderTransport:
     async def _check_response(self, response: ClientResponse, provider: Provider) -> None:
         if response.status != 200:
             body = await response.read_prefix(MAX_ERROR_BYTES)
-            fault = fault_from_response(provider, response.status, response.headers.get("retry-after", ""), body)
-            fault.message = self._redact(fault.message)
-            raise fault
+            raise self._fault(provider, response.status, response.headers.get("retry-after", ""), body)
         # A small compressed body could expand to far more than MAX_RESPONSE_BYTES.
         if response.headers.get("content-encoding", "identity") != "identity":
             raise ProviderError("The provider's response is compressed, although the request did not accept it.")
+
+    def explain(self, provider: Provider, fault: ProviderError, body: bytes) -> ProviderFault:
+        """Return the fault for a body that could not be parsed; of an error with status 200, with its message."""
+        if fault.upstream_status in (None, 200):
+            return fault
+        return self._fault(provider, fault.upstream_status, "", body)
+
+    def _fault(self, provider: Provider, status: int, retry_after: str, body: bytes) -> ProviderFault:
+        fault = fault_from_response(provider, status, retry_after, body)
+        fault.message = self._redact(fault.message)
+        return fault
 
     def _http_for(self, provider: Provider) -> OutboundHttp:
         return self._trusted if provider.is_operator_owned else self._outbound
