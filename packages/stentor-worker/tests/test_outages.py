@@ -8,12 +8,14 @@ import os
 import signal
 import threading
 from collections.abc import Callable
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 from worker_service import TIMEOUT_S, Reply, Service, run_service
 
 from stentor_worker import Task, Worker
+from stentor_worker.worker import REPEAT_SECONDS, _Interrupted
 
 DOWN: Reply = (503, {"error": {"code": "SERVICE_UNAVAILABLE", "message": "down"}})
 UP: Reply = (200, {"recorded": True})
@@ -173,16 +175,36 @@ def test_the_handlers_of_signals_are_those_of_the_program_again_after_a_run() ->
     assert [signal.getsignal(number) for number in numbers] == before
 
 
-def test_an_interrupted_worker_says_what_it_waits_for_and_another_interrupt_ends_the_program(
+def test_an_interrupted_worker_says_what_it_waits_for_and_a_later_interrupt_ends_the_program(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    said, on_next = threading.Event(), list[object]()
-    log = logging.getLogger("stentor_worker.worker")
+    said, pausing, later, changed = (threading.Event() for _ in range(4))
+    log, change_handler = logging.getLogger("stentor_worker.worker"), signal.signal
+    pauses, on_next = list[float](), list[object]()
+
+    def pause(seconds: float) -> None:
+        pauses.append(seconds)
+        pausing.set()
+        assert later.wait(TIMEOUT_S)
+
+    def change(number: signal.Signals, to: Any) -> Any:
+        before = change_handler(number, to)
+        if to is signal.SIG_DFL:
+            changed.set()
+        return before
+
     monkeypatch.setattr(log, "info", lambda text, *args: said.set() if "stopping" in text and args == (1,) else None)
+    monkeypatch.setattr("stentor_worker.worker.time", SimpleNamespace(sleep=pause))
+    monkeypatch.setattr(signal, "signal", change)
 
     def handler(task: Task) -> None:
         os.kill(os.getpid(), signal.SIGINT)
-        assert said.wait(TIMEOUT_S)
+        assert pausing.wait(TIMEOUT_S)
+        # The same one, which the terminal has sent to the program that started this one, too.
+        os.kill(os.getpid(), signal.SIGINT)
+        on_next.append(signal.getsignal(signal.SIGINT))
+        later.set()
+        assert changed.wait(TIMEOUT_S)
         on_next.append(signal.getsignal(signal.SIGINT))
 
     with run_service(Service(tasks=1)) as service:
@@ -190,4 +212,14 @@ def test_an_interrupted_worker_says_what_it_waits_for_and_another_interrupt_ends
         worker.handler(handler)
         worker.run()
         assert [verb for _, verb, _ in service.reports] == ["complete"]
-    assert on_next == [signal.SIG_DFL]
+    assert said.is_set()
+    assert on_next == [worker._on_signal, signal.SIG_DFL]
+    assert sum(pauses) == pytest.approx(REPEAT_SECONDS)
+
+
+def test_an_interrupt_that_comes_twice_aborts_a_long_poll_once() -> None:
+    worker = Worker("http://127.0.0.1:1", "key", "agent")
+    worker._polling = True
+    with pytest.raises(_Interrupted):
+        worker._on_signal()
+    worker._on_signal()

@@ -10,6 +10,7 @@ import inspect
 import logging
 import signal
 import threading
+import time
 from collections.abc import Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
@@ -42,6 +43,8 @@ RETRY_SECONDS = 5.0
 """How long a worker waits before it claims again, when the service rejected a claim that it may accept later."""
 LEAVE_SECONDS = 3.0
 """How long a worker that ends waits for the service to hear it."""
+REPEAT_SECONDS = 1.0
+"""How long another Ctrl-C changes nothing: it may be the same one, which a program that started this one passes on."""
 log = logging.getLogger(__name__)
 
 
@@ -136,7 +139,8 @@ class Worker:
     def run(self) -> None:
         """Run tasks until `stop`, SIGINT or SIGTERM, then wait for the running ones.
 
-        A second Ctrl-C ends the program at once, as a kill does: its tasks go back to the queue as their leases expire.
+        Another Ctrl-C, more than a second later, ends the program at once, as a kill does: its tasks go back to the
+        queue as their leases expire.
         Logs to the logger `stentor_worker`; to standard error if the program has not configured logging. A key or an
         agent that the service rejects raises ServiceError; in the main thread it is logged and ends the program with
         exit code 1, because a traceback would only hide it.
@@ -158,6 +162,7 @@ class Worker:
                 if self._is_interrupted and self._tasks:
                     text = "worker: stopping when its tasks end; another Ctrl-C ends it at once tasks=%d"
                     log.info(text, len(self._tasks))
+                    self._await_repeats()
         except ServiceError as error:
             if threading.current_thread() is not threading.main_thread():
                 raise
@@ -203,12 +208,21 @@ class Worker:
     def _on_signal(self, *_: Any) -> None:
         self._is_interrupted = True
         self.stop()
+        # The exception ends the long poll at once. Elsewhere it would hit code that must complete, such as a claim, or
+        # the end of the poll that the first one brought about.
+        if self._polling:
+            self._polling = False
+            raise _Interrupted
+
+    def _await_repeats(self) -> None:
+        """Wait until a Ctrl-C is another one than the first, and let it end the program from then on."""
+        for _ in range(10):
+            if not self._tasks:
+                return
+            time.sleep(REPEAT_SECONDS / 10)
         # Not Python's handler, whose exception would wait for the threads. A second SIGTERM changes nothing: programs
         # such as `timeout` send each twice.
         signal.signal(signal.SIGINT, signal.SIG_DFL)
-        # The exception ends the long poll at once. Elsewhere it would hit code that must complete, such as a claim.
-        if self._polling:
-            raise _Interrupted
 
     def _claim(self) -> list[Task]:
         """Claim tasks for all free slots; wait for the first slot, then at the service for the first task."""
