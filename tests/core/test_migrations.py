@@ -186,6 +186,16 @@ def test_before_an_upgrade_a_sqlite_file_is_copied_and_the_last_three_copies_sta
 
 
 @requirement("scale.upgrade-copy-first")
+def test_what_killed_upgrades_left_of_their_copies_is_removed_by_the_next_one(tmp_path: Path) -> None:
+    driver = SqliteDriver(tmp_path / "stentor.db")
+    old(driver, BEFORE)
+    for name in (".stentor.db.before-0002.0badcafe", ".stentor.db.before-0003.0badcafe-journal"):
+        (tmp_path / name).write_text("a part of a copy")
+    migrations.upgrade(driver, notify=lambda text: None)
+    assert [path.name for path in tmp_path.iterdir() if path.name.startswith(".")] == []
+
+
+@requirement("scale.upgrade-copy-first")
 def test_without_room_for_the_copy_nothing_is_upgraded(tmp_path: Path) -> None:
     driver = SqliteDriver(tmp_path / "stentor.db")
     old(driver, BEFORE)

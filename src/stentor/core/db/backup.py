@@ -23,7 +23,12 @@ Progress = Callable[[int, int], None]
 
 
 def backup_before_upgrade(database: Path, version: str) -> Path:
-    """Copy the database next to itself before an upgrade to `version`; retains the newest three such copies."""
+    """Copy the database next to itself before an upgrade to `version`; retains the newest three such copies.
+
+    Also removes parts of copies whose process was killed: the caller must hold the lock of the data folder.
+    """
+    for part in database.parent.glob(f".{database.name}.before-*"):
+        part.unlink(missing_ok=True)
     target = database.with_name(f"{database.name}.before-{version}")
     copy_database(database, target)
     for old in list_upgrade_backups(database)[MAX_UPGRADE_BACKUPS:]:
