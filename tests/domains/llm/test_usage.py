@@ -255,6 +255,24 @@ async def test_a_request_whose_answer_is_lost_counts_and_is_not_repeated(
 
 
 @requirement("llm.usage-estimated")
+async def test_an_interrupted_stream_counts_the_input_that_the_provider_has_reported(
+    world: World, upstream: Upstream
+) -> None:
+    counts = {
+        "input_tokens": 100,
+        "cache_read_input_tokens": 900,
+        "cache_creation_input_tokens": 50,
+        "output_tokens": 1,
+    }
+    start = moods.sse({"type": "message_start", "message": {"id": "m", "usage": counts}})
+    text = {"type": "content_block_delta", "index": 0, "delta": {"type": "text_delta", "text": "salt" * 10}}
+    upstream.mood = moods.raw(start + moods.sse(text), "text/event-stream")
+    await world.admin.post("/api/v1/llm/stream", json=asking("anthropic/sea-small"))
+    found = await usage(world)
+    assert (found["inputTokens"], found["outputTokens"], found["estimatedRequests"]) == (1050, 10, 1)
+
+
+@requirement("llm.usage-estimated")
 async def test_a_caller_that_gives_up_pays_for_its_prompt(world: World, upstream: Upstream) -> None:
     upstream.mood = moods.silent
     asked = asyncio.create_task(world.kernel.llm.gateway.chat(LlmCaller("default", "admin"), SAID))

@@ -211,8 +211,14 @@ def estimate_input_usage(request: ChatRequest) -> TokenUsage:
 
 
 def usage_or_estimate(request: ChatRequest, reply: ChatReply) -> TokenUsage:
-    """Return the usage that the provider reported, else an estimate marked as such."""
-    return reply.usage or TokenUsage(estimate_input_tokens(request), estimate_output_tokens(reply), estimated=True)
+    """Return the usage that the provider reported, else an estimate marked as such.
+
+    What it reported at the start of a stream is an estimate, too: the output is still missing.
+    """
+    usage = reply.usage or estimate_input_usage(request)
+    if not usage.estimated:
+        return usage
+    return msgspec.structs.replace(usage, output_tokens=max(usage.output_tokens, estimate_output_tokens(reply)))
 
 
 def estimate_embedding_usage(inputs: Sequence[EmbeddingInput]) -> TokenUsage:

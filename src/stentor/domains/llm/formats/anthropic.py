@@ -183,7 +183,7 @@ class _AnthropicStreamReader:
         match chunk.type:
             case "message_start" if chunk.message:
                 self._merge_usage(chunk.message.usage)
-                return [ReplyDelta(id=chunk.message.id or "")]
+                return [ReplyDelta(usage=self._first_usage(), id=chunk.message.id or "")]
             case "content_block_start" if chunk.content_block:
                 return self._start_block(chunk.index, chunk.content_block)
             case "content_block_delta" if chunk.delta:
@@ -223,6 +223,12 @@ class _AnthropicStreamReader:
         if not arguments:
             return []
         return [ReplyDelta(tool_calls=(ToolCallDelta(self._call_indexes[index], arguments=arguments),))]
+
+    def _first_usage(self) -> TokenUsage | None:
+        """Return the usage at the start of a reply, which counts if the stream is interrupted."""
+        usage = _usage(self._usage)
+        # Some compatible servers count the input at the end, and say 0 here.
+        return msgspec.structs.replace(usage, estimated=True) if usage and usage.input_tokens else None
 
     def _merge_usage(self, usage: _AnthropicUsage | None) -> None:
         """Replace the counts that an event has: they are totals, and it omits those that did not change."""
