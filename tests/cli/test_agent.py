@@ -40,6 +40,14 @@ def test_several_capabilities_may_have_commas_between_them(served: Served) -> No
     assert program("task", "show", task, "--json").json["required_capabilities"] == ["p", "q", "r"]
 
 
+def test_an_id_is_whole_in_a_narrow_terminal(served: Served) -> None:
+    program, _ = served
+    words = ("--capability", "summarize-short-texts,summarize-long-texts", "--json")
+    made = program("agent", "register", "a writer with a long name", *words).json
+    program.environ["COLUMNS"] = "80"
+    assert made["agent_id"][-12:] in program("agent", "list").out
+
+
 def test_an_agent_with_a_typo_in_its_name_is_suggested(served: Served) -> None:
     program, _ = served
     agent = program("agent", "register", "ann keyworder", "--capability", "a", "--json").json["agent_id"]

@@ -30,11 +30,13 @@ def test_a_webhook_is_added_tested_rotated_replayed_and_removed(serve: Callable[
         while not [d for d in log if d["status"] == "delivered"]:
             assert time.monotonic() < until
             log = program("webhook", "deliveries", hook, "--event", "agent.registered", "--json").json["deliveries"]
-        replayed = program("webhook", "replay", hook, "--delivery", log[0]["id"])
+        replayed = program("webhook", "replay", hook[-12:], "--delivery", log[0]["id"][-12:])
         assert (replayed.code, replayed.out) == (0, "Queued deliveries: 1.\n")
         since = program("webhook", "replay", hook, "--since", "2020-01-01T00:00:00Z", "--scope", "all", "--json")
         assert since.json["queued"] >= 1
+        assert log[0]["id"][-12:] in program("webhook", "deliveries", hook[:23]).out
     assert program("webhook", "replay", hook).code == 2
+    assert hook[-12:] in program("webhook", "list").out
     listed = program("webhook", "list").out
     assert "for tests" in listed
     assert secret not in listed
@@ -45,7 +47,9 @@ def test_a_webhook_is_added_tested_rotated_replayed_and_removed(serve: Callable[
     assert program("webhook", "enable", hook).out == f"Webhook {hook} is enabled.\n"
     assert program("webhook", "remove", hook).out == f"Deleted webhook {hook}.\n"
     gone = program("webhook", "test", hook)
-    assert (gone.code, "No webhook has this id" in gone.err) == (3, True)
+    assert (gone.code, "No webhook has this id. To list them: stentor webhook list" in gone.err) == (3, True)
+    for words in (("schedule", "runs"), ("keys", "revoke"), ("provenance", "show")):
+        assert "To list them: stentor " in program(*words, "nope").err
     wrong = program("webhook", "add", url, "--event", "task.done")
     assert wrong.code == 3
     assert "task.completed" in wrong.err

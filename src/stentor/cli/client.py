@@ -54,6 +54,13 @@ HINTS = {
     "ROUTING_CAPABILITY_UNAVAILABLE": " To register an agent: stentor agent register --help",
 }
 """What the user can do, by error code; added to the message."""
+LISTS = {
+    "webhooks": "webhook list",
+    "schedules": "schedule list",
+    "keys": "keys list",
+    "provenance": "task list",
+}
+"""The command that lists the records of a path; those of `with_id` name it themselves."""
 NO_KEY_MESSAGE = "The service requires an API key, and none was found: set SERVICE_CLIENT_KEY or pass --key."
 
 
@@ -298,6 +305,8 @@ class ServiceClient:
         if isinstance(error, dict):
             reason, message = str(error.get("code")), str(error.get("message"))
             message += HINTS.get(reason, "")
+            if response.status_code == HTTPStatus.NOT_FOUND:
+                message += _describe_list(response.request.url.path)
             return RequestFailed(response.status_code, reason, message, error.get("details"))
         if response.status_code == 401:
             hint = f"The key came from {self._key_source}; set another one in SERVICE_CLIENT_KEY."
@@ -305,6 +314,13 @@ class ServiceClient:
             return RequestFailed(401, "UNAUTHORIZED", message)
         reason = str(body.get("code", f"HTTP_{response.status_code}"))
         return RequestFailed(response.status_code, reason, str(body.get("message", error)))
+
+
+def _describe_list(path: str) -> str:
+    """Return how to list the records of a kind of which `path` names an unknown one."""
+    kind, *record = path.partition("/api/v1/")[2].split("/")
+    # A longer path names a part of a record, which that list does not have.
+    return f" To list them: stentor {LISTS[kind]}" if kind in LISTS and len(record) in (1, 2) else ""
 
 
 def _is_unresolved(error: BaseException | None) -> bool:

@@ -1,4 +1,4 @@
-"""How the commands of `stentor governance` find the update, the checkpoint and the agent that the user refers to."""
+"""How commands find the webhook, the update, the checkpoint and the agent that the user refers to."""
 
 from __future__ import annotations
 

@@ -122,7 +122,7 @@ def render_cell(value: Any) -> Text:
     return Text(strip_controls(text), style=STATUS_STYLES.get(text, ""), overflow="fold")
 
 
-UNBROKEN_COLUMNS = frozenset(("name", "status", "role", "expires", "budget"))
+UNBROKEN_COLUMNS = frozenset(("id", "name", "status", "role", "expires", "budget"))
 
 
 def render_table(columns: Iterable[str], rows: Iterable[Iterable[Any]], title: str | None = None) -> Table:

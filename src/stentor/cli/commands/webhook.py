@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Literal
+from collections.abc import Awaitable, Callable
+from typing import Annotated, Literal, TypeVar
 
 import msgspec
 import typer
@@ -10,15 +11,17 @@ import typer
 from stentor.cli import output
 from stentor.cli.client import ServiceClient, quote_segment
 from stentor.cli.command import AsJson, DataDir, Key, ServiceTarget, Url, run_command
+from stentor.cli.governance_reference import with_part_of_id
 from stentor.cli.output import console
 from stentor.cli.responses import Response
 
 app = typer.Typer(help="Subscribe other services to events; test and replay deliveries.", no_args_is_help=True)
 
-WebhookId = Annotated[str, typer.Argument(metavar="ID", help="The webhook's id.")]
+WebhookId = Annotated[str, typer.Argument(metavar="ID", help="Its id, or the beginning or end of the id.")]
 State = Literal["waiting", "sending", "delivered", "failed"]
 Scope = Literal["undelivered", "all"]
 BASE = "/webhooks"
+T = TypeVar("T")
 
 
 class WebhookState(msgspec.Struct, frozen=True):
@@ -41,6 +44,10 @@ class WebhookRow(WebhookState, frozen=True):
 
 class WebhookPage(msgspec.Struct, frozen=True):
     webhooks: list[WebhookRow]
+
+    @property
+    def labels(self) -> dict[str, str]:
+        return {webhook.id: webhook.url for webhook in self.webhooks}
 
 
 class SigningSecret(msgspec.Struct, frozen=True):
@@ -74,6 +81,10 @@ class ListedDelivery(msgspec.Struct, frozen=True):
 class DeliveryPage(msgspec.Struct, frozen=True):
     deliveries: list[ListedDelivery]
     next_cursor: str | None
+
+    @property
+    def labels(self) -> dict[str, str]:
+        return {delivery.id: delivery.event for delivery in self.deliveries}
 
 
 class WebhookReplay(msgspec.Struct, frozen=True):
@@ -122,7 +133,7 @@ def remove(
     """Delete a webhook with its delivery log; pending deliveries are dropped."""
     run_command(
         ServiceTarget(data_dir, url, key),
-        lambda api: api.request("DELETE", _path(webhook_id), DeletedWebhook),
+        _on_webhook(webhook_id, lambda api, path: api.request("DELETE", path, DeletedWebhook)),
         lambda webhook: output.print_line(f"Deleted webhook {webhook.id}."),
         as_json=as_json,
         access="change",
@@ -163,7 +174,9 @@ def rotate(
 
     run_command(
         ServiceTarget(data_dir, url, key),
-        lambda api: api.post(f"{_path(webhook_id)}/rotate", SigningSecret, {"overlap_seconds": overlap}),
+        _on_webhook(
+            webhook_id, lambda api, path: api.post(f"{path}/rotate", SigningSecret, {"overlap_seconds": overlap})
+        ),
         show_rotated,
         as_json=as_json,
         access="change",
@@ -177,7 +190,7 @@ def ping(
     """Deliver webhook.ping immediately; the exit code is 1 if the receiver does not accept it."""
     run_command(
         ServiceTarget(data_dir, url, key),
-        lambda api: api.post(f"{_path(webhook_id)}/test", ListedDelivery),
+        _on_webhook(webhook_id, lambda api, path: api.post(f"{path}/test", ListedDelivery)),
         lambda delivery: output.print_line(f"Ping {delivery.status}: {_last_outcome(delivery)}."),
         as_json=as_json,
         access="change",
@@ -199,7 +212,10 @@ def deliveries(
     """Show the delivery log, newest first."""
     run_command(
         ServiceTarget(data_dir, url, key),
-        lambda api: api.get(f"{_path(webhook_id)}/deliveries", DeliveryPage, status=status, event=event, limit=limit),
+        _on_webhook(
+            webhook_id,
+            lambda api, path: api.get(f"{path}/deliveries", DeliveryPage, status=status, event=event, limit=limit),
+        ),
         _show_deliveries,
         as_json=as_json,
     )
@@ -208,7 +224,9 @@ def deliveries(
 @app.command()
 def replay(
     webhook_id: WebhookId,
-    delivery: Annotated[str | None, typer.Option(help="Id of one delivery to send again.")] = None,
+    delivery: Annotated[
+        str | None, typer.Option(help="Id of one delivery to send again, or the beginning or end of it.")
+    ] = None,
     since: Annotated[str | None, typer.Option(help="A time such as 2026-11-20T21:45:00Z.")] = None,
     scope: Annotated[Scope, typer.Option(help="With --since: only undelivered events, or all.")] = "undelivered",
     data_dir: DataDir = None,
@@ -220,31 +238,49 @@ def replay(
     if (delivery is None) == (since is None):
         raise typer.BadParameter("Pass either --delivery or --since.")
 
-    async def work(api: ServiceClient) -> Response[WebhookReplay]:
+    async def work(api: ServiceClient, path: str) -> Response[WebhookReplay]:
         if delivery is not None:
-            return await api.post(f"{_path(webhook_id)}/deliveries/{quote_segment(delivery)}/replay", WebhookReplay)
-        return await api.post(f"{_path(webhook_id)}/replay", WebhookReplay, {"since": since, "scope": scope})
+            log = f"{path}/deliveries"
+            return await with_part_of_id(
+                api,
+                log,
+                DeliveryPage,
+                delivery,
+                lambda found: api.post(f"{log}/{quote_segment(found)}/replay", WebhookReplay),
+            )
+        return await api.post(f"{path}/replay", WebhookReplay, {"since": since, "scope": scope})
 
     def show_replayed(replay: WebhookReplay) -> None:
         output.print_line(f"Queued deliveries: {replay.queued}.")
         if replay.next_since:
             output.print_line(f"There are more: continue with --since {replay.next_since}")
 
-    run_command(ServiceTarget(data_dir, url, key), work, show_replayed, as_json=as_json, access="change")
+    run_command(
+        ServiceTarget(data_dir, url, key),
+        _on_webhook(webhook_id, work),
+        show_replayed,
+        as_json=as_json,
+        access="change",
+    )
 
 
 def _set_enabled(target: ServiceTarget, webhook_id: str, *, enabled: bool, as_json: bool) -> None:
     run_command(
         target,
-        lambda api: api.request("PATCH", _path(webhook_id), WebhookState, {"enabled": enabled}),
+        _on_webhook(webhook_id, lambda api, path: api.request("PATCH", path, WebhookState, {"enabled": enabled})),
         lambda webhook: output.print_line(f"Webhook {webhook.id} is {_state(webhook)}."),
         as_json=as_json,
         access="change",
     )
 
 
-def _path(webhook_id: str) -> str:
-    return f"{BASE}/{quote_segment(webhook_id)}"
+def _on_webhook(
+    ref: str, call: Callable[[ServiceClient, str], Awaitable[Response[T]]]
+) -> Callable[[ServiceClient], Awaitable[Response[T]]]:
+    """Return the call with the path of the webhook that the user refers to."""
+    return lambda api: with_part_of_id(
+        api, BASE, WebhookPage, ref, lambda found: call(api, f"{BASE}/{quote_segment(found)}")
+    )
 
 
 def _print_secret(response: SigningSecret) -> None:
@@ -264,10 +300,20 @@ def _last_outcome(delivery: ListedDelivery) -> str:
 
 def _show_list(page: WebhookPage) -> None:
     rows = [
-        (w.id, w.url, ", ".join(w.events), w.disabled_reason or _state(w), _describe_failures(w), w.description)
+        (
+            output.shorten_id(w.id),
+            w.url,
+            ", ".join(w.events),
+            w.disabled_reason or _state(w),
+            _describe_failures(w),
+            w.description,
+        )
         for w in page.webhooks
     ]
-    console.print(output.render_table(("id", "address", "events", "state", "failed", "description"), rows))
+    columns = ("id", "address", "events", "state", "failed", "description")
+    # An empty column would take the place that an address needs.
+    shown = len(columns) if any(w.description for w in page.webhooks) else -1
+    console.print(output.render_table(columns[:shown], (row[:shown] for row in rows)))
 
 
 def _describe_failures(webhook: WebhookRow) -> str:
@@ -277,7 +323,10 @@ def _describe_failures(webhook: WebhookRow) -> str:
 
 
 def _show_deliveries(page: DeliveryPage) -> None:
-    rows = [(d.id, d.created_at, d.event, d.status, str(d.attempts), _last_outcome(d)) for d in page.deliveries]
+    rows = [
+        (output.shorten_id(d.id), output.format_age(d.created_at), d.event, d.status, str(d.attempts), _last_outcome(d))
+        for d in page.deliveries
+    ]
     console.print(output.render_table(("id", "created", "event", "status", "attempts", "last"), rows))
     if page.next_cursor:
         console.print("Older deliveries exist; use --limit for more.", style="dim")

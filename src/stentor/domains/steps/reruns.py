@@ -44,7 +44,7 @@ def take_over(tx: Tx, task: Task) -> None:
     steps = [] if source is None else store.list_ordered(tx, source.tenant, source.task_id)
     target = next((step for step in steps if step.key == key), None)
     if source is None or target is None:
-        raise NotFound(f"The journal of the task has no step {key!r}.")
+        raise NotFound(f"The journal of the task has no step {key!r}; `stentor task steps TASK` lists them.")
     has_run_again = source.retry_epoch > 0 or source.metadata.rerun_from is not None
     places = find_places(steps, _read_first_events(tx, source) if has_run_again else {}, target)
     taken = [step for step in steps if _is_before(step, places, target)]

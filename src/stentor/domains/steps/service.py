@@ -245,7 +245,7 @@ def require_step(tx: Tx, task: Task, key: str) -> Step:
     """Return a step of a task. Raises NotFound."""
     step = store.find(tx, task.tenant, task.task_id, key)
     if step is None:
-        raise NotFound(f"The journal of this task has no step {key!r}.")
+        raise NotFound(f"The journal of this task has no step {key!r}; `stentor task steps TASK` lists them.")
     return step
 
 
