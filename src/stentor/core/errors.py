@@ -211,6 +211,9 @@ class ProviderFault(StentorError):
     code, status = "PROVIDER_ERROR", 502
     upstream_status: int | None = None
     """The provider's HTTP status; 401 also for a 400 about the configured key or its account."""
+    reported_code: str | None = None
+    reported_param: str | None = None
+    """What the provider named as the code and the parameter of its error, in OpenAI's format."""
     has_retry_after = False
     """Whether `retry_after` came from the provider."""
     was_called = True

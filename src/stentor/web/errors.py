@@ -200,8 +200,13 @@ def render_openai_error(status: int, code: str, message: str, details: Any, head
 
 
 def openai_error_body(status: int, code: str, message: str, details: Any = None) -> JsonObject:
-    """Return the error in OpenAI's format; `param` is the first invalid field, if any."""
+    """Return the error in OpenAI's format; `param` is the first invalid field, if any.
+
+    `openai_code` in the details replaces the code: clients know that of a provider, such as context_length_exceeded.
+    """
     kind = _OPENAI_TYPES.get(status, "invalid_request_error" if status < 500 else "api_error")
-    fields = details.get("fields") if isinstance(details, dict) else None
+    details = details if isinstance(details, dict) else {}
+    fields = details.get("fields")
     param = next(iter(fields)) if fields else None
+    code = details.get("openai_code") or code
     return {"error": {"message": message, "type": kind, "param": param, "code": code.lower()}}

@@ -18,7 +18,7 @@ from stentor.domains.llm.providers.registry import LOCAL_PROVIDER
 from stentor.domains.llm.providers.transport import CallEvidence
 from tests.conftest import World
 from tests.domains.llm import upstream as moods
-from tests.domains.llm.conftest import Gate, asking
+from tests.domains.llm.conftest import KEY, Gate, asking
 from tests.domains.llm.test_chat import pieces
 from tests.domains.llm.upstream import ANSWER, SCHEMA, VECTOR, Upstream
 from tests.requirements import requirement
@@ -444,6 +444,26 @@ def body_for(path: str, **fields: Any) -> dict[str, Any]:
     """The least that a route of /v1 takes, with these fields."""
     least = {"chat/completions": {"messages": ASKED}, "completions": {"prompt": "The sea is"}}.get(path, {"input": "x"})
     return {"model": MODELS[0], **least, **fields}
+
+
+@requirement("llm.openai-errors")
+@pytest.mark.parametrize(
+    ("told", "code", "param"),
+    [
+        ({"code": "context_length_exceeded", "param": "messages"}, "context_length_exceeded", "messages"),
+        ({"code": "invalid_value", "param": "tools[0].function.name"}, "invalid_value", "tools[0].function.name"),
+        ({"code": None, "param": None}, "invalid_request", None),
+        ({"code": 400, "param": ["messages"]}, "invalid_request", None),
+        ({"code": f"see {KEY}", "param": KEY}, "invalid_request", None),
+    ],
+)
+async def test_a_request_that_the_provider_refuses_has_its_code_and_param(
+    world: World, upstream: Upstream, told: dict[str, Any], code: str, param: str | None
+) -> None:
+    upstream.mood = moods.status(400, {"error": {"message": "Too long.", **told}})
+    for path, more in (("chat/completions", {}), ("chat/completions", {"stream": True}), ("responses", {})):
+        error = await refused(world, path, **more)
+        assert (error["code"], error["param"]) == (code, param)
 
 
 async def refused(world: World, path: str, **fields: Any) -> dict[str, Any]:

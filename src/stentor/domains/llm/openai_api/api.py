@@ -195,7 +195,8 @@ async def _map_client_errors(call: Awaitable[T]) -> T:
         return await call
     except ProviderFault as fault:
         if fault.upstream_status in CLIENT_ERROR_STATUSES:
-            raise InvalidRequest(fault.message) from None
+            fields = {fault.reported_param: fault.message} if fault.reported_param else None
+            raise InvalidRequest(fault.message, {"openai_code": fault.reported_code, "fields": fields}) from None
         raise
 
 

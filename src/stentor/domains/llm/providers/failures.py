@@ -39,6 +39,8 @@ FAILURE_THRESHOLD = 5
 COOLDOWN_SECONDS = 30
 _KEY_PATTERN = re.compile(r"(?i)\b(sk|pk|rk|gsk|xai|aiza|key|bearer)[-_ ]?[\w*.-]{8,}")
 
+_NAME_PATTERN = re.compile(r"(?=.{1,100}$)[a-z_]+(\.[a-z_]+|\[\d+\])*")
+
 
 def fault_from_response(provider: Provider, status: int, retry_after: str, body: bytes) -> ProviderFault:
     """Return the fault for an error response."""
@@ -46,6 +48,7 @@ def fault_from_response(provider: Provider, status: int, retry_after: str, body:
     is_about_account = status == 400 and any(mark in body for mark in ACCOUNT_MARKS)
     fault.upstream_status = 401 if is_about_account else status
     fault.details = {"provider": provider.name, "status": status}
+    fault.reported_code, fault.reported_param = _extract_name(body, "code"), _extract_name(body, "param")
     if status in NOT_ACCEPTED_STATUSES:
         wait = parse_retry_after(retry_after)
         fault.has_retry_after = wait is not None
@@ -75,15 +78,7 @@ def _classify(provider: Provider, status: int, body: bytes) -> ProviderFault:
 
 def extract_error_message(body: bytes, key: str) -> str:
     """Return the message of an error body as one line without secrets, empty if there is none."""
-    if len(body) > MAX_BODY_BYTES:
-        return ""
-    try:
-        document = jsontext.load(body)
-    except (msgspec.MsgspecError, UnicodeError, RecursionError):
-        return ""
-    if isinstance(document, list) and document:  # some servers wrap the error in a list
-        document = document[0]
-    error: Any = document.get("error", document) if isinstance(document, dict) else None
+    error = _find_error(body)
     text = error.get("message") if isinstance(error, dict) else error
     if not isinstance(text, str):
         return ""
@@ -91,6 +86,25 @@ def extract_error_message(body: bytes, key: str) -> str:
         text = text.replace(key, MASK)
     line = " ".join("".join(c if c.isprintable() else " " for c in text).split())
     return _KEY_PATTERN.sub(MASK, line)[:MAX_MESSAGE_LENGTH]
+
+
+def _find_error(body: bytes) -> Any:
+    if len(body) > MAX_BODY_BYTES:
+        return None
+    try:
+        document = jsontext.load(body)
+    except (msgspec.MsgspecError, UnicodeError, RecursionError):
+        return None
+    if isinstance(document, list) and document:  # some servers wrap the error in a list
+        document = document[0]
+    return document.get("error", document) if isinstance(document, dict) else None
+
+
+def _extract_name(body: bytes, field: str) -> str | None:
+    """Return the code or the parameter that an error body names; None for anything but a plain name."""
+    error = _find_error(body)
+    name = error.get(field) if isinstance(error, dict) else None
+    return name if isinstance(name, str) and _NAME_PATTERN.fullmatch(name) else None
 
 
 def parse_retry_after(value: str) -> int | None:
