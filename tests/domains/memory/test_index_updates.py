@@ -301,6 +301,17 @@ async def test_a_rename_in_letter_case_only_leaves_one_note_on_a_disk_that_ignor
     assert list(await vault.index.file_states()) == ["Projects/PLAN.md"]
 
 
+async def test_a_file_that_a_folder_replaces_leaves_the_index_at_the_event(vault: Vault) -> None:
+    follow = watcher.VaultWatcher(vault.root, vault.indexer, reconcile_seconds=1e6)
+    (vault.root / "LICENSE").write_text("old")
+    await vault.indexer.reconcile()
+    (vault.root / "LICENSE").unlink()
+    (vault.root / "LICENSE").mkdir()
+    (vault.root / "LICENSE/in.md").write_text("new")
+    await follow._check_changes(vault.root, {str(vault.root / "LICENSE")})
+    assert list(await vault.index.file_states()) == ["LICENSE/in.md"]
+
+
 async def test_reindex_counts_the_notes_that_the_index_has_as_verify_does(vault: Vault) -> None:
     (vault.root / "a.md").write_text("text")
     (vault.root / "b.png").write_bytes(b"\x89PNG\xff")

@@ -196,8 +196,8 @@ class Indexer:
                 self.lag.add(max(0, now - window.changed_at(stat)) / SECOND)
 
     async def check_folder(self, folder: str, window: ChangeWindow | None = None) -> None:
-        """Check all files that are in a folder, and those that the index has there."""
-        indexed = await self._index.paths_under(folder)
+        """Check all files that are in a folder, and those that the index has there or in its place."""
+        indexed = [*await self._index.paths_under(folder), *await self._index.file_states_of([folder])]
         try:
             found = [stat.path for stat in await self._walk(folder)]
         except UnreadablePath as error:
