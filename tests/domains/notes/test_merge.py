@@ -49,6 +49,18 @@ def test_changes_of_the_same_place_are_a_conflict(ours: str, theirs: str) -> Non
         merge_notes(BASE, ours, theirs)
 
 
+def test_a_text_with_lf_is_merged_into_a_note_with_crlf_by_its_lines() -> None:
+    base = BASE.replace("\n", "\r\n")
+    ours = frontmatter.split(BASE).body.replace("one", "ONE")
+    head = base.removesuffix(frontmatter.split(base).body)
+    merged = merge_notes(base, f"{head}{ours}", base.replace("five", "FIVE"))
+    assert merged == base.replace("one", "ONE").replace("five", "FIVE")
+    mixed = base.replace("three\r\n", "three\n")
+    assert merge_notes(mixed, mixed.replace("one", "1"), mixed.replace("five", "5")) == mixed.replace(
+        "one", "1"
+    ).replace("five", "5")
+
+
 def test_equal_changes_are_made_once() -> None:
     both = BASE.replace("two", "2")
     assert merge_notes(BASE, both, both.replace("five", "5")) == both.replace("five", "5")

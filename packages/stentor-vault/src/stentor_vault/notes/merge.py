@@ -38,7 +38,8 @@ def merge_notes(base: str, ours: str, theirs: str) -> str:
     if theirs == base:
         return ours
     parts = [frontmatter.split(text) for text in (base, ours, theirs)]
-    body = "".join(_merge_lines(*(part.body.splitlines(keepends=True) for part in parts)))
+    bodies = parts[0].body, _adapt_line_ends(parts[1].body, parts[0].body), parts[2].body
+    body = "".join(_merge_lines(*(text.splitlines(keepends=True) for text in bodies)))
     their_parts = parts[2]
     closing = their_parts.closing
     if body and closing and not closing.endswith(("\n", "\r")):
@@ -50,6 +51,12 @@ def merge_notes(base: str, ours: str, theirs: str) -> str:
         return frontmatter.edit(joined, merged, frozenset(values[2]) - frozenset(merged))
     except frontmatter.InvalidFrontmatter:
         raise MergeConflict from None
+
+
+def _adapt_line_ends(text: str, base: str) -> str:
+    """Return the text with CRLF if the base has only that and the text only LF: else each of its lines were changed."""
+    has_only_crlf = "\r\n" in base and "\n" not in base.replace("\r\n", "")
+    return text.replace("\n", "\r\n") if has_only_crlf and "\r" not in text else text
 
 
 def _merge_lines(base: list[str], ours: list[str], theirs: list[str]) -> Iterator[str]:
