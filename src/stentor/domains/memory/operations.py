@@ -104,14 +104,18 @@ class MemoryOperations:
         """Write, update or delete a document."""
         started = time.perf_counter()
         memory_caller = self._identify(caller, task, body.metadata.source_agent)
-        memory = self._vaults.get(body.vault).memory
-        result = await memory.write(memory_caller, body.to_draft(if_match, if_none_match))
+        vault = self._vaults.get(body.vault)
+        excluded = await vault.index.list_exclusions() if body.operation == "delete" else []
+        result = await vault.memory.write(memory_caller, body.to_draft(if_match, if_none_match))
+        still = {exclusion.path for exclusion in await vault.index.list_exclusions()} if excluded else set[str]()
+        returned = [exclusion.path for exclusion in excluded if exclusion.path not in {*still, body.document.path}]
         ready_at = result.vectors_ready_at
         return WrittenOut.of(
             result,
             latency_ms=_elapsed_ms(started),
             sync_pending=ready_at is not None,
             estimated_sync_completion=result.written_at if ready_at is None else ready_at,
+            returned=returned[:MAX_LISTED] or None,
         )
 
     async def read(

@@ -77,6 +77,8 @@ def _tags(header: str, text: str) -> frozenset[str]:
 
 
 class WrittenOut(ResponseModel):
+    """`returned` are the notes that searches find again because the deleted note kept them out, the first 500."""
+
     status: Literal["success", "conflict"]
     write_id: str
     timestamp: Annotated[Timestamp, Field(validation_alias="written_at")]
@@ -87,6 +89,7 @@ class WrittenOut(ResponseModel):
     merged: bool
     conflict_copy: str | None
     etag: EntityTag
+    returned: list[str] | None = OmittedWhenNone
 
 
 class ListedOut(ResponseModel):

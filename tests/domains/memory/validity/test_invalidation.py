@@ -164,6 +164,18 @@ async def test_an_invalid_passage_is_listed_also_if_nothing_was_derived_from_it(
     assert (await notes.world.admin.get("/api/v1/memory/invalid")).json()["claims"] == []
 
 
+@requirement("memory.invalid-deleted")
+async def test_the_answer_to_a_deletion_lists_the_notes_that_it_brings_back(notes: Notes) -> None:
+    await notes.write("offer.md", "zebra", frontmatter={"invalid": "withdrawn"})
+    await notes.write("summary.md", "zebra", frontmatter={"derived_from": "[[offer]]"})
+    await notes.write("report.md", "zebra", frontmatter={"derived_from": "[[summary]]"})
+    await notes.write("other.md", "giraffe")
+    assert "returned" not in (await notes.write("other.md", None, "delete")).json()
+    assert await notes.found("zebra") == []
+    assert (await notes.write("offer.md", None, "delete")).json()["returned"] == ["report.md", "summary.md"]
+    assert sorted(await notes.found("zebra")) == ["report.md", "summary.md"]
+
+
 @requirement("memory.invalidation-events")
 async def test_who_and_why_are_in_the_run_log_also_for_a_mark_that_a_write_sets(notes: Notes) -> None:
     await notes.write("n.md", "# x", frontmatter={"invalid": "by hand"})
