@@ -9,9 +9,11 @@ import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
 from stentor import __version__
+from stentor.core.db import Database, Sql
+from stentor.core.db.sqlite import SqliteDriver
 from stentor.domains.monitoring import service
 from stentor.domains.monitoring.api import PUBLIC_PATHS
-from stentor.domains.monitoring.service import HealthComponent, HealthService, fixed_check
+from stentor.domains.monitoring.service import HealthComponent, HealthService, database_check, fixed_check
 from tests.conftest import World
 from tests.requirements import requirement
 from tests.surfaces.gateway.operations import OPERATIONS
@@ -78,6 +80,19 @@ async def test_a_database_that_cannot_be_written_is_found(world: World) -> None:
     component = answer.json()["components"]["database"]
     assert (answer.status_code, component["status"]) == (503, "unavailable")
     assert component["detail"] == "the check failed (StoreUnavailable)"
+
+
+@requirement("http.health-detailed")
+async def test_the_check_of_the_database_writes_and_leaves_nothing(db: Database) -> None:
+    check = database_check(db)
+    await check()
+    if isinstance(db.driver, SqliteDriver):
+        log = db.driver.path.with_name(f"{db.driver.path.name}-wal")
+        size = log.stat().st_size
+        await check()
+        assert log.stat().st_size > size, "the check writes nothing, so it would succeed on a full disk"
+    count = Sql("select count(*) from idempotency_keys")
+    assert await db.read(lambda tx: tx.row(count)) == (0,)
 
 
 async def test_a_check_that_breaks_or_hangs_is_unavailable(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -5,6 +5,7 @@ Scope of a key: tenant, API key, route. Retention: 24 hours. Source: docs/decisi
 
 from __future__ import annotations
 
+import secrets
 from collections.abc import Callable
 from typing import Any, TypeVar
 
@@ -30,8 +31,6 @@ _PUT = Sql(
     on conflict (tenant, key_name, route, idempotency_key) do update set body_hash = excluded.body_hash,
         status_code = excluded.status_code, answer = excluded.answer, created_at = excluded.created_at"""
 )
-# Deletes nothing, and needs the write lock and room on the disk like any write.
-_PROBE = Sql("delete from idempotency_keys where created_at < 0")
 _FORGET = Sql(
     """delete from idempotency_keys where tenant = :tenant and key_name = :key_name and route = :route
         and idempotency_key = :value and status_code = :status_code"""
@@ -117,5 +116,9 @@ def purge_expired(tx: Tx) -> int:
 
 
 def probe_write(tx: Tx) -> None:
-    """Run a write that changes nothing, for health checks. Raises like any write."""
-    tx.run(_PROBE)
+    """Store a response and delete it again, for health checks. Raises like any write."""
+    # A delete of nothing would succeed on a full disk: SQLite writes nothing if no page changes. The value is random
+    # so that processes that share a database do not wait for each other.
+    key = IdempotencyKey("", "", "health", secrets.token_hex(8), "")
+    store_response(tx, key, StoredResponse(0, None))
+    forget_response(tx, key, 0)
