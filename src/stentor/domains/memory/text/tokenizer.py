@@ -28,8 +28,8 @@ _TERM = re.compile(rf"[{_CJK}]|[^\W_{_CJK}]+")
 """A word, or one character of a CJK script: what has a term."""
 _CJK_OR_REST = re.compile(f"[{_CJK}]|[^{_CJK}]+")
 _CJK_RUN = re.compile(f"[{_CJK}]{{3,}}")
-MAX_PAIRED_CHARS = 500
-"""Only the beginning of a question is split into pairs: each of them takes half a millisecond of a search."""
+MAX_PAIRED_CHARS = 200
+"""Only the beginning of a question is split into pairs: each takes milliseconds of a search in thousands of notes."""
 MAX_SPANS = 64
 MAX_STEMMED_CHARS = 64
 """A longer word is its own term."""
@@ -50,8 +50,8 @@ def drop_stop_words(texts: Sequence[str]) -> list[str]:
 def split_words(text: str) -> list[str]:
     """Return the words of a question, and of scripts without spaces each pair of characters, which is a word or two."""
     if not text.isascii():
-        begin, rest = text[:MAX_PAIRED_CHARS], text[MAX_PAIRED_CHARS:]
-        text = _CJK_RUN.sub(lambda run: f" {' '.join(map(''.join, pairwise(run[0])))} ", begin) + rest
+        begin = _CJK_RUN.sub(lambda run: f" {' '.join(map(''.join, pairwise(run[0])))} ", text[:MAX_PAIRED_CHARS])
+        text = begin + _CJK_RUN.sub(" ", text[MAX_PAIRED_CHARS:])
     return text.split()
 
 
