@@ -8,7 +8,9 @@ from itertools import islice, takewhile
 from typing import Any
 
 import pytest
+import typer
 
+from stentor.cli.input_files import read_input
 from tests.cli.program import SUMMARIZE, TEXT, Done, Program
 from tests.requirements import requirement
 
@@ -88,6 +90,11 @@ def test_the_input_comes_as_text_as_json_from_a_file_or_from_standard_input(serv
 def test_an_input_that_cannot_be_taken_is_wrong_usage(program: Program, options: tuple[str, ...]) -> None:
     assert program("task", "submit", "--type", "echo", *options).code == 2
     assert not program.data_dir.exists()
+
+
+def test_json_that_cannot_be_read_is_called_by_its_option() -> None:
+    with pytest.raises(typer.BadParameter, match=r"^--input-json: not valid JSON: .*trailing comma"):
+        read_input(None, '{"text": "x",}', None)
 
 
 def test_what_is_no_utf_8_is_wrong_usage(served: Served) -> None:

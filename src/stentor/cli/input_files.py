@@ -1,4 +1,4 @@
-"""Reads files that the command line names, with one message for those that cannot be read."""
+"""Reads what options of the command line have as files or as JSON, with one message for what cannot be read."""
 
 from __future__ import annotations
 
@@ -9,7 +9,11 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+import typer
+
 from stentor.cli.output import EXIT_USAGE, CommandFailed
+from stentor.core import jsontext
+from stentor.core.errors import InvalidRequest
 
 STANDARD_INPUT = "-"
 """The path that means standard input, in the options that say so."""
@@ -56,3 +60,28 @@ def parse_json(content: bytes, path: Path) -> Any:
         return json.loads(content.decode())
     except ValueError as error:
         raise usage_error(f"{path} is not valid JSON: {error}.") from None
+
+
+def parse_json_option(option: str, text: str) -> Any:
+    """Return the JSON value of an option. Raises BadParameter."""
+    try:
+        return jsontext.decode(text.encode())
+    except (InvalidRequest, UnicodeEncodeError) as error:
+        # Decoded as the body of a request, which an option is not.
+        reason = str(error).removeprefix("The body is ")
+        raise typer.BadParameter(f"{option}: {reason}") from None
+
+
+def read_input(text: str | None, as_json: str | None, file: Path | None) -> Any:
+    """Return the task's input from the one option that specifies it. Raises BadParameter."""
+    if [text, as_json, file].count(None) != 2:
+        raise typer.BadParameter("Pass the input with exactly one of --input, --input-json and --file.")
+    if text is not None:
+        return text
+    if as_json is not None:
+        return parse_json_option("--input-json", as_json)
+    assert file is not None
+    try:
+        return read_file_or_stdin(file, typer.BadParameter).decode()
+    except UnicodeDecodeError:
+        raise typer.BadParameter(f"{file} is not valid UTF-8 text.") from None

@@ -12,7 +12,7 @@ import typer
 from stentor.cli import output
 from stentor.cli.client import RequestFailed, ServiceClient, omit_none, quote_segment
 from stentor.cli.command import AsJson, DataDir, Key, ServiceTarget, Url, run_command
-from stentor.cli.commands.task import read_input
+from stentor.cli.input_files import read_input
 from stentor.cli.output import EXIT_REFUSED, CommandFailed, console
 from stentor.cli.responses import Response
 from stentor.cli.sessions import transcript, view

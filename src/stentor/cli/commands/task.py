@@ -27,7 +27,7 @@ from stentor.cli.command import (
     run_command,
 )
 from stentor.cli.commands import task_replay, task_steps
-from stentor.cli.input_files import read_file_or_stdin
+from stentor.cli.input_files import read_input
 from stentor.cli.output import print_notice
 from stentor.cli.responses import Response, StoredTask, TaskActivity
 from stentor.cli.tasks import decisions
@@ -36,8 +36,6 @@ from stentor.cli.tasks.decisions import Explanation
 from stentor.cli.tasks.reference import TaskId, on_task, task_path
 from stentor.cli.tasks.stream import TokenPrinter, add_notice, follow_task
 from stentor.cli.tasks.view import SubmittedTask, TaskGrade, TaskList, is_completed
-from stentor.core import jsontext
-from stentor.core.errors import InvalidRequest
 from stentor.core.jsontext import JsonObject
 
 app = typer.Typer(help="Submit, list, follow and grade tasks.", no_args_is_help=True)
@@ -270,7 +268,10 @@ def rerun(
     task_id: TaskId,
     agent: Annotated[str | None, typer.Option(metavar="AGENT", help="The agent to run it: its name or id.")] = None,
     from_step: Annotated[
-        str | None, typer.Option(metavar="KEY", help="Go on from this step; see `stentor task steps`.")
+        str | None,
+        typer.Option(
+            metavar="KEY", help="Go on from this step, which runs again, also an effect; see `stentor task steps`."
+        ),
     ] = None,
     data_dir: DataDir = None,
     url: Url = None,
@@ -341,24 +342,6 @@ async def _get_whole_activity(api: ServiceClient, task_id: str) -> Response[Task
         return activity
     task = await api.get(task_path(task_id), JsonObject)
     return Response(activity.document | {"task": task.document}, TaskActivity)
-
-
-def read_input(text: str | None, as_json: str | None, file: Path | None) -> Any:
-    """Return the task's input from the one option that specifies it. Raises BadParameter."""
-    if [text, as_json, file].count(None) != 2:
-        raise typer.BadParameter("Pass the input with exactly one of --input, --input-json and --file.")
-    if text is not None:
-        return text
-    if as_json is not None:
-        try:
-            return jsontext.decode(as_json.encode())
-        except (InvalidRequest, UnicodeEncodeError) as error:
-            raise typer.BadParameter(f"--input-json: {error}") from None
-    assert file is not None
-    try:
-        return read_file_or_stdin(file, typer.BadParameter).decode()
-    except UnicodeDecodeError:
-        raise typer.BadParameter(f"{file} is not valid UTF-8 text.") from None
 
 
 def _change(task_id: str, verb: str, target: ServiceTarget, body: Any = None, *, as_json: bool) -> None:

@@ -9,14 +9,13 @@ import typer
 from stentor.cli import output
 from stentor.cli.client import ServiceClient, omit_none, quote_segment
 from stentor.cli.command import AsJson, DataDir, Key, ServiceTarget, Url, run_command
+from stentor.cli.input_files import parse_json_option
 from stentor.cli.output import EXIT_REFUSED, CommandFailed
 from stentor.cli.responses import Response, StoredTask
 from stentor.cli.tasks import steps as view
 from stentor.cli.tasks.reference import TaskId, on_task, task_path
 from stentor.cli.tasks.steps import DecisionList, SignalResult, StepList, StepRow
 from stentor.cli.tasks.view import TaskList
-from stentor.core import jsontext
-from stentor.core.errors import InvalidRequest
 
 app = typer.Typer()
 
@@ -162,6 +161,6 @@ def _step_path(task_id: str, step: str) -> str:
 def _parse_json(text: str | None) -> Any:
     """Return the value of --value. Raises BadParameter."""
     try:
-        return None if text is None else jsontext.decode(text.encode())
-    except (InvalidRequest, UnicodeEncodeError) as error:
-        raise typer.BadParameter(f"--value: {error} Texts need quotes of JSON.") from None
+        return None if text is None else parse_json_option("--value", text)
+    except typer.BadParameter as error:
+        raise typer.BadParameter(f"{error.message} Texts need quotes of JSON.") from None
