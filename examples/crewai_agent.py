@@ -10,7 +10,7 @@ from crewai import Task as Step
 
 from stentor_worker import Task, Worker
 
-url, key = sys.argv[1:]
+url, key = sys.argv[1:] if len(sys.argv) == 3 else sys.exit(__doc__)
 name = os.environ.get("MODEL", "openai/gpt-5-mini")
 model = LLM(model=name, provider="openai", base_url=f"{url}/v1", api_key=key)  # the gateway speaks OpenAI's API
 writer = Agent(role="writer", goal="Write short summaries.", backstory="You write for busy people.", llm=model)

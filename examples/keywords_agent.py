@@ -6,7 +6,8 @@ from collections import Counter
 
 from stentor_worker import Task, Worker
 
-worker = Worker.register(sys.argv[1], sys.argv[2], "keywords", ["keywords"])
+url, key = sys.argv[1:] if len(sys.argv) == 3 else sys.exit(__doc__)
+worker = Worker.register(url, key, "keywords", ["keywords"])
 
 
 @worker.handler

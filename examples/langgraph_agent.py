@@ -9,7 +9,7 @@ from openai import OpenAI
 
 from stentor_worker import Task, Worker
 
-url, key = sys.argv[1:]
+url, key = sys.argv[1:] if len(sys.argv) == 3 else sys.exit(__doc__)
 models, model = OpenAI(base_url=f"{url}/v1", api_key=key), os.environ.get("MODEL", "openai/gpt-5-mini")
 
 

@@ -9,7 +9,7 @@ from openai import OpenAI
 
 from stentor_worker.integrations.langgraph import StentorCheckpointer
 
-url, key, thread, text = sys.argv[1:]
+url, key, thread, text = sys.argv[1:] if len(sys.argv) == 5 else sys.exit(__doc__)
 models, model = OpenAI(base_url=f"{url}/v1", api_key=key), os.environ.get("MODEL", "openai/gpt-5-mini")
 
 

@@ -9,7 +9,7 @@ from openai import AsyncOpenAI
 
 from stentor_worker import Task, Worker
 
-url, key = sys.argv[1:]
+url, key = sys.argv[1:] if len(sys.argv) == 3 else sys.exit(__doc__)
 disable_tracing(True)  # the SDK would send its traces to OpenAI
 models = AsyncOpenAI(base_url=f"{url}/v1", api_key=key)
 

@@ -10,7 +10,7 @@ from openai import AsyncOpenAI
 
 from stentor_worker.integrations.openai_agents import StentorSession
 
-url, key, session_id, text = sys.argv[1:]
+url, key, session_id, text = sys.argv[1:] if len(sys.argv) == 5 else sys.exit(__doc__)
 disable_tracing(True)  # the SDK would send its traces to OpenAI
 models = AsyncOpenAI(base_url=f"{url}/v1", api_key=key)
 agent = Agent(

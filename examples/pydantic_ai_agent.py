@@ -10,7 +10,7 @@ from pydantic_ai.providers.openai import OpenAIProvider
 
 from stentor_worker import Task, Worker
 
-url, key = sys.argv[1:]
+url, key = sys.argv[1:] if len(sys.argv) == 3 else sys.exit(__doc__)
 
 
 class Ticket(BaseModel):

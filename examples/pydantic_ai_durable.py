@@ -10,7 +10,7 @@ from pydantic_ai.providers.openai import OpenAIProvider
 from stentor_worker import Task, Worker
 from stentor_worker.integrations.pydantic_ai import TaskSteps
 
-url, key = sys.argv[1:]
+url, key = sys.argv[1:] if len(sys.argv) == 3 else sys.exit(__doc__)
 models = OpenAIProvider(base_url=f"{url}/v1", api_key=key)
 agent = Agent(
     OpenAIChatModel(os.environ.get("MODEL", "openai/gpt-5-mini"), provider=models),
@@ -37,5 +37,4 @@ async def help_customer(task: Task) -> str:
     return (await agent.run(task.input, deps=task, model_settings=headers, capabilities=[TaskSteps(task)])).output
 
 
-if __name__ == "__main__":
-    worker.run()
+worker.run()
