@@ -77,10 +77,11 @@ def test_without_any_key_one_is_made_and_kept_for_its_owner_only(tmp_path: Path)
 
 
 @requirement("http.auth-key-file")
-def test_an_empty_key_file_stops_the_start_and_says_what_to_do(tmp_path: Path) -> None:
+@pytest.mark.parametrize("content", [b"\n", b"st_\xff\xfe"], ids=["empty", "not-text"])
+def test_a_key_file_without_a_key_stops_the_start_and_says_what_to_do(tmp_path: Path, content: bytes) -> None:
     path = admin_key_file(tmp_path)
     path.parent.mkdir()
-    path.write_text("\n")
+    path.write_bytes(content)
     with pytest.raises(StartRefused, match="Delete it") as refused:
         loaded(tmp_path)
     assert str(path) in refused.value.message

@@ -137,16 +137,19 @@ def admin_key_file(data_dir: Path) -> Path:
 def ensure_key_file(data_dir: Path, name: str) -> tuple[str, Path, bool]:
     """Return the key of this name from the data folder, its file, and whether it was generated just now.
 
-    The file has mode 0600. Raises StartRefused for an empty one: every request would be rejected.
+    The file has mode 0600. Raises StartRefused for one without a key: every request would be rejected.
     """
     path = data_dir / "keys" / f"{name}.key"
     generated = None
     if not path.exists():
         generated = generate_key()
         filesystem.create_once(path, generated)
-    key = path.read_text().strip()
+    try:
+        key = path.read_text("utf-8").strip()
+    except UnicodeDecodeError:
+        key = ""
     if not key:
-        raise StartRefused(f"The key file {path} is empty. Delete it, and the next start makes a new key.")
+        raise StartRefused(f"The key file {path} is empty or damaged. Delete it, and the next start makes a new key.")
     return key, path, key == generated
 
 
