@@ -109,11 +109,12 @@ async def test_checkpoint_is_not_signed_when_the_state_cannot_be_stored(
 async def test_invalid_or_foreign_state_stops_signing(log: Log, tmp_path: Path) -> None:
     await log.write(2)
     await GuardedPublisher(log, tmp_path).sign()
-    for text in ("", "nonsense", generate_signer("example.com/log").sign(1, bytes(32))):
+    foreign = generate_signer("example.com/log").sign(1, bytes(32))
+    for text, problem in (("", "is damaged"), ("nonsense", "is damaged"), (foreign, "another key")):
         (tmp_path / "provenance.state").write_text(text)
         restarted = GuardedPublisher(log, tmp_path)
         await restarted.checkpoints.check()
-        assert "another key" in str(restarted.checkpoints.problem)
+        assert problem in str(restarted.checkpoints.problem)
         with pytest.raises(RunLogDamaged):
             await restarted.sign()
 

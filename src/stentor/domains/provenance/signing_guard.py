@@ -250,6 +250,10 @@ def find_blocking_reason(
 
 def _check_note(tx: Tx, verifier: NoteVerifier, note: str, place: str) -> str | None:
     try:
+        parse_note(note)
+    except NoteError as error:
+        return f"The newest checkpoint in {place} is damaged: {error}. {ACCEPT_HINT}"
+    try:
         checkpoint = open_note(note, [verifier])
     except NoteError:
         return f"The newest checkpoint in {place} was signed with another key than {verifier.name} has. {ACCEPT_HINT}"
