@@ -42,6 +42,13 @@ def test_a_database_is_made_brought_up_to_date_and_then_left_alone(program: Prog
     assert (now.code, migrations.HEAD in now.out, "current" in now.out) == (0, True, True)
 
 
+def test_a_data_folder_that_is_a_file_is_named_as_such(program: Program) -> None:
+    program.data_dir.write_text("not a folder")
+    for command in ("status", "upgrade"):
+        refused = program("db", command)
+        assert (refused.code, "is a file, not a folder" in refused.err) == (2, True)
+
+
 @requirement("scale.upgrade-command")
 def test_the_upgrade_of_an_old_one_says_what_it_did_and_where_the_copy_lies(program: Program) -> None:
     old(database(program), BEFORE)

@@ -23,7 +23,7 @@ from stentor.auth import api_keys as key_files
 from stentor.auth.principal import PERMISSIONS
 from stentor.bootstrap.surface_context import open_surface_context
 from stentor.cli.command import Access
-from stentor.cli.output import EXIT_FAILED, EXIT_UNREACHABLE, CommandFailed, print_notice
+from stentor.cli.output import EXIT_FAILED, EXIT_UNREACHABLE, EXIT_USAGE, CommandFailed, print_notice
 from stentor.core import migrations
 from stentor.core import settings as settings_module
 from stentor.core.clock import SystemClock
@@ -137,8 +137,13 @@ async def _open_read_only(settings: Settings, environ: Mapping[str, str], redact
 
 
 def load_offline_settings(data_dir: Path | None) -> Settings:
-    """Load the settings for a command that opens the database itself; keep secrets and passwords out of the log."""
+    """Load the settings for a command that opens the database itself; keep secrets and passwords out of the log.
+
+    Raises CommandFailed if the data folder is a file.
+    """
     settings = settings_module.load(os.environ, {"SERVICE_DATA_DIR": data_dir})
+    if settings.storage.data_dir.is_file():
+        raise CommandFailed(f"The data folder {settings.storage.data_dir} is a file, not a folder.", EXIT_USAGE)
     redactor = Redactor()
     for url in (settings.storage.database_url, settings.storage.session_url):
         for secret in (url, *database_url.url_secrets(url)):
