@@ -29,7 +29,7 @@ AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON document on
 
 def split_commas(given: list[str]) -> list[str]:
     """Return the names of an option that may be repeated, or have several names with commas between them."""
-    return [part.strip() for value in given for part in value.split(",")]
+    return [part.strip() for value in given for part in value.split(",") if part.strip() or not value.strip()]
 
 
 Capabilities = Annotated[

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from stentor.core.errors import InvalidRequest
 from stentor_vault.notes.frontmatter import BOM
 from stentor_vault.text import documents, markdown
+from stentor_vault.text.tags import with_parents
 from tests.domains.notes.test_frontmatter import MAPS, TEXTS
 from tests.requirements import requirement
 
@@ -111,6 +112,13 @@ def test_text_between_two_rules_that_a_person_wrote_is_text() -> None:
             ["one", "two", "three", "four/five", "One", "six"],
         ),
         ("---\ntags: ['#a b', 5, '', '#']\n---\n#a #a\n", ["a b", "a"]),
+        (
+            "#\u0939\u093f\u0928\u094d\u0926\u0940 #cafe\u0301, #a/1/ #2026 #1st",
+            ["\u0939\u093f\u0928\u094d\u0926\u0940", "caf\xe9", "a/1", "1st"],
+        ),
+        ("1. x\n   ```c\n   #include <x>\n   ```\n#yes\n> ~~~\n> #no\n> ~~~\n#too\n```\n#no\n", ["yes", "too"]),
+        ("[[Plan (2026)#Costs]] [[C++#Syntax|#x]] https://x.org/?q=#frag [x](a.md?#no) #yes", ["yes"]),
+        (f"#{'a/' * 120} #{'b' * 201} #c", ["c"]),
         ("```\n#no\n```\n`#no` x#no #1 ## Heading [[#no]] [x](#no) [[a#no]] https://x/#no\n", []),
     ],
 )
@@ -121,6 +129,14 @@ def test_the_tags_are_those_of_the_frontmatter_and_of_the_text(text: str, tags: 
     program = documents.parse_document("a.c", b"#include <x>\n")
     assert program is not None
     assert program.tags == []
+
+
+def test_a_note_has_a_bounded_number_of_tags_and_a_tag_of_levels() -> None:
+    text = " ".join(f"#t{n}" for n in range(1_500))
+    document = documents.parse_document("a.md", text.encode())
+    assert document is not None
+    assert document.tags == [f"t{n}" for n in range(1_000)]
+    assert len(with_parents(["a/" * 90 + "a"])) == 21
 
 
 def test_a_block_that_ends_with_the_file_is_closed_before_a_body() -> None:

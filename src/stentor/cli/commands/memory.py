@@ -16,6 +16,8 @@ from stentor.cli.responses import Response
 from stentor.core.jsontext import JsonObject
 
 MAX_DIFFERENCES_SHOWN = 50
+_LEFT_OUT = frozenset({"invalid_name", "not_utf8"})
+"""Problems that only a person can mend. They are no difference: a check that always fails would hide the next one."""
 _PROBLEM_TEXTS = {
     "missing": "is not in the index",
     "stale": "has another version in the index",
@@ -103,6 +105,8 @@ def verify(
 ) -> None:
     """Compare the search index and the tasks with the files of the vault; the exit code is 1 if they differ.
 
+    Notes that are left out because of their name or encoding are listed, and are no difference.
+
     For the run log: stentor provenance verify.
     """
     run_command(
@@ -111,7 +115,7 @@ def verify(
         _show_differences,
         as_json=as_json,
         access="memory",
-        is_success=lambda report: not report.differences,
+        is_success=lambda report: all(d.problem in _LEFT_OUT for d in report.differences),
     )
 
 
@@ -203,9 +207,9 @@ def _show_differences(report: IndexReport) -> None:
         print_line(f"{difference.path} {_PROBLEM_TEXTS[difference.problem]}")
     if len(differences) > MAX_DIFFERENCES_SHOWN:
         console.print(f"and {len(differences) - MAX_DIFFERENCES_SHOWN} more")
-    left_out = sum(difference.problem in ("invalid_name", "not_utf8") for difference in differences)
+    left_out = sum(difference.problem in _LEFT_OUT for difference in differences)
     if left_out:
-        console.print(f"{left_out} notes are left out until they are renamed or saved as UTF-8.")
+        console.print(f"Left out until they are renamed or saved as UTF-8: {left_out}.")
     if len(differences) > left_out:
         different = len(differences) - left_out
         console.print(f"{different} of {report.notes} notes differ. Run `stentor reindex` to repair the index.")

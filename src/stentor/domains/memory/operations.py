@@ -62,6 +62,7 @@ from stentor.web.operations import Operation
 from stentor.web.request_context import decode_path_segment
 from stentor.web.wire import Caller, TaskHeader, decode_cursor, encode_cursor
 from stentor_vault.notes.model import NoSuchNote
+from stentor_vault.notes.paths import compose_path
 from stentor_vault.text.documents import NoteDocument
 
 IfMatch = Annotated[
@@ -107,8 +108,9 @@ class MemoryOperations:
         vault = self._vaults.get(body.vault)
         excluded = await vault.index.list_exclusions() if body.operation == "delete" else []
         result = await vault.memory.write(memory_caller, body.to_draft(if_match, if_none_match))
-        still = {exclusion.path for exclusion in await vault.index.list_exclusions()} if excluded else set[str]()
-        returned = [exclusion.path for exclusion in excluded if exclusion.path not in {*still, body.document.path}]
+        still = await vault.index.list_exclusions() if excluded else []
+        gone = {compose_path(body.document.path), *(exclusion.path for exclusion in still)}
+        returned = [exclusion.path for exclusion in excluded if exclusion.path not in gone]
         ready_at = result.vectors_ready_at
         return WrittenOut.of(
             result,

@@ -122,7 +122,7 @@ def parse_task_note(content: bytes) -> TaskDraft | None:
 
 def _text(content: bytes) -> str | None:
     """Return the text; None for a file that cannot have frontmatter. Raises InvalidTaskNote."""
-    is_utf16 = content.startswith((b"\xff\xfe-", b"\xfe\xff\0-"))
+    is_utf16 = content.startswith(("\ufeff---".encode("utf-16-le"), "\ufeff---".encode("utf-16-be")))
     may_have_frontmatter = content.removeprefix(b"\xef\xbb\xbf").startswith(b"---")
     if not may_have_frontmatter and not is_utf16:
         return None

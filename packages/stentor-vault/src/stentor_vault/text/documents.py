@@ -8,7 +8,7 @@ from __future__ import annotations
 import hashlib
 import re
 import sys
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 import msgspec
@@ -17,7 +17,7 @@ from stentor_vault.errors import InvalidRequest
 from stentor_vault.jsontext import JsonObject
 from stentor_vault.notes import frontmatter
 from stentor_vault.notes.frontmatter import BOM, InvalidFrontmatter, NoteParts
-from stentor_vault.text import markdown
+from stentor_vault.text import markdown, tags
 
 _KEY = re.compile(r"(?:[ \t]*+(?:#[^\r\n]*+)?[\r\n]++)*+\w[\w-]*:(?:\s|\Z)")
 """The beginning of a frontmatter block that is a mapping, or else invalid YAML.
@@ -25,9 +25,6 @@ _KEY = re.compile(r"(?:[ \t]*+(?:#[^\r\n]*+)?[\r\n]++)*+\w[\w-]*:(?:\s|\Z)")
 Possessive: else the time would be exponential in the number of empty lines.
 """
 
-_CODE = re.compile(r"(?ms)^(```|~~~).*?^\1[^\n]*$|`[^`\n]*`")
-_TAG = re.compile(r"(?<![\w/#&])(?<!\[\[)(?<!\]\()#([^\W\d_][\w/-]*|\d+[^\W\d_][\w/-]*)")
-"""Not the heading of a link: `[[#Costs]]`, `[costs](#costs)`."""
 _TAG_SEPARATOR = re.compile(r"[,\s]+")
 _ALIAS_SEPARATOR = re.compile(r"[,\n]")
 
@@ -57,12 +54,10 @@ class NoteDocument(msgspec.Struct, frozen=True):
     def tags(self) -> list[str]:
         """The tags without `#` and duplicates: those of the frontmatter, a list or a text, and those in a note's text.
 
-        `#` in code is not a tag, nor is it in a file that is not Markdown.
+        `#` in code or a link is not a tag, nor is it in a file that is not Markdown.
         """
-        listed = (tag.strip().lstrip("#") for tag in self._list("tags", _TAG_SEPARATOR))
-        is_note = self.path.lower().endswith(".md") and _TAG.search(self.content)
-        inline = _TAG.findall(_CODE.sub("", self.content)) if is_note else []
-        return list(dict.fromkeys([*(tag for tag in listed if tag.strip()), *inline]))
+        inline = tags.find_tags(self.content) if self.path.lower().endswith(".md") else []
+        return tags.clean_tags([*self._list("tags", _TAG_SEPARATOR), *inline])
 
     @property
     def aliases(self) -> list[str]:
@@ -81,12 +76,6 @@ class NoteDocument(msgspec.Struct, frozen=True):
         pairs = value.items() if isinstance(value, dict) else ()
         numbers = ((k, v) for k, v in pairs if isinstance(v, int | float) and not isinstance(v, bool))
         return {k: float(v) for k, v in numbers if abs(v) <= sys.float_info.max}
-
-
-def with_parents(tags: Iterable[str]) -> list[str]:
-    """Return the tags, each after those that it is below: `a/b` is a tag of `a`."""
-    parts = [tag.split("/") for tag in tags]
-    return list(dict.fromkeys("/".join(part[:end]) for part in parts for end in range(1, len(part) + 1)))
 
 
 def parse_document(path: str, raw: bytes) -> NoteDocument | None:

@@ -21,7 +21,7 @@ from stentor.domains.memory.index.model import (
     IndexTotals,
     ListedDocument,
 )
-from stentor_vault.text.documents import with_parents
+from stentor_vault.text.tags import clean_tags, with_parents
 
 _COLUMNS = (
     "path, folder, name, raw_hash, content_hash, size, modified_at, created_at, title, tags, tag_keys, frontmatter, "
@@ -157,7 +157,7 @@ def list_recent(tx: Tx, folder: str | None, tag: str, before: tuple[int, str], l
     A tag is compared without `#` and case, and has the documents of the tags below it.
     """
     time, path = before
-    key = tag.lstrip("#").casefold()
+    key = next(iter(clean_tags([tag])), tag).casefold()
     quoted = jsontext.dump(key) if key else ""
     rows = tx.rows(_LIST_RECENT, folder=folder, tag=quoted, before=time, after=path, limit=limit)
     return [ListedDocument(path, title, jsontext.load(tags), size, at) for path, title, tags, size, at in rows]
@@ -170,7 +170,8 @@ def count_tags(tx: Tx) -> dict[str, int]:
     for row in tx.rows(_LIST_TAGS):
         tags = {tag.casefold(): tag for tag in with_parents(map(str, jsontext.load(row[0])))}
         counts.update(tags.keys())
-        spellings = tags | spellings
+        for key, tag in tags.items():
+            spellings.setdefault(key, tag)
     return {spellings[key]: count for key, count in counts.most_common()}
 
 

@@ -1,0 +1,68 @@
+"""Tags of notes, as Obsidian has them: in the text and in the frontmatter, one below another. Pure."""
+
+from __future__ import annotations
+
+import re
+import unicodedata
+from collections.abc import Iterable, Iterator
+from itertools import islice
+
+MAX_TAG_CHARS = 200
+MAX_TAGS = 1_000
+"""Tags of one note, the first ones."""
+MAX_LEVELS = 20
+"""Levels of a tag that have tags of their own: `a/b/c` has three."""
+
+# A fence may stand in a quote or an item of a list.
+_FENCE = re.compile(r"[ \t>]*(?:(?:[-*+]|\d{1,9}[.)])[ \t]+)?(`{3,}|~{3,})")
+_NO_PROSE = re.compile(
+    r"(?<!`)`++[^`\n]+`++"  # code
+    r"|\[\[[^\[\]\n]{1,2000}\]\]"  # a link, whose heading begins with `#`
+    r"|\]\([^()\n]{1,2000}\)"
+    r"|\w{2,10}://\S{1,2000}"
+)
+# Everything but what ends a tag, so that scripts with combining marks and emoji are whole.
+_TAG = re.compile(
+    r"(?<![\w/#&])#([^\s\u2000-\u206f\u2e00-\u2e7f\u3000-\u303f\uff01-\uff0f\uff1a-\uff20"
+    r"'!\"#$%&()*+,.:;<=>?@^`{|}~\[\]\\]+)"
+)
+_NUMBER = re.compile(r"[\d_/-]*\Z")
+
+
+def find_tags(text: str) -> list[str]:
+    """Return the tags in the text of a note, in order and without `#`. `#` in code and links is none."""
+    if "#" not in text:
+        return []
+    return _TAG.findall(_NO_PROSE.sub(" ", "".join(_list_prose(text))))
+
+
+def clean_tags(tags: Iterable[str]) -> list[str]:
+    """Return the tags composed to NFC, without `#` before them, numbers, duplicates and those that are too long."""
+    # The length first: composing takes quadratic time in the length of a run of accents.
+    short = (tag for tag in tags if len(tag) <= MAX_TAG_CHARS)
+    cleaned = (unicodedata.normalize("NFC", tag.strip().lstrip("#").strip("/")) for tag in short)
+    return list(islice(dict.fromkeys(tag for tag in cleaned if not _NUMBER.match(tag)), MAX_TAGS))
+
+
+def with_parents(tags: Iterable[str]) -> list[str]:
+    """Return the tags, each after those that it is below: `a/b` is a tag of `a`."""
+    return list(dict.fromkeys(name for tag in tags for name in _list_levels(tag)))
+
+
+def _list_levels(tag: str) -> Iterator[str]:
+    parts = tag.split("/", MAX_LEVELS)
+    return ("/".join(parts[:end]) for end in range(1, len(parts) + 1))
+
+
+def _list_prose(text: str) -> Iterator[str]:
+    """Yield the lines outside of fenced code; a fence that is never closed ends with the text."""
+    fence = ""
+    for line in text.splitlines(keepends=True):
+        match = _FENCE.match(line)
+        if fence:
+            if match and match[1].startswith(fence) and not line[match.end() :].strip():
+                fence = ""
+        elif match:
+            fence = match[1]
+        else:
+            yield line
