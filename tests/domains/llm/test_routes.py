@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 import re
+from typing import Any
 
 import msgspec
 import pytest
@@ -15,6 +17,7 @@ from stentor.domains.llm.model import (
     ChatRequest,
     ImagePart,
     LlmMessage,
+    ReplyBuilder,
     TextPart,
     TokenUsage,
     ToolCall,
@@ -270,6 +273,22 @@ SCHEMA_OF_ANTHROPIC = {
     "$defs": {"any": True, "open": {"type": "object", "properties": {}, "additionalProperties": True}},
     "additionalProperties": False,
 }
+
+
+@requirement("llm.tool-calls")
+def test_a_call_without_an_id_gets_one_that_no_other_has() -> None:
+    def call(index: int, **fields: Any) -> dict[str, Any]:
+        return {"index": index, "function": {"name": "f", "arguments": "{"}, **fields}
+
+    whole = {"choices": [{"message": {"tool_calls": [call(0), call(1), call(2, id="own")]}}]}
+    ids = [one.id for one in openai.parse_reply(json.dumps(whole).encode(), "m").tool_calls]
+    reader, builder = openai.stream_reader(), ReplyBuilder()
+    for calls in ([call(0), call(1)], [call(0, id="late"), call(2, id="own")], [call(1), call(2, id="own")]):
+        for delta in reader.read("", json.dumps({"choices": [{"delta": {"tool_calls": calls}}]}).encode()):
+            builder.add(delta)
+            ids += [part.id for part in delta.tool_calls if part.id]
+    assert (len(ids), len(set(ids)), ids.count("own")) == (6, 5, 2), "clients join the ids of a call's parts"
+    assert [one.id for one in builder.build("m").tool_calls] == ids[3:]
 
 
 @requirement("llm.tool-calls")

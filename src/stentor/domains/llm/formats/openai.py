@@ -7,6 +7,7 @@ from typing import Any
 
 import msgspec
 
+from stentor.core import ids
 from stentor.core.jsontext import JsonObject
 from stentor.domains.llm.formats.base import (
     ProviderQuirks,
@@ -151,12 +152,12 @@ def parse_reply(body: bytes, model: str) -> ChatReply:
     message = choice.message
     calls = tuple(
         ToolCall(
-            call.id or f"call_{index}",
+            call.id or _new_call_id(),
             call.function.name or "",
             _arguments(call.function),
             extract_signature(call.extra_content),
         )
-        for index, call in enumerate(message.tool_calls or ())
+        for call in message.tool_calls or ()
     )
     content = _text(message.content) or message.refusal or ""
     reasoning = message.reasoning_content or message.reasoning or ""
@@ -167,6 +168,10 @@ def parse_reply(body: bytes, model: str) -> ChatReply:
 
 class _OpenAiStreamReader:
     """Parser of one stream."""
+
+    def __init__(self) -> None:
+        self._calls: set[int] = set()
+        """Indexes of the tool calls that have begun."""
 
     def read(self, event: str, data: bytes) -> list[ReplyDelta]:
         # The only event that is not JSON.
@@ -185,12 +190,20 @@ class _OpenAiStreamReader:
             ReplyDelta(
                 content=_text(message.content) or message.refusal or "",
                 reasoning=message.reasoning_content or message.reasoning or "",
-                tool_calls=tuple(_tool_call_delta(call, position) for position, call in enumerate(calls)),
+                tool_calls=tuple(self._tool_call_delta(call, position) for position, call in enumerate(calls)),
                 finish=_finish_reason(choice.finish_reason, usage) if choice.finish_reason else None,
                 usage=usage,
                 id=chunk.id or "",
             )
         ]
+
+    def _tool_call_delta(self, call: _ToolCall, position: int) -> ToolCallDelta:
+        arguments = "" if call.function.arguments is None else _arguments(call.function)
+        index = position if call.index is None else call.index
+        # Only the first delta of a call has an id: clients join what follows, and some servers repeat it or have none.
+        id_ = "" if index in self._calls else call.id or _new_call_id()
+        self._calls.add(index)
+        return ToolCallDelta(index, id_, call.function.name or "", arguments, extract_signature(call.extra_content))
 
 
 stream_reader = _OpenAiStreamReader
@@ -279,11 +292,9 @@ def _arguments(function: _Function) -> str:
     return arguments if isinstance(arguments, str) else msgspec.json.encode(arguments or {}).decode()
 
 
-def _tool_call_delta(call: _ToolCall, position: int) -> ToolCallDelta:
-    arguments = "" if call.function.arguments is None else _arguments(call.function)
-    index = position if call.index is None else call.index
-    signature = extract_signature(call.extra_content)
-    return ToolCallDelta(index, call.id or "", call.function.name or "", arguments, signature)
+def _new_call_id() -> str:
+    """Return an id for a call without one, as of llama.cpp: the result needs it, and no other call may have it."""
+    return f"call_{ids.new_id()}"
 
 
 def _usage(usage: _OpenAiUsage | None) -> TokenUsage | None:
