@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from pathlib import Path
 from typing import Any
 
@@ -9,6 +10,7 @@ import httpx
 import pytest
 
 from stentor.auth.api_keys import digest_key
+from stentor.bootstrap import Kernel
 from stentor.core.clock import SECOND
 from stentor.core.db import Database, Sql
 from stentor.testing import FixedClock
@@ -296,6 +298,19 @@ async def test_keys_are_there_after_a_restart_and_in_other_processes(make_world:
     await first.admin.post("/api/v1/keys/dana/revoke")
     await second.kernel.refresh(0)
     assert await status(second, made["key"]) == 401
+
+
+@pytest.mark.only("postgresql", reason="several processes")
+@requirement("scale.known-everywhere")
+async def test_a_key_is_valid_at_once_in_every_process(
+    world: World, make_world: MakeWorld, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # The second process hears of no change.
+    monkeypatch.setattr(Kernel, "_keep_fresh", lambda _: asyncio.Event().wait())
+    second: World = await make_world()
+    made = await make(world)
+    assert await status(second, made["key"]) == 200
+    assert await status(second, "made up") == 401
 
 
 @pytest.mark.only("postgresql", reason="several processes")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from typing import Any
 
 import pytest
@@ -9,6 +10,7 @@ import pytest
 from stentor import bootstrap
 from stentor.core.clock import format_iso
 from stentor.core.db import Sql
+from stentor.core.db.catch_up import BURST
 from stentor.core.errors import RegistryRecordError
 from stentor.domains.registry import store
 from tests.conftest import MakeWorld, World
@@ -339,3 +341,48 @@ async def test_an_agent_without_a_worker_was_never_seen(world: World) -> None:
     world.clock.advance(seconds=3_600)
     record = await read(world, agent)
     assert (record["online"], record["last_seen"]) == (True, None)
+
+
+@pytest.fixture
+async def deaf(world: World, make_world: MakeWorld, monkeypatch: pytest.MonkeyPatch) -> World:
+    """A second process, which hears of no change of the first one."""
+    monkeypatch.setattr(bootstrap.Kernel, "_keep_fresh", lambda _: asyncio.Event().wait())
+    made: World = await make_world()
+    return made
+
+
+@pytest.mark.only("postgresql", reason="a process alone misses no change")
+@requirement("scale.known-everywhere")
+async def test_an_agent_can_be_used_at_once_in_every_process(world: World, deaf: World) -> None:
+    by_name = await world.register("ann", capabilities=["sing"])
+    assert (await deaf.admin.get("/api/v1/agents/ann")).json()["agent_id"] == by_name
+    by_id = await world.register("bob", capabilities=["dance"])
+    assert (await deaf.admin.post(f"/api/v1/agents/{by_id}/claims", json={})).status_code == 200
+    await world.register("cid", capabilities=["act"])
+    await deaf.submit(required_capabilities=["act"])
+    await world.admin.post(f"{PATH}/{by_id}/suspend", json={"reason": "r"})
+    await deaf.kernel.refresh(0)
+    await world.admin.post(f"{PATH}/{by_id}/activate", json={"reason": "r"})
+    assert (await deaf.admin.post(f"/api/v1/agents/{by_id}/claims", json={})).status_code == 200
+
+
+@pytest.mark.only("postgresql", reason="a process alone misses no change")
+@requirement("scale.known-everywhere")
+async def test_made_up_agents_cause_few_reads(world: World, deaf: World) -> None:
+    catch_up, reads = deaf.kernel.agents.registry.agents.catch_up, list[None]()
+    read = catch_up.read
+    assert read is not None
+
+    async def count() -> None:
+        reads.append(None)
+        await read()
+
+    catch_up.read, catch_up._now = count, lambda: catch_up._counted_at
+    known = await world.register()
+    await deaf.kernel.refresh(0)
+    for _ in range(2 * BURST):
+        assert (await deaf.admin.post(f"/api/v1/agents/{known}/claims", json={})).status_code == 200
+    assert not reads
+    for _ in range(2 * BURST):
+        assert (await deaf.admin.get("/api/v1/agents/nobody")).status_code == 404
+    assert len(reads) == BURST

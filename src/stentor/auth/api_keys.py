@@ -12,7 +12,7 @@ import hashlib
 import hmac
 import logging
 import secrets
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping
 from pathlib import Path
 
 import msgspec
@@ -46,6 +46,8 @@ class KeyRing:
         self._principals = dict(principals)
         self.development_admin = development_admin
         self.finders: list[FindStored] = []
+        self.catch_up: Callable[[], Awaitable[bool]] | None = None
+        """Has the finders read what other processes have just changed; returns whether they did."""
 
     def find(self, key: str) -> Principal | None:
         """Return the key's principal, or None for an unknown key."""
@@ -57,6 +59,13 @@ class KeyRing:
                 match = principal
         # By digest, which a caller cannot choose: here the time tells nothing about the keys.
         return match or next(filter(None, (find(digest) for find in self.finders)), None)
+
+    async def find_recent(self, key: str) -> Principal | None:
+        """Do the same, and find also a key or session that another process has just made."""
+        principal = self.find(key)
+        if principal is None and self.catch_up is not None and await self.catch_up():
+            return self.find(key)
+        return principal
 
     @property
     def principals(self) -> list[Principal]:

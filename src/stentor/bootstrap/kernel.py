@@ -7,6 +7,7 @@ import logging
 from collections.abc import Callable, Coroutine, Iterable
 from contextlib import AsyncExitStack
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any, Protocol
 
 from stentor.bootstrap.infrastructure import Infrastructure, open_infrastructure
@@ -102,8 +103,8 @@ class Kernel:
     _exit_stack: AsyncExitStack = field(default_factory=AsyncExitStack)
     _stale: asyncio.Event = field(default_factory=asyncio.Event)
     """Set when another process has changed what this one holds in memory."""
-    _loaded_at: int = 0
-    """When `start` loaded (microseconds): the rest of a start may take long, and others go on meanwhile."""
+    _read_at: int = 0
+    """When everything was read last (microseconds), at first by `start`: others go on during the rest of it."""
 
     def __post_init__(self) -> None:
         # Pushed before anything that starts, so the database is closed last of all.
@@ -238,7 +239,7 @@ class Kernel:
     async def _load(self) -> None:
         """Load what is held in memory. Trust alone may be missing: routing works without it, and says so."""
         # People also without a provider: whether a person or a program did something earlier depends on their roles.
-        self._loaded_at = await self._read_views((*self._required_views, self.people), 0)
+        self._read_at = await self._read_views((*self._required_views, self.people), 0)
         self.agents.presence.load_departures(await self.infra.db.read(agent_store.list_departures))
         try:
             await apply_polls(self.infra.db.poll, [self.agents.trust.view.poll_query(0)])
@@ -262,7 +263,6 @@ class Kernel:
                 log.debug("trust: cannot be read error=%s", error)
 
     async def _keep_fresh(self) -> None:
-        since = self._loaded_at
         while True:
             await wait_until_tick(self._stale, self.infra.settings.storage.refresh_seconds)
             if self._stale.is_set():
@@ -270,16 +270,20 @@ class Kernel:
             # Before the queries: a notice that arrives while they run must cause another refresh.
             self._stale.clear()
             try:
-                read_at = await self.refresh(since - REFRESH_OVERLAP_US)
+                read_at = await self.refresh(self._read_at - REFRESH_OVERLAP_US)
                 # After the database's clock was set back, everything is read: what changed may have any time.
-                since = read_at if read_at >= since else 0
+                self._read_at = read_at if read_at >= self._read_at else 0
                 self.tasks.dispatcher.registry_refreshed()
             except StoreUnavailable:
-                # `since` stays, so that the next refresh catches up on everything that was missed.
+                # `_read_at` stays, so that the next refresh catches up on everything that was missed.
                 continue  # the database logs its outage; routing uses what is in memory
             except Exception:
                 # Fails open: routing uses what is in memory, and the health check reports the outage.
                 log.exception("registry: view not refreshed")
+
+    async def _catch_up(self, *views: Poller) -> None:
+        # `_read_at` stays: it is that of all views.
+        await apply_polls(self.infra.db.poll, [view.poll_query(self._read_at - REFRESH_OVERLAP_US) for view in views])
 
     async def _register_builtins(self, tenant: str) -> None:
         registry = self.agents.registry
@@ -295,6 +299,10 @@ class Kernel:
     def follow_changes(self) -> None:
         """Refresh as soon as another process changes something, or when its notices may have been missed."""
         self.tasks.freshness.on_stale = self._stale.set
+        if not self.infra.is_single_process:
+            self.agents.registry.agents.catch_up.read = partial(self._catch_up, self.agents.registry)
+            callers = (self.keys, self.people) if self.people.is_enabled else (self.keys,)
+            self.keys.catch_up.read = partial(self._catch_up, *callers)
         # Reconnected: notices sent while the connection was down are lost, so everything may be stale.
         for message_type in (CacheInvalidated, Reconnected):
             self.infra.fanout.subscribe(message_type, lambda _: self._stale.set())

@@ -176,7 +176,7 @@ class AuthMiddleware:
             scope.setdefault("state", {})["principal"] = scope[PRINCIPAL_SCOPE_KEY]
             await self._app(scope, receive, send)
             return
-        principal = authenticate(self._keys, scope["headers"])
+        principal = await _authenticate_recent(self._keys, scope["headers"])
         if not isinstance(principal, Principal):
             await _unauthorized(scope, *principal)(scope, receive, send)
             return
@@ -234,6 +234,12 @@ def authenticate(keys: KeyRing, headers: Iterable[tuple[bytes, bytes]]) -> Princ
     if key is None:
         return NO_KEY
     return keys.find(key) or WRONG_KEY
+
+
+async def _authenticate_recent(keys: KeyRing, headers: Iterable[tuple[bytes, bytes]]) -> Principal | AuthFailure:
+    """Do the same, and know also a key that another process has just made."""
+    principal = authenticate(keys, headers)
+    return await keys.find_recent(_presented_key(headers) or "") or WRONG_KEY if principal is WRONG_KEY else principal
 
 
 async def _is_unchanged(keys: KeyRing, headers: Iterable[tuple[bytes, bytes]], principal: Principal) -> bool:

@@ -132,7 +132,7 @@ class WorkerOperations:
 
     async def agent(self, caller: Caller, agent_id: AgentId) -> WorkerAgent:
         """The agent that a worker acts for, by its id or name; the same errors as for its claims."""
-        return WorkerAgent.of(self._workers.find_worker(caller, agent_id))
+        return WorkerAgent.of(await self._workers.find_worker(caller, agent_id))
 
     async def claim(self, caller: Caller, agent_id: AgentId, body: ClaimIn, is_gone: Disconnected) -> Claims:
         """Claim up to `max` tasks for the agent, waiting up to `wait_seconds` for the first."""

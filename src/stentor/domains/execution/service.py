@@ -75,7 +75,7 @@ class WorkerService:
         Raises NotFound, Forbidden, AgentUnavailable, and Conflict for an agent that is not a worker.
         """
         # Before anything is recorded: the agent may be another caller's, or be none.
-        self.require_worker(principal, agent_id)
+        await self._agents.recheck(lambda: self.require_worker(principal, agent_id))
         polls = self._polls.setdefault(agent_id, [])
         polls.append(gone)
         try:
@@ -123,7 +123,7 @@ class WorkerService:
 
         Raises NotFound, Forbidden, and Conflict for an agent that is not a worker.
         """
-        agent = self._require_own(principal, agent_id)
+        agent = await self._agents.recheck(lambda: self._require_own(principal, agent_id))
         # A worker ends its long poll when it leaves; the poll may not have noticed that yet.
         gone = [await is_gone() for is_gone in list(self._polls.get(agent_id, ()))]
 
@@ -246,11 +246,14 @@ class WorkerService:
             )
         return agent
 
-    def find_worker(self, principal: Principal, name: str) -> Agent:
+    async def find_worker(self, principal: Principal, name: str) -> Agent:
         """Return the agent with this id or name that the caller claims tasks for.
 
         Raises the errors of `require_worker`, and Conflict for a name that several active agents of the caller have.
         """
+        return await self._agents.recheck(lambda: self._find_worker(principal, name))
+
+    def _find_worker(self, principal: Principal, name: str) -> Agent:
         if self._agents.get(principal.tenant, name) is not None:
             return self.require_worker(principal, name)
         named = [agent for agent in self._agents.list_of_tenant(principal.tenant) if agent.name == name]

@@ -24,6 +24,7 @@ from stentor.auth.api_keys import (
 from stentor.auth.principal import Principal, Role, RoleRegistry
 from stentor.core.clock import Clock
 from stentor.core.db import Database, Tx
+from stentor.core.db.catch_up import CatchUp
 from stentor.core.db.polling import PollQuery
 from stentor.core.errors import Conflict, Forbidden, InvalidRequest, NotFound, StoreUnavailable
 from stentor.core.runlog import EventDraft, RunLog
@@ -71,11 +72,13 @@ class KeyService:
         self._by_name: dict[str, ApiKey] = {}
         self._by_digest: dict[bytes, tuple[ApiKey, Principal]] = {}
         self._used: dict[str, int] = {}
+        self.catch_up = CatchUp()
 
     def attach(self, ring: KeyRing) -> None:
         """Have a ring find these keys too. Its own keys keep their names, also where a stored key has the same one."""
         self._configured = {principal.name: principal for principal in ring.principals}
         ring.finders.append(self.find)
+        ring.catch_up = self.catch_up
 
     async def reserve_names(self) -> None:
         """Keep the names of the environment's keys from others for good: they stand in records, as those of all do."""

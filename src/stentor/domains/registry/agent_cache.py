@@ -7,8 +7,13 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterable
+from typing import TypeVar
 
+from stentor.core.db.catch_up import CatchUp
+from stentor.core.errors import AgentUnavailable, NotFound
 from stentor.domains.registry.model import Agent
+
+T = TypeVar("T")
 
 
 class AgentCache:
@@ -21,6 +26,22 @@ class AgentCache:
         """Number of agents by status, without archived ones."""
         self.listeners: list[Callable[[Agent], None]] = []
         """Called with every agent that is new or changed, on the event loop; they must return at once."""
+        self.catch_up = CatchUp()
+        self._changes = 0
+
+    async def has_news(self) -> bool:
+        """Read what other processes have just changed; return whether an agent is new or changed."""
+        before = self._changes
+        return await self.catch_up() and self._changes != before
+
+    async def recheck(self, check: Callable[[], T]) -> T:
+        """Return what `check` returns; run it again if it raises NotFound or AgentUnavailable and there is news."""
+        try:
+            return check()
+        except (NotFound, AgentUnavailable):
+            if not await self.has_news():
+                raise
+        return check()
 
     def __len__(self) -> int:
         return len(self._by_id)
@@ -43,6 +64,7 @@ class AgentCache:
             tenants.setdefault(agent.tenant, {})[agent.agent_id] = agent
         if agent.key_name is not None:
             self._by_key.setdefault((agent.tenant, agent.key_name), {})[agent.agent_id] = agent
+        self._changes += 1
         # Last: a listener may look the agent up, and must find it under all keys.
         for listener in self.listeners:
             listener(agent)

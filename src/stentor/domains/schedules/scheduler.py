@@ -101,7 +101,7 @@ class Scheduler:
             await self._write(schedule, lambda tx: self._pause(tx, schedule, reason))
             return True
         try:
-            await self._write(schedule, self._prepare(schedule, occurrence, principal))
+            await self._write(schedule, await self._prepare(schedule, occurrence, principal))
         except StoreUnavailable:
             raise
         except Exception as error:
@@ -136,14 +136,14 @@ class Scheduler:
 
         await self._db.write(write, (locks.schedule_lock(schedule.tenant, schedule.name),))
 
-    def _prepare(self, schedule: Schedule, occurrence: Occurrence, principal: Principal) -> Write:
+    async def _prepare(self, schedule: Schedule, occurrence: Occurrence, principal: Principal) -> Write:
         """Route the task now, and return the write of all that is done for the occurrence."""
         task_id, due_at = ids.new_id(), occurrence.due_at
         submit = None
         if due_at is not None:
             draft = msgspec.structs.replace(task_of(schedule), id=task_id)
             # Outside the transaction: routing takes time, and the writer serves everybody.
-            submit = self._submission.prepare_submit(principal, draft)
+            submit = await self._submission.prepare_submit(principal, draft)
 
         def write(tx: Tx) -> None:
             if occurrence.given_up is not None:

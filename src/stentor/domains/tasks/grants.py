@@ -13,6 +13,7 @@ from stentor.core.errors import Conflict, DelegationDenied, Forbidden, LeaseLost
 from stentor.core.jsontext import JsonObject
 from stentor.core.runlog import EventDraft, EventType, RunLog
 from stentor.domains.registry import authorization
+from stentor.domains.registry import store as agent_store
 from stentor.domains.registry.agent_cache import AgentCache
 from stentor.domains.registry.model import Agent
 from stentor.domains.routing.model import Authority
@@ -42,7 +43,9 @@ class GrantService:
 
         def work(tx: Tx) -> Grant:
             task, agent = self._require_claim(tx, principal, task_id, epoch)
-            if self._agents.get(principal.tenant, request.to_agent) is None:
+            # Not by the cache alone: another process may have just registered it.
+            known = self._agents.get(principal.tenant, request.to_agent)
+            if known is None and agent_store.find(tx, principal.tenant, request.to_agent) is None:
                 raise NotFound(f"No agent has the id {request.to_agent!r}.")
             chain = grant_store.find_chain(tx, task.tenant, task.metadata.grant_id)
             # Without this check a broken chain would count as no chain, and the agent would delegate its own authority.

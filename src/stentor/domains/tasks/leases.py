@@ -6,6 +6,7 @@ from stentor.auth.principal import Principal
 from stentor.core.db import Tx
 from stentor.core.errors import Forbidden, LeaseLost
 from stentor.domains.registry import authorization
+from stentor.domains.registry import store as agent_store
 from stentor.domains.registry.agent_cache import AgentCache
 from stentor.domains.tasks.model import Task
 from stentor.domains.tasks.service import check_visible, require_visible_task
@@ -20,19 +21,21 @@ def require_held(tx: Tx, agents: AgentCache, principal: Principal, task_id: str,
 
 def check_held(tx: Tx, agents: AgentCache, principal: Principal, task: Task | None, task_id: str, epoch: int) -> Task:
     """Do the same with a task that was read already, or was not found."""
-    task = _check_writable(agents, principal, check_visible(tx, principal, task, task_id))
+    task = _check_writable(tx, agents, principal, check_visible(tx, principal, task, task_id))
     check_epoch(task, epoch)
     return task
 
 
 def require_writable(tx: Tx, agents: AgentCache, principal: Principal, task_id: str) -> Task:
     """Return a task whose agent the caller acts for. Raises NotFound, Forbidden, and LeaseLost if it is quarantined."""
-    return _check_writable(agents, principal, require_visible_task(tx, principal, task_id))
+    return _check_writable(tx, agents, principal, require_visible_task(tx, principal, task_id))
 
 
-def _check_writable(agents: AgentCache, principal: Principal, task: Task) -> Task:
-    agent = agents.get(principal.tenant, task.assigned_agent or "")
-    # The agent was deleted, or this process does not know it yet: only an administrator may write.
+def _check_writable(tx: Tx, agents: AgentCache, principal: Principal, task: Task) -> Task:
+    agent_id = task.assigned_agent or ""
+    # Another process may have just registered it.
+    agent = agents.get(principal.tenant, agent_id) or agent_store.find(tx, principal.tenant, agent_id)
+    # The agent was deleted: only an administrator may write.
     if not (principal.is_person if agent is None else authorization.can_act_for(principal, agent)):
         raise Forbidden("This key may not act for the agent of this task.")
     if agent is not None and agent.status == "quarantined" and task.status == "executing":

@@ -134,6 +134,15 @@ class TaskRouter:
         status: TaskStatus = "pending_approval" if agent.trust_tier == "human" else "queued"
         return Placement(status, decision, agent.runtime.kind, is_unseen=self._routing.is_unseen(agent))
 
+    async def route_by_news(
+        self, principal: Principal, task: TaskDraft | Task, granted: Authority | None = None
+    ) -> Placement:
+        """Do the same; before a denial look for agents that another process has just registered or changed."""
+        placement = self.route(principal, task, granted)
+        if placement.denial is not None and await self._agents.has_news():
+            return self.route(principal, task, granted)
+        return placement
+
     def record_choice_after_commit(self, tx: Tx, task: Task) -> None:
         """Count a queued task as a try of its agent, once it is stored: one that was refused was none."""
         agent_id = task.assigned_agent

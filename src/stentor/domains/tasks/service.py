@@ -266,7 +266,7 @@ class TaskService:
         refuse_damaged(task)
         grant_id = task.metadata.grant_id
         granted = (await self._grants.resolve_authority(principal, grant_id))[0] if grant_id else None
-        placement = self._router.route(principal, task, granted)
+        placement = await self._router.route_by_news(principal, task, granted)
         # In another status the task cannot be retried at all, or it has one by then, which `work` says.
         if placement.denial is not None and task.status in model.RETRYABLE_STATUSES:
             raise placement.denial

@@ -128,11 +128,11 @@ class SubmissionService:
     async def _route(self, principal: Principal, draft: TaskDraft) -> tuple[TaskDraft, Placement, str | None]:
         """Route a draft; with a grant of the caller's it becomes a subtask of the grant's task, returned last."""
         if draft.metadata.grant_id is None:
-            return draft, self._router.route(principal, draft), None
+            return draft, await self._router.route_by_news(principal, draft), None
         granted, task_id = await self._grants.resolve_authority(principal, draft.metadata.grant_id)
-        return with_parent_task(draft, task_id), self._router.route(principal, draft, granted), task_id
+        return with_parent_task(draft, task_id), await self._router.route_by_news(principal, draft, granted), task_id
 
-    def prepare_submit(
+    async def prepare_submit(
         self, principal: Principal, draft: TaskDraft, cause: str | None = None, header: AtpHeader | None = None
     ) -> Callable[[Tx], StoredResponse]:
         """Route now and return the write for a transaction of the caller's.
@@ -141,7 +141,7 @@ class SubmissionService:
 
         The response is 202 with the fields of a SubmitResult, or the status of a denial and `{code, message, details}`.
         """
-        placement = self._router.route(principal, draft)
+        placement = await self._router.route_by_news(principal, draft)
         body_hash = model.compute_body_hash(draft)
         return lambda tx: self._submit(tx, principal, draft, body_hash, placement, None, None, cause, header)
 

@@ -65,7 +65,8 @@ class KernelZone:
         """Submit the task of the message. Raises Conflict for a task id that has another body."""
         assert isinstance(context.body, ExecuteBody)
         draft = build_task_draft(context.message, context.body)
-        submit = self._submission.prepare_submit(context.principal, draft, context.parent_event_id, context.header)
+        principal, cause = context.principal, context.parent_event_id
+        submit = await self._submission.prepare_submit(principal, draft, cause, context.header)
 
         def commit(tx: Tx) -> ActionResult:
             submitted = submit(tx)
