@@ -110,8 +110,9 @@ def test_prices_are_the_packages_or_the_operators() -> None:
     assert own.cost_nanos("acme", "whatever", million) == costs.NANOS_PER_DOLLAR
     assert own.cost_nanos("ollama", "llama", million) == 0
     assert own.cost_nanos("nobody", "nothing", million) is None
-    with pytest.raises(StartRefused, match="SERVICE_LLM_PRICES"):
-        PriceList(["openai=free"])
+    for never_matches in ("openai=free", "gpt-5=1/2", "openai/gpt-*=1/2", "*=1/2", "*/*=1/2", "/gpt-5=1/2"):
+        with pytest.raises(StartRefused, match="SERVICE_LLM_PRICES"):
+            PriceList([never_matches])
 
 
 @requirement("llm.wire-evidence")

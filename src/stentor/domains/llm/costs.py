@@ -35,7 +35,7 @@ NANOS_PER_DOLLAR = 1_000_000_000
 """Costs are integers in billionths of a US dollar."""
 MILLION = 1_000_000
 _BUDGET_PATTERN = re.compile(r"(key|agent|tenant):([^=]+):(tokens|usd)/(day|month)=(\d+(?:\.\d+)?)")
-_PRICE_PATTERN = re.compile(r"([^=]+)=(\d+(?:\.\d+)?)/(\d+(?:\.\d+)?)")
+_PRICE_PATTERN = re.compile(r"([^=*/]+/(?:\*|[^=*]+))=(\d+(?:\.\d+)?)/(\d+(?:\.\d+)?)")
 _PACKAGE_PROVIDER_NAMES = {"gemini": "google"}
 """Providers that have another name in the package than here."""
 _FREE_PROVIDERS = frozenset(("ollama", "local"))
@@ -151,7 +151,7 @@ class PriceList:
         for entry in entries:
             match = _PRICE_PATTERN.fullmatch(entry)
             if match is None:
-                raise StartRefused(f"SERVICE_LLM_PRICES: {entry!r} is invalid; expected provider/model=IN/OUT.")
+                raise StartRefused(f"SERVICE_LLM_PRICES: {entry!r} is no provider/model=IN/OUT or provider/*=IN/OUT.")
             self._operator_prices[match[1].strip()] = ModelPrice(float(match[2]), float(match[3]))
 
     async def load(self) -> None:
