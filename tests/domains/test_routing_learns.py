@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections import Counter
 from typing import Any
 
@@ -93,6 +94,38 @@ async def test_a_new_agent_loses_no_first_task_by_what_it_never_had(world: World
         later = await world.task(await world.submit(start_at=format_iso(world.clock.now() + 3600 * SECOND)))
         assert (later["status"], later["assigned_agent"]) == ("waiting", new)
     assert await one(world, set()) == new
+
+
+@requirement("routing.evidence-outweighs-declaration")
+async def test_many_at_once_do_not_all_try_the_same_agent(world: World) -> None:
+    agents = [await world.register(name) for name in ("a", "b", "c")]
+    burst = await asyncio.gather(*(world.submit() for _ in range(30)))
+    chosen = Counter([(await world.task(task_id))["assigned_agent"] for task_id in burst])
+    assert [chosen[agent] for agent in agents] == [10, 10, 10]
+
+
+@requirement("routing.evidence-outweighs-declaration")
+async def test_a_task_that_starts_later_is_a_try_once_it_starts(world: World) -> None:
+    old = await world.register("old")
+    past = [EligibleOutcome("default", f"t{n}", 1, old, "echo", n % 4 != 0, 1.0, 10) for n in range(20)]
+    await learn(world, past)
+    new = await world.register("new", **MODEST)
+    chosen: list[str] = []
+    for _ in range(8):
+        task_id = await world.submit(start_at=format_iso(world.clock.now() + 5 * SECOND))
+        world.clock.advance(seconds=6)
+        await world.admin.post(f"/api/v1/agents/{old}/claims", json={})  # it stays online
+        await world.kernel.tasks.wakeups.tick()
+        agent = str((await world.task(task_id))["assigned_agent"])
+        chosen.append(agent)
+        claim = await world.claim(agent)
+        body = {"epoch": claim["epoch"]} | (
+            {"result": 1} if agent == old else {"error": {"message": "x"}, "outcome_class": "provider_failure"}
+        )
+        verb = "complete" if agent == old else "fail"
+        assert (await world.admin.post(f"/api/v1/tasks/{task_id}/{verb}", json=body)).status_code == 200
+        world.clock.advance(seconds=40)
+    assert 1 <= chosen.count(new) <= 4, chosen
 
 
 @requirement("routing.provider-failures")

@@ -194,7 +194,7 @@ def test_an_interrupted_worker_says_what_it_waits_for_and_a_later_interrupt_ends
         return before
 
     monkeypatch.setattr(log, "info", lambda text, *args: said.set() if "stopping" in text and args == (1,) else None)
-    monkeypatch.setattr("stentor_worker.worker.time", SimpleNamespace(sleep=pause))
+    monkeypatch.setattr("stentor_worker.worker.time", SimpleNamespace(sleep=pause, monotonic=lambda: 0.0))
     monkeypatch.setattr(signal, "signal", change)
 
     def handler(task: Task) -> None:
@@ -221,5 +221,22 @@ def test_an_interrupt_that_comes_twice_aborts_a_long_poll_once() -> None:
     worker = Worker("http://127.0.0.1:1", "key", "agent")
     worker._polling = True
     with pytest.raises(_Interrupted):
-        worker._on_signal()
-    worker._on_signal()
+        worker._on_signal(signal.SIGINT)
+    worker._on_signal(signal.SIGINT)
+
+
+def test_a_later_interrupt_ends_the_program_also_if_the_worker_was_stopped_otherwise(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    worker = Worker("http://127.0.0.1:1", "key", "agent")
+    now, done = [0.0], list[object]()
+    monkeypatch.setattr("stentor_worker.worker.time", SimpleNamespace(monotonic=lambda: now[0]))
+    monkeypatch.setattr(signal, "signal", lambda number, to: done.append(to))
+    monkeypatch.setattr(signal, "raise_signal", done.append)
+    worker.stop()
+    for number, moment in ((signal.SIGINT, 0.0), (signal.SIGINT, 0.9), (signal.SIGTERM, 5.0)):
+        now[0] = moment
+        worker._on_signal(number)
+    assert done == []
+    worker._on_signal(signal.SIGINT)
+    assert done == [signal.SIG_DFL, signal.SIGINT]

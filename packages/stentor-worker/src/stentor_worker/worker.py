@@ -83,7 +83,7 @@ class Worker:
         self._handler: Handler | None = None
         self._polling = False
         self._is_connected = False
-        self._is_interrupted = False
+        self._interrupted_at: float | None = None
         self.agent_id = agent_id
 
     @classmethod
@@ -159,7 +159,7 @@ class Worker:
                 while not self._stopping.is_set():
                     for task in self._claim():
                         pool.submit(self._run_task, task)
-                if self._is_interrupted and self._tasks:
+                if self._interrupted_at is not None and self._tasks:
                     text = "worker: stopping when its tasks end; another Ctrl-C ends it at once tasks=%d"
                     log.info(text, len(self._tasks))
                     self._await_repeats()
@@ -205,8 +205,14 @@ class Worker:
             with suppress(ServiceError):
                 self._client.call("POST", path, tries=1, timeout_s=LEAVE_SECONDS)
 
-    def _on_signal(self, *_: Any) -> None:
-        self._is_interrupted = True
+    def _on_signal(self, number: int, *_: Any) -> None:
+        now = time.monotonic()
+        if self._interrupted_at is None:
+            self._interrupted_at = now
+        elif number == signal.SIGINT and now - self._interrupted_at > REPEAT_SECONDS:
+            # Not Python's handler, whose exception would wait for the threads.
+            signal.signal(signal.SIGINT, signal.SIG_DFL)
+            signal.raise_signal(signal.SIGINT)
         self.stop()
         # The exception ends the long poll at once. Elsewhere it would hit code that must complete, such as a claim, or
         # the end of the poll that the first one brought about.
@@ -220,8 +226,8 @@ class Worker:
             if not self._tasks:
                 return
             time.sleep(REPEAT_SECONDS / 10)
-        # Not Python's handler, whose exception would wait for the threads. A second SIGTERM changes nothing: programs
-        # such as `timeout` send each twice.
+        # Now and not in `_on_signal`, which the main thread would run only after it has waited for the tasks if the
+        # signal came to another thread. A second SIGTERM changes nothing: programs such as `timeout` send each twice.
         signal.signal(signal.SIGINT, signal.SIG_DFL)
 
     def _claim(self) -> list[Task]:

@@ -201,9 +201,11 @@ class TaskRerouter:
         self._runlog.append(tx, task.tenant, drafts, task_id=task.task_id, parent=task.head_id)
         changes = ("queued", left.agent_id, -1), ("queued", target.agent_id, 1)
         queries.update_counts(tx, task.tenant, task.created_at, *changes)
-        # What waited for an agent and left it again was no try of that agent.
-        for agent, change in ((left, -1), (target, 1)):
-            tx.after_commit(partial(self._routing.record_choice, task.tenant, task.type, agent.agent_id, change))
+        record = partial(self._routing.record_choice, task.tenant, task.type)
+        tx.after_commit(partial(record, target.agent_id))
+        # What an agent never began was no try of it.
+        if task.epoch == task.retry_epoch:
+            tx.after_commit(partial(record, left.agent_id, -1))
         moved = msgspec.structs.replace(
             task, assigned_agent=target.agent_id, runtime_kind=target.runtime.kind, head_id=head
         )

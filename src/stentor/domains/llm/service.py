@@ -194,6 +194,8 @@ class LlmGateway:
             except ProviderFault as fault:
                 add_provider_details(fault, target)
                 first_fault = first_fault or fault
+                # Repeated, the request would be paid for once more at each that may have answered it.
+                first_fault.is_repeatable &= fault.is_repeatable
                 if fault.upstream_status in CLIENT_ERROR_STATUSES:
                     break
         raise first_fault or mismatch or ModelNotFound(_not_found_message(name, providers))

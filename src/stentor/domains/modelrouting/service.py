@@ -236,6 +236,7 @@ class AutoModelRouter:
             except ProviderFault as fault:
                 add_provider_details(fault, target)
                 failure = failure or fault
+                failure.is_repeatable &= fault.is_repeatable
                 outcome = self._outcome(run, target, started, 0.0)
                 if fault.upstream_status in CLIENT_ERROR_STATUSES:
                     rejections.append(outcome)

@@ -87,12 +87,15 @@ class WaitEndings:
                 if self._is_over(tx, end):
                     causes[end.tenant, end.task_id] = _goes_on(end.step.name), event_id
         if causes:
-            waiting.resume_all(tx, self._runlog, self._dispatch, causes)
+            self._resume_all(tx, causes)
         return len(new)
 
     def resume(self, tx: Tx, tenant: str, task_id: str, name: str, cause: str) -> None:
         """Queue a task if it waits. `cause` is the event that ended the wait `name`."""
-        waiting.resume_all(tx, self._runlog, self._dispatch, {(tenant, task_id): (_goes_on(name), cause)})
+        self._resume_all(tx, {(tenant, task_id): (_goes_on(name), cause)})
+
+    def _resume_all(self, tx: Tx, causes: dict[tuple[str, str], ResumeCause]) -> None:
+        waiting.resume_all(tx, self._runlog, self._dispatch, causes, self._tasks.record_choice_after_commit)
 
     def _record(self, tx: Tx, end: Ending) -> str:
         event = ended_event(end.step, end.outcome, ids.new_id(), end.agent_id)

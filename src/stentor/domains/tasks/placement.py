@@ -5,6 +5,8 @@ The ports to the dispatcher and to grants are here too. The choice of the agent 
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from functools import partial
 from typing import Protocol
 
 import msgspec
@@ -103,6 +105,25 @@ class Placement(msgspec.Struct, frozen=True):
         return self.decision.agent_id if self.decision else None
 
 
+class RecordedChoice:
+    """The try of an agent that a task will be, counted from now on; `release` takes it back unless it is kept."""
+
+    def __init__(self, change: Callable[[int], None]) -> None:
+        self._change, self._is_kept, self._is_released = change, False, False
+        change(1)
+
+    def keep(self) -> None:
+        """Call it after the commit, which may be after `release` if the caller was cancelled meanwhile."""
+        if self._is_released:
+            self._change(1)
+        self._is_kept = True
+
+    def release(self) -> None:
+        self._is_released = True
+        if not self._is_kept:
+            self._change(-1)
+
+
 class TaskRouter:
     """Routes drafts and stored tasks."""
 
@@ -142,6 +163,10 @@ class TaskRouter:
         if placement.denial is not None and await self._agents.has_news():
             return self.route(principal, task, granted)
         return placement
+
+    def record_choice(self, tenant: str, task_type: str, agent_id: str) -> RecordedChoice:
+        """Count a task as a try of its agent at once, because many may be routed before the first is stored."""
+        return RecordedChoice(partial(self._routing.record_choice, tenant, task_type, agent_id))
 
     def record_choice_after_commit(self, tx: Tx, task: Task) -> None:
         """Count a queued task as a try of its agent, once it is stored: one that was refused was none."""

@@ -28,6 +28,7 @@ from stentor.domains.tasks.model import SubmitResult, Task, TaskDraft
 from stentor.domains.tasks.placement import (
     AuthorityResolver,
     Placement,
+    RecordedChoice,
     Room,
     StartConditions,
     TaskQueue,
@@ -93,33 +94,38 @@ class SubmissionService:
         body_hash = model.compute_body_hash(draft)
         with self._reject_concurrent(key):
             draft, placement, granted_parent = await self._route(principal, draft)
-            room = self._reserve(draft, placement)
-            return await self._db.write(
-                # Locks are taken inside, by id and by key, so that other submissions need not wait.
-                lambda tx: self._submit(
-                    tx,
-                    principal,
-                    draft,
-                    body_hash,
-                    placement,
-                    key,
-                    granted_parent,
-                    header=header,
-                    trace=trace,
-                    room=room,
-                ),
-                NO_LOCKS,
-                # Not when this function ends, which a caller may cancel while the transaction goes on.
-                ended=None if room is None else room.release,
-            )
+            starts_now = placement.status == "queued" and not draft.after and draft.start_at is None
+            choice, room = self._reserve(principal.tenant, draft.type, placement) if starts_now else (None, None)
+            try:
+                return await self._db.write(
+                    # Locks are taken inside, by id and by key, so that other submissions need not wait.
+                    lambda tx: self._submit(
+                        tx,
+                        principal,
+                        draft,
+                        body_hash,
+                        placement,
+                        key,
+                        granted_parent,
+                        header=header,
+                        trace=trace,
+                        room=room,
+                        choice=choice,
+                    ),
+                    NO_LOCKS,
+                    # Not when this function ends, which a caller may cancel while the transaction goes on.
+                    ended=None if room is None else room.release,
+                )
+            finally:
+                if choice is not None:
+                    choice.release()
 
-    def _reserve(self, draft: TaskDraft, placement: Placement) -> Room | None:
-        """Return room for a task that starts at once; None for one that is queued, waits or is denied."""
-        if placement.status != "queued" or draft.after or draft.start_at is not None:
-            return None
+    def _reserve(self, tenant: str, task_type: str, placement: Placement) -> tuple[RecordedChoice, Room | None]:
+        """Count a try of the agent, and return room for the task to start at once, None if it must be queued."""
         assert placement.agent_id is not None
         assert placement.runtime_kind is not None
-        return self._dispatch.reserve(placement.agent_id, placement.runtime_kind)
+        choice = self._router.record_choice(tenant, task_type, placement.agent_id)
+        return choice, self._dispatch.reserve(placement.agent_id, placement.runtime_kind)
 
     def collect_metrics(self) -> Iterable[Metric]:
         """Return the submission durations."""
@@ -158,6 +164,7 @@ class SubmissionService:
         header: AtpHeader | None = None,
         trace: str | None = None,
         room: Room | None = None,
+        choice: RecordedChoice | None = None,
     ) -> StoredResponse:
         if key is not None and (stored := idempotency.find_response(tx, key)):
             return _add_provenance(tx, principal.tenant, stored)
@@ -179,7 +186,7 @@ class SubmissionService:
                 _require_usable_session(tx, principal, draft.metadata.session)
             # Add the trace context after hashing: a retry of the same submission has another one.
             draft = with_traceparent(draft, trace)
-            response = self._store(tx, principal, draft, placement, body_hash, cause, header, room)
+            response = self._store(tx, principal, draft, placement, body_hash, cause, header, room, choice)
         if key is not None:
             idempotency.store_response(tx, key, response)
         return response
@@ -194,6 +201,7 @@ class SubmissionService:
         cause: str | None,
         header: AtpHeader | None,
         room: Room | None,
+        choice: RecordedChoice | None,
     ) -> StoredResponse:
         waits = bool(draft.after) or (draft.start_at is not None and draft.start_at > tx.now)
         if waits and placement.status == "queued":
@@ -207,7 +215,10 @@ class SubmissionService:
             self._starts.take_over(tx, task)
         if waits and placement.denial is None:
             self._starts.begin(tx, principal, task, draft)
-        self._router.record_choice_after_commit(tx, task)
+        if choice is None:
+            self._router.record_choice_after_commit(tx, task)
+        else:
+            tx.after_commit(choice.keep)
         start_or_enqueue(tx, task, self._dispatch, room)
         return _first_response(tx, task, placement)
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 
 import msgspec
 
@@ -30,8 +30,14 @@ def suspend(tx: Tx, runlog: RunLog, task: Task, message: str, keys: list[str]) -
     queries.update_counts(tx, task.tenant, task.created_at, *changes)
 
 
-def resume_all(tx: Tx, runlog: RunLog, dispatch: TaskQueue, causes: Mapping[TaskRef, ResumeCause]) -> None:
-    """Queue those of the tasks again that wait."""
+def resume_all(
+    tx: Tx,
+    runlog: RunLog,
+    dispatch: TaskQueue,
+    causes: Mapping[TaskRef, ResumeCause],
+    on_first: Callable[[Tx, Task], None],
+) -> None:
+    """Queue those of the tasks again that wait; `on_first` gets those that no attempt has begun of."""
     heads: list[tuple[Task, str]] = []
     for ref, task in store.find_all(tx, causes).items():
         if task.status == "waiting":
@@ -48,4 +54,6 @@ def resume_all(tx: Tx, runlog: RunLog, dispatch: TaskQueue, causes: Mapping[Task
         changes = ("waiting", task.assigned_agent, -1), ("queued", task.assigned_agent, 1)
         queries.update_counts(tx, task.tenant, task.created_at, *changes)
         queued = msgspec.structs.replace(task, status="queued", queued_at=tx.now, head_id=head)
+        if task.epoch == task.retry_epoch:
+            on_first(tx, queued)
         enqueue_after_commit(tx, queued, dispatch)
