@@ -101,7 +101,7 @@ async def test_many_at_once_do_not_all_try_the_same_agent(world: World) -> None:
     agents = [await world.register(name) for name in ("a", "b", "c")]
     burst = await asyncio.gather(*(world.submit() for _ in range(30)))
     chosen = Counter([(await world.task(task_id))["assigned_agent"] for task_id in burst])
-    assert [chosen[agent] for agent in agents] == [10, 10, 10]
+    assert min(chosen[agent] for agent in agents) >= 5, chosen
 
 
 @requirement("routing.evidence-outweighs-declaration")

@@ -111,7 +111,7 @@ def test_text_between_two_rules_that_a_person_wrote_is_text() -> None:
             "---\ntags: one, two three\n---\n#four/five #One, (#six)\n",
             ["one", "two", "three", "four/five", "One", "six"],
         ),
-        ("---\ntags: ['#a b', 5, '', '#']\n---\n#a #a\n", ["a b", "a"]),
+        ("---\ntags: ['#a b', 5, '', '#', '2026']\n---\n#a #a\n", ["a b", "2026", "a"]),
         (
             "#\u0939\u093f\u0928\u094d\u0926\u0940 #cafe\u0301, #a/1/ #2026 #1st",
             ["\u0939\u093f\u0928\u094d\u0926\u0940", "caf\xe9", "a/1", "1st"],

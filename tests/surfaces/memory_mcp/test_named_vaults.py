@@ -15,7 +15,8 @@ DENIED = "AUTHORITY_DENIED"
 
 
 @pytest.fixture(scope="module")
-def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def folder(tmp_path_factory: pytest.TempPathFactory, serve_module: Callable[..., Service]) -> Path:
+    # One for each database, as `serve_module` is.
     return tmp_path_factory.mktemp("archive")
 
 

@@ -51,7 +51,8 @@ class SandboxOperations:
         if not caller.may("admin") and (agent is None or agent.key_name != caller.name):
             raise Forbidden("This key may not check the accesses of this agent.")
         access = Access(body.tool, body.operation, body.path, body.host, body.port)
-        decision = await self._sandbox.authorize(caller.tenant, agent_id, access, by=caller.name)
+        by = None if agent is not None and agent.key_name == caller.name else caller.name
+        decision = await self._sandbox.authorize(caller.tenant, agent_id, access, by=by)
         denial = decision.denial
         return Verdict.of(
             decision.agent,

@@ -38,10 +38,12 @@ def _check_writable(tx: Tx, agents: AgentCache, principal: Principal, task: Task
     # The agent was deleted: only an administrator may write.
     if not (principal.is_person if agent is None else authorization.can_act_for(principal, agent)):
         raise Forbidden("This key may not act for the agent of this task.")
-    if agent is not None and agent.status == "quarantined" and task.status == "executing":
+    # Only of workers: what runs inside the service is ended by its driver, which still records the end.
+    is_out = agent is not None and agent.runtime.kind == "worker" and agent.status == "quarantined"
+    if is_out and task.status == "executing":
         # The reconciler fails the task when the lease ends, which nothing renews any more.
         message = "The agent is quarantined: nothing of what it does is accepted, and its tasks fail."
-        raise LeaseLost(message, {"status": task.status, "epoch": task.epoch, "agent_status": agent.status})
+        raise LeaseLost(message, {"status": task.status, "epoch": task.epoch, "agent_status": "quarantined"})
     return task
 
 

@@ -116,7 +116,7 @@ async def test_an_agent_with_an_open_alert_is_found_and_says_so(site: Site) -> N
     assert "results alternate" in page
     assert "98% of 50 outcomes" in page
     assert "25 successes among the last 50 outcomes" in page
-    assert "50 of 50 outcomes" in page
+    assert "50 of 50 entries" in page
     weights = await site.read("/agents/weights")
     assert re.search(r'<td class="h\d"[^>]*>\d\.\d\d</td>', weights)
     assert "bob" not in weights

@@ -30,18 +30,19 @@ _NUMBER = re.compile(r"[\d_/-]*\Z")
 
 
 def find_tags(text: str) -> list[str]:
-    """Return the tags in the text of a note, in order and without `#`. `#` in code and links is none."""
+    """Return the tags in the text of a note, in order and without `#`. `#` in code and links is none, nor is `#1`."""
     if "#" not in text:
         return []
-    return _TAG.findall(_NO_PROSE.sub(" ", "".join(_list_prose(text))))
+    found = _TAG.findall(_NO_PROSE.sub(" ", "".join(_list_prose(text))))
+    return [tag for tag in found if not _NUMBER.match(tag)]
 
 
 def clean_tags(tags: Iterable[str]) -> list[str]:
-    """Return the tags composed to NFC, without `#` before them, numbers, duplicates and those that are too long."""
+    """Return the tags composed to NFC, without `#` before them, duplicates and those that are too long."""
     # The length first: composing takes quadratic time in the length of a run of accents.
     short = (tag for tag in tags if len(tag) <= MAX_TAG_CHARS)
     cleaned = (unicodedata.normalize("NFC", tag.strip().lstrip("#").strip("/")) for tag in short)
-    return list(islice(dict.fromkeys(tag for tag in cleaned if not _NUMBER.match(tag)), MAX_TAGS))
+    return list(islice(dict.fromkeys(filter(None, cleaned)), MAX_TAGS))
 
 
 def with_parents(tags: Iterable[str]) -> list[str]:

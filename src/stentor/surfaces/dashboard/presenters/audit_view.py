@@ -63,7 +63,7 @@ def _find_actor(event: JsonObject, names: Mapping[str, str]) -> AuditLink:
     if event["by"] and event["by"] != "system":
         return AuditLink(event["by"])
     if event["event_type"] == "tool_denied":
-        # Only the agent itself asks for its tools.
+        # Who else asked is named.
         return _agent_link(event, names) or AuditLink(SERVICE)
     return AuditLink(_UNKNOWN if event["event_type"] == "sign_in_refused" else SERVICE)
 
@@ -81,7 +81,7 @@ def _find_subject(event: JsonObject, webhooks: Mapping[str, str]) -> AuditLink |
         if webhook_id in webhooks:
             return AuditLink(webhooks[webhook_id], f"/webhooks/{quote_segment(webhook_id)}")
         return AuditLink(str(metadata["host"])) if metadata.get("host") else None
-    if type_ == "tool_denied":
+    if type_ == "tool_denied" and not event["by"]:
         target = metadata.get("path") or metadata.get("host") or metadata.get("namespace")
         return AuditLink(str(target)) if target else None
     member, path = _SUBJECTS.get(type_, ("", None))
