@@ -67,16 +67,18 @@ def find_title(body: str) -> str | None:
     return None
 
 
-def iter_lines(body: str, *, keepends: bool = False) -> Iterator[tuple[str, bool]]:
-    """Yield each line, and whether it belongs to a fenced code block."""
+def iter_lines(
+    body: str, *, keepends: bool = False, fence_pattern: re.Pattern[str] = _FENCE
+) -> Iterator[tuple[str, bool]]:
+    """Yield each line, and whether it belongs to a fenced code block. Group 1 of the pattern is the fence itself."""
     fence = ""
     for line in body.splitlines(keepends):
-        match = _FENCE.match(line)
+        match = fence_pattern.match(line)
         if fence:
             yield line, True
             # A closing fence has the opening one's character, is at least as long, and has nothing after it.
-            if match and match[1][0] == fence[0] and len(match[1]) >= len(fence) and not line.strip(" \t\r\n`~"):
-                fence = ""
+            if match and match[1][0] == fence[0] and len(match[1]) >= len(fence):
+                fence = fence if line[match.end() :].strip(" \t\r\n`~") else ""
         else:
             fence = match[1] if match else ""
             yield line, bool(match)

@@ -7,6 +7,8 @@ import unicodedata
 from collections.abc import Iterable, Iterator
 from itertools import islice
 
+from stentor_vault.text import markdown
+
 MAX_TAG_CHARS = 200
 MAX_TAGS = 1_000
 """Tags of one note, the first ones."""
@@ -30,10 +32,12 @@ _NUMBER = re.compile(r"[\d_/-]*\Z")
 
 
 def find_tags(text: str) -> list[str]:
-    """Return the tags in the text of a note, in order and without `#`. `#` in code and links is none, nor is `#1`."""
+    """Return the tags in the text of a note, in order and without `#`; not numbers, nor what is in code or links."""
     if "#" not in text:
         return []
-    found = _TAG.findall(_NO_PROSE.sub(" ", "".join(_list_prose(text))))
+    lines = markdown.iter_lines(text, keepends=True, fence_pattern=_FENCE)
+    prose = "".join(line for line, is_code in lines if not is_code)
+    found = _TAG.findall(_NO_PROSE.sub(" ", prose))
     return [tag for tag in found if not _NUMBER.match(tag)]
 
 
@@ -53,17 +57,3 @@ def with_parents(tags: Iterable[str]) -> list[str]:
 def _list_levels(tag: str) -> Iterator[str]:
     parts = tag.split("/", MAX_LEVELS)
     return ("/".join(parts[:end]) for end in range(1, len(parts) + 1))
-
-
-def _list_prose(text: str) -> Iterator[str]:
-    """Yield the lines outside of fenced code; a fence that is never closed ends with the text."""
-    fence = ""
-    for line in text.splitlines(keepends=True):
-        match = _FENCE.match(line)
-        if fence:
-            if match and match[1].startswith(fence) and not line[match.end() :].strip():
-                fence = ""
-        elif match:
-            fence = match[1]
-        else:
-            yield line
