@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from functools import cached_property
 from typing import Annotated, Any, Literal, get_args
 
@@ -12,6 +13,7 @@ from stentor.core.jsontext import JsonObject
 
 TrustTier = Literal["auto", "monitored", "human"]
 AgentStatus = Literal["active", "suspended", "quarantined"]
+InactiveStatus = Literal["suspended", "quarantined", "archived"]
 RuntimeKind = Literal["worker", "builtin", "http", "llm", "command", "ray"]
 TRUST_TIERS: tuple[TrustTier, ...] = get_args(TrustTier)
 """From the one with the least review to the one with the most."""
@@ -171,6 +173,13 @@ class AgentChanges(msgspec.Struct, frozen=True):
         """The new values by the name of the agent's field."""
         given = {name: value for name, value in msgspec.structs.asdict(self).items() if value is not None}
         return given | ({"key_name": self.key_name or None} if self.key_name is not None else {})
+
+
+def describe_remedy(status: InactiveStatus, name: str) -> str:
+    """Return how the agent of this name becomes active again, to follow a sentence that ends with its status."""
+    if status == "quarantined":
+        return ". Clear its violations: stentor call agents.clear_violations --help"
+    return f": stentor agent {'restore' if status == 'archived' else 'activate'} {shlex.quote(name)}"
 
 
 def is_looser(before: TrustTier, after: TrustTier) -> bool:

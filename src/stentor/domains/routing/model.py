@@ -7,7 +7,6 @@ with the code of the furthest check that any candidate reached. Source: core con
 from __future__ import annotations
 
 import difflib
-import shlex
 from collections.abc import Callable, Collection, Sequence
 
 import msgspec
@@ -23,7 +22,7 @@ from stentor.core.errors import (
     TrustFloorExcludedAll,
 )
 from stentor.core.jsontext import JsonObject
-from stentor.domains.registry.model import Agent
+from stentor.domains.registry.model import Agent, describe_remedy
 from stentor.domains.routing.ranking import (
     NEUTRAL_TRUST,
     RULE_VERSION,
@@ -277,16 +276,16 @@ def _describe_unavailable(denied: Sequence[tuple[Agent, type[RoutingDenied]]]) -
     unavailable = [agent for agent, reason in denied if reason is AgentUnavailable]
     if not unavailable:
         return None
-    is_one, name = len(unavailable) == 1, shlex.quote(unavailable[0].name)
-    which = f"The agent {unavailable[0].name}" if is_one else "Every agent with these capabilities"
+    is_one, name = len(unavailable) == 1, unavailable[0].name
+    which = f"The agent {name}" if is_one else "Every agent with these capabilities"
     if all(agent.is_archived for agent in unavailable):
-        return f"{which} is archived: stentor agent restore {name}"
+        return f"{which} is archived{describe_remedy('archived', name)}"
     suspended = [agent for agent in unavailable if agent.status == "suspended" and not agent.is_archived]
     if not suspended:
         status = "quarantined" if is_one else "quarantined or archived"
-        return f"{which} is {status}. Clear its violations: stentor call agents.clear_violations --help"
+        return f"{which} is {status}{describe_remedy('quarantined', name)}"
     status = "suspended" if is_one else "suspended, quarantined or archived"
-    return f"{which} is {status}: stentor agent activate {shlex.quote(suspended[0].name)}"
+    return f"{which} is {status}{describe_remedy('suspended', suspended[0].name)}"
 
 
 def build_capability_denial(request: RoutingRequest, known: Collection[str]) -> CapabilityUnavailable:

@@ -14,6 +14,7 @@ import msgspec
 from stentor.core.clock import SECOND, format_iso
 from stentor.core.db import Tx
 from stentor.core.runlog import RunLogEvent
+from stentor.domains.registry.model import InactiveStatus, describe_remedy
 from stentor.domains.tasks.model import Task, TaskLimit
 
 NoticeCode = Literal[
@@ -30,12 +31,11 @@ NoticeCode = Literal[
 ]
 
 
-_INACTIVE: dict[str, tuple[NoticeCode, str]] = {
-    "archived": ("AGENT_ARCHIVED", ": stentor agent restore {name}"),
-    "suspended": ("AGENT_SUSPENDED", ": stentor agent activate {name}"),
-    "quarantined": ("AGENT_QUARANTINED", ". Clear its violations: stentor call agents.clear_violations --help"),
+_INACTIVE: dict[InactiveStatus, NoticeCode] = {
+    "archived": "AGENT_ARCHIVED",
+    "suspended": "AGENT_SUSPENDED",
+    "quarantined": "AGENT_QUARANTINED",
 }
-"""Status of an agent -> the code of the notice, and what to do about it."""
 
 
 class Notice(msgspec.Struct, frozen=True):
@@ -92,10 +92,9 @@ def describe_offline(runtime_kind: str | None, agent_name: str) -> Notice:
     return Notice("NO_WORKER_ONLINE", "no worker online")
 
 
-def describe_inactive(agent_name: str, status: str) -> Notice:
+def describe_inactive(agent_name: str, status: InactiveStatus) -> Notice:
     """Return the notice of a task whose agent gets no tasks."""
-    code, remedy = _INACTIVE[status]
-    return Notice(code, f"its agent {agent_name} is {status}{remedy.format(name=shlex.quote(agent_name))}")
+    return Notice(_INACTIVE[status], f"its agent {agent_name} is {status}{describe_remedy(status, agent_name)}")
 
 
 def describe_unused_session(runtime_kind: str | None, agent_name: str | None, session: str | None) -> Notice | None:
