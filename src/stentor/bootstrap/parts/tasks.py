@@ -111,7 +111,7 @@ def open_tasks(
     router = TaskRouter(routing, registry, agents.learning.view)
     starts = StartWaits(runlog)
     service = TaskService(db, runlog, router, dispatcher, grants, search, starts, read_waits)
-    endings = WaitEndings(runlog, service, dispatcher)
+    endings = WaitEndings(runlog, service, router, dispatcher)
     wakeups = WaitScheduler(db, endings, hub, damaged)
     db.set_aside |= {rows.TABLE: damaged.set_aside, step_store.TABLE: wakeups.set_aside}
     waits = WaitService(db, runlog, registry, endings, presence)

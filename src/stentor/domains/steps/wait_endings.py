@@ -17,7 +17,7 @@ from stentor.domains.steps.store import OpenStep
 from stentor.domains.tasks import store as tasks
 from stentor.domains.tasks import waiting
 from stentor.domains.tasks.model import Task
-from stentor.domains.tasks.placement import TaskQueue
+from stentor.domains.tasks.placement import TaskQueue, TaskRouter
 from stentor.domains.tasks.service import TaskService
 from stentor.domains.tasks.waiting import ResumeCause
 
@@ -40,8 +40,8 @@ class Ending(msgspec.Struct, frozen=True):
 class WaitEndings:
     """Ends waits within the caller's transaction."""
 
-    def __init__(self, runlog: RunLog, task_service: TaskService, dispatch: TaskQueue) -> None:
-        self._runlog, self._tasks, self._dispatch = runlog, task_service, dispatch
+    def __init__(self, runlog: RunLog, task_service: TaskService, router: TaskRouter, dispatch: TaskQueue) -> None:
+        self._runlog, self._tasks, self._router, self._dispatch = runlog, task_service, router, dispatch
 
     def end_due(self, tx: Tx, due: list[OpenStep]) -> None:
         """End waits whose time is over. Hold their locks."""
@@ -95,7 +95,7 @@ class WaitEndings:
         self._resume_all(tx, {(tenant, task_id): (_goes_on(name), cause)})
 
     def _resume_all(self, tx: Tx, causes: dict[tuple[str, str], ResumeCause]) -> None:
-        waiting.resume_all(tx, self._runlog, self._dispatch, causes, self._tasks.record_choice_after_commit)
+        waiting.resume_all(tx, self._runlog, self._dispatch, causes, self._router.record_choice_after_commit)
 
     def _record(self, tx: Tx, end: Ending) -> str:
         event = ended_event(end.step, end.outcome, ids.new_id(), end.agent_id)

@@ -130,10 +130,6 @@ class TaskService:
         """Return how many tasks of an agent have not ended."""
         return await self._db.read(lambda tx: queries.count_open(tx, tenant, agent_id))
 
-    def record_choice_after_commit(self, tx: Tx, task: Task) -> None:
-        """See `TaskRouter.record_choice_after_commit`."""
-        self._router.record_choice_after_commit(tx, task)
-
     def agent_name(self, tenant: str, agent_id: str | None) -> str | None:
         """Return the name of the agent that has a task."""
         return self._router.agent_name(tenant, agent_id)
@@ -320,7 +316,7 @@ class TaskService:
             raise Conflict("The task was changed by another request. Read it again.")
         changed = require_task(tx, task.tenant, task.task_id)
         self._recount(tx, task, status, changed.assigned_agent)
-        self.record_choice_after_commit(tx, changed)
+        self._router.record_choice_after_commit(tx, changed)
         enqueue_after_commit(tx, changed, self._dispatch)
         return changed
 
