@@ -52,7 +52,7 @@ def test_a_worker_is_the_registered_one_whose_capabilities_it_names_twice_and_in
         worker = Worker.register(f"{service.url}/api/v1/", "key\n", "counter", ["sum", "count", "sum"])
         assert worker.agent_id == "agent"
         (request,) = service.requests
-        assert request.startswith("GET /api/v1/registry/"), "the address may be that of the API"
+        assert request.startswith("GET /api/v1/registry/"), "an address that ends with /api/v1 works too"
 
 
 def test_a_worker_finds_its_agent_on_a_later_page_and_registers_no_second_one() -> None:

@@ -104,7 +104,7 @@ class Kernel:
     _stale: asyncio.Event = field(default_factory=asyncio.Event)
     """Set when another process has changed what this one holds in memory."""
     _read_at: int = 0
-    """When everything was read last (microseconds), at first by `start`: others go on during the rest of it."""
+    """Time of the last read of all views (microseconds): first by `start`, while other processes may change things."""
 
     def __post_init__(self) -> None:
         # Pushed before anything that starts, so the database is closed last of all.
@@ -282,7 +282,7 @@ class Kernel:
                 log.exception("registry: view not refreshed")
 
     async def _catch_up(self, *views: Poller) -> None:
-        # `_read_at` stays: it is that of all views.
+        # Leaves `_read_at` alone: only some of the views are read here.
         await apply_polls(self.infra.db.poll, [view.poll_query(self._read_at - REFRESH_OVERLAP_US) for view in views])
 
     async def _register_builtins(self, tenant: str) -> None:

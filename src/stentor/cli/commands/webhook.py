@@ -225,7 +225,7 @@ def deliveries(
 def replay(
     webhook_id: WebhookId,
     delivery: Annotated[
-        str | None, typer.Option(help="Id of one delivery to send again, or the beginning or end of it.")
+        str | None, typer.Option(help="Delivery to send again: its id, or the beginning or end of the id.")
     ] = None,
     since: Annotated[str | None, typer.Option(help="A time such as 2026-11-20T21:45:00Z.")] = None,
     scope: Annotated[Scope, typer.Option(help="With --since: only undelivered events, or all.")] = "undelivered",

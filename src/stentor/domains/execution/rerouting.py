@@ -203,7 +203,7 @@ class TaskRerouter:
         queries.update_counts(tx, task.tenant, task.created_at, *changes)
         record = partial(self._routing.record_choice, task.tenant, task.type)
         tx.after_commit(partial(record, target.agent_id))
-        # What an agent never began was no try of it.
+        # A task that the agent never started does not count as a try.
         if task.epoch == task.retry_epoch:
             tx.after_commit(partial(record, left.agent_id, -1))
         moved = msgspec.structs.replace(
