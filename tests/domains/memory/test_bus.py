@@ -338,7 +338,7 @@ async def test_of_32_clients_that_append_no_line_is_lost(notes: Notes) -> None:
 @requirement("memory.paths-stay-in-vault")
 @pytest.mark.parametrize(
     "path",
-    ["../x.md", "/etc/passwd", "a/../../x.md", "a\\b.md", "a\0.md", "a\n.md", ".obsidian/x.md", "CON.md", "", "a//b"],
+    ["../x.md", "/etc/passwd", "a/../../x.md", "a\\b.md", "a\0.md", "a\n.md", ".obsidian/x.md", "", "a//b"],
 )
 async def test_a_path_out_of_the_vault_is_400(notes: Notes, path: str) -> None:
     for operation in ("write", "update", "delete"):
@@ -346,6 +346,40 @@ async def test_a_path_out_of_the_vault_is_400(notes: Notes, path: str) -> None:
         assert (answer.status_code, answer.json()["error"]["code"]) == (400, "INVALID_REQUEST")
     assert (await notes.read(path)).status_code == 400
     assert list(notes.root.iterdir()) == []
+
+
+@requirement("memory.names-of-notes")
+async def test_a_note_with_a_name_that_windows_cannot_have_is_a_note_like_any_other(notes: Notes) -> None:
+    path, folder = "Q: folder?/What is DNS?.md", notes.root / "Q: folder?"
+    folder.mkdir()
+    (notes.root / path).write_text("A system of names. See [[Who?]].\n")
+    await notes.until_found("names", [path])
+    assert await notes.content(path) == "A system of names. See [[Who?]].\n"
+    assert (await notes.write(path, "A tree of names.\n", "update")).status_code == 200
+    assert (await notes.write(path, None, "delete")).status_code == 200
+    assert (await notes.read(path)).json()["status"] == "not_found"
+    assert (await notes.write(path, "Back again.\n")).status_code == 200  # the name that it had
+    assert (folder / "What is DNS?.md").read_text() == "Back again.\n"
+    assert (await notes.write("Q: folder?/new.md")).status_code == 200  # the folder is there
+
+
+@requirement("memory.names-of-notes")
+@pytest.mark.parametrize("path", ["What?.md", "Q: new/a.md", "CON.md", "a./b.md", "b /c.md"])
+async def test_a_new_note_with_a_name_that_windows_cannot_have_is_400(notes: Notes, path: str) -> None:
+    answer = await notes.write(path)
+    assert (answer.status_code, answer.json()["error"]["code"]) == (400, "INVALID_REQUEST")
+    assert list(notes.root.iterdir()) == []
+    assert (await notes.write(path, None, "delete")).status_code == 404
+
+
+@requirement("memory.names-of-notes")
+async def test_a_conflicted_copy_keeps_a_name_that_windows_cannot_have(notes: Notes) -> None:
+    (notes.root / "Why?.md").write_text("one\n")
+    await notes.read("Why?.md")
+    (notes.root / "Why?.md").write_text("two\n")
+    answer = (await notes.write("Why?.md", "three\n", conflict_resolution="merge")).json()
+    copies = [path.name for path in notes.root.glob("Why? (Conflicted copy *).md")]
+    assert (answer["status"], len(copies)) == ("conflict", 1), answer
 
 
 @requirement("memory.paths-stay-in-vault")

@@ -184,10 +184,10 @@ async def test_a_file_whose_path_is_too_long_is_left_out_and_changes_nothing(vau
 async def test_a_note_that_the_index_cannot_have_is_named_by_verify_and_once_in_the_log(
     vault: Vault, caplog: pytest.LogCaptureFixture
 ) -> None:
-    (vault.root / "Q: folder?").mkdir()
+    (vault.root / "Q\\ folder").mkdir()
     contents = {
-        "What is DNS?.md": b"a", "Q: folder?/in.md": b"a", "latin.md": b"\xe9", "utf16.md": "a".encode("utf-16"),
-        "good.md": b"a", "why?.png": b"\x89PNG", "binary.png": b"\x89PNG\xff",
+        "What is\\DNS.md": b"a", "Q\\ folder/in.md": b"a", "latin.md": b"\xe9", "utf16.md": "a".encode("utf-16"),
+        "good.md": b"a", "why\\.png": b"\x89PNG", "binary.png": b"\x89PNG\xff",
     }  # fmt: skip
     for name, content in contents.items():
         (vault.root / name).write_bytes(content)
@@ -195,7 +195,7 @@ async def test_a_note_that_the_index_cannot_have_is_named_by_verify_and_once_in_
         await vault.indexer.reconcile()
     found = {one.path: one.problem for one in (await vault.indexer.verify("", 10)).differences}
     assert found == {
-        "What is DNS?.md": "invalid_name", "Q: folder?/in.md": "invalid_name",
+        "What is\\DNS.md": "invalid_name", "Q\\ folder/in.md": "invalid_name",
         "latin.md": "not_utf8", "utf16.md": "not_utf8",
     }  # fmt: skip
     lines = [record.message for record in caplog.records if "left out" in record.message]

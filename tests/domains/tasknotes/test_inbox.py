@@ -153,11 +153,20 @@ async def test_a_routing_denial_is_answered_and_the_note_is_tried_again_when_it_
     assert sorted(path.name for path in inbox.folder.iterdir()) == ["q (answer).md", "q.md"]
 
 
+@requirement("tasks.inbox-note-becomes-task")
+async def test_a_note_whose_name_windows_cannot_have_is_a_task(inbox: Inbox) -> None:
+    agent_id = await inbox.world.register()
+    inbox.put("why?.md")
+    await inbox.until_listed(1)
+    await inbox.finish(agent_id, result="because")
+    await inbox.until(lambda: any("because" in path.read_text() for path in inbox.folder.glob("why * (answer).md")))
+
+
 @requirement("tasks.inbox-problem-answered")
 async def test_a_note_with_a_name_that_no_vault_accepts_is_told_so_and_is_a_task_when_it_is_renamed(
     inbox: Inbox,
 ) -> None:
-    note = inbox.put("q?.md")
+    note = inbox.put("q\\.md")
 
     def answers() -> list[Path]:
         return list(inbox.folder.glob("q * (answer).md"))

@@ -282,6 +282,23 @@ def test_tag_counts_include_parent_tags(indexed_vault: Vault) -> None:
     assert {name: tags[name] for name in ("x", "x/y", "z")} == {"x": 2, "x/y": 2, "z": 1}
 
 
+def test_names_that_windows_cannot_have_are_read_and_changed_but_not_made(vault: Vault) -> None:
+    (vault.root / "Q: folder?").mkdir()
+    (vault.root / "Q: folder?" / "Why?.md").write_text("because")
+    url = "/vault/Q%3A%20folder%3F/Why%3F.md"
+    assert vault.http.get(url).text == "because"
+    assert "Why?.md" in vault.http.get("/vault/Q%3A%20folder%3F/").json()["files"]
+    assert vault.http.post(url, content="so", headers={"Content-Type": "text/markdown"}).status_code == 204
+    assert vault.http.get(url).text.split() == ["because", "so"]
+    assert vault.http.put("/vault/Q%3A%20folder%3F/new.md", content="x").status_code == 204
+    assert vault.http.put("/vault/new%3F.md", content="x").status_code == 400
+    for verb in ("MOVE", "COPY"):
+        answer = vault.http.request(verb, url, headers={"Destination": "other%3F.md"})
+        assert answer.status_code == 400, answer.text
+    assert sorted(path.name for path in vault.root.rglob("*.md")) == ["Why?.md", "new.md"]
+    assert vault.http.delete(url).status_code == 204
+
+
 TRAVERSALS = [
     "..%2Fout.md",
     "%2e%2e/out.md",

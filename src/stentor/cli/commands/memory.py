@@ -22,7 +22,7 @@ _PROBLEM_TEXTS = {
     "missing": "is not in the index",
     "stale": "has another version in the index",
     "gone": "is only in the index",
-    "invalid_name": "is left out: its name is not valid on every system",
+    "invalid_name": "is left out: its path has a backslash or a control character, or is too long",
     "not_utf8": "is left out: it is not UTF-8 text",
     "unwritten": "is missing: the task has no note",
     "altered": "does not match its task",

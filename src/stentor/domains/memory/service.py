@@ -29,7 +29,17 @@ from stentor.domains.memory.validity.guard import MarkGuard, mark_events
 from stentor.domains.memory.write_journal import WriteJournal
 from stentor_vault.notes import paths
 from stentor_vault.notes.frontmatter import BOM
-from stentor_vault.notes.model import NO_FILE, FileChange, NoSuchNote, Note, NoteChanged, Vault, content_hash
+from stentor_vault.notes.model import (
+    NO_FILE,
+    FileChange,
+    NoSuchNote,
+    Note,
+    NoteChanged,
+    Vault,
+    content_hash,
+    require_portable_names,
+)
+from stentor_vault.notes.paths import InvalidPath
 from stentor_vault.text import documents
 from stentor_vault.text.documents import NoteDocument
 
@@ -163,6 +173,8 @@ class MemoryService:
             seen_hashes = [] if written is None else [written]
         base = await self._find_base(draft, seen_hashes) if draft.resolution == "merge" else None
         decision = await _decide(draft, current, frozenset(seen_hashes), base)
+        if current is None and decision.after is not None:
+            await self._check_new_name(draft.path)
         admitted = await self._guard.admit(caller, draft.path, current, decision.after)
         decision = msgspec.structs.replace(decision, after=admitted)
         conflict_copy = None
@@ -259,6 +271,14 @@ class MemoryService:
                 await self._indexer.index_notes([Note(change.stat, after)])
         except Exception:
             log.exception("memory: index update failed path=%r", path)
+
+    async def _check_new_name(self, path: str) -> None:
+        try:
+            await require_portable_names(self._vault, path)
+        except InvalidPath:
+            # A note that was deleted may come back under the name that it had.
+            if not await self._db.read(lambda tx: store.list_versions(tx, self.key_prefix + path)):
+                raise
 
     async def _read_bytes(self, path: str) -> bytes | None:
         try:

@@ -171,11 +171,13 @@ class PluginVault:
     async def append(self, path: str, text: str) -> None:
         """Append a text on a new line; create the note if it does not exist.
 
-        Raises NameTaken, FolderExists, NoteTooLarge, and NoSuchNote if a path component is a file.
+        Raises NameTaken, FolderExists, NoteTooLarge, InvalidPath for a new name that some operating system cannot
+        have, and NoSuchNote if a path component is a file.
         """
         segments = paths.split_path(path)
         async with self._locks.hold(path):
             if await self._read_if_exists(segments) is None:
+                await model.require_portable_names(self, path)
                 await plugin_calls.require_free_path(self._plugin, segments)
             response = await self._plugin.request(
                 "POST", vault_path(segments), headers=MARKDOWN_HEADERS, body=text.encode()

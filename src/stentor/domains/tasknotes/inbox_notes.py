@@ -13,7 +13,7 @@ from stentor.domains.tasknotes.model import INBOX_FOLDER
 from stentor.domains.tasks.model import DEFAULT_TIMEOUT_SECONDS, MAX_TIMEOUT_SECONDS, TaskDraft, TaskMetadata
 from stentor_vault.notes import frontmatter
 from stentor_vault.notes.frontmatter import InvalidFrontmatter
-from stentor_vault.notes.paths import INVALID_CHARACTERS
+from stentor_vault.notes.paths import UNPORTABLE_CHARACTERS
 
 MAX_REQUEST_BYTES = 1_000_000
 MAX_NAMES, MAX_NAME_LENGTH = 64, 255
@@ -69,11 +69,11 @@ def is_candidate(path: str) -> bool:
 def build_answer_path(path: str, number: int = 1) -> str:
     """Return the path of an answer: for `Tasks/Inbox/a.md` `Tasks/Inbox/a (answer).md`, then `a (answer 2).md`.
 
-    A very long name is cut, one with characters that no vault accepts loses them, and both get a digest.
+    A very long name is cut, one with characters that are not valid on every system loses them, and both get a digest.
     """
     # Without `.md`, which `is_candidate` has checked.
     stem = path.rpartition("/")[2][:-3]
-    raw = INVALID_CHARACTERS.sub("", stem).encode()
+    raw = UNPORTABLE_CHARACTERS.sub("", stem).encode()
     # A digest also where only characters are lost: the note may get that very name, and has no answer then.
     if len(raw) > MAX_STEM_BYTES or raw != stem.encode():
         digest = uuid.uuid5(_NAMESPACE, stem).hex[:8]

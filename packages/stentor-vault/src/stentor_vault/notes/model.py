@@ -12,6 +12,7 @@ from typing import Protocol
 import msgspec
 
 from stentor_vault.errors import Conflict, InvalidRequest, NotFound, ServiceUnavailable, Timeout
+from stentor_vault.notes import paths
 
 ANY_STATE = "*"
 """As the expected state: any content, or no file."""
@@ -139,6 +140,26 @@ class Vault(Protocol):
     async def check(self) -> None:
         """Raise VaultUnavailable if the vault cannot be used now."""
         ...
+
+
+async def require_portable_names(vault: Vault, path: str) -> None:
+    """Raise InvalidPath if a new note at this path would bring a name that some operating system cannot have.
+
+    Names that the vault has already, of folders for example, are its people's choice.
+    """
+    parts = paths.split_path(path)
+    for number, part in enumerate(parts):
+        problem = paths.find_portability_problem(part)
+        if problem is not None and not await _has_name(vault, "/".join(parts[:number]), part):
+            raise paths.InvalidPath(f"{paths.display_path(path)} {problem}.")
+
+
+async def _has_name(vault: Vault, folder: str, name: str) -> bool:
+    try:
+        listed = await vault.list_folder(folder)
+    except NoSuchNote:
+        return False
+    return name in {paths.compose_path(other.removesuffix("/")) for other in listed}
 
 
 def content_hash(content: bytes) -> str:

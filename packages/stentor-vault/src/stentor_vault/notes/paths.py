@@ -1,4 +1,5 @@
-"""Which paths a vault accepts: relative, below its root, and valid on every operating system.
+"""Which paths a vault accepts: relative and below its root. New names must also be valid on every operating system;
+existing ones need not, because people may have given them.
 
 Pure text checks; `safe_files` opens the files. Source: facts of the vault sync ("Paths").
 """
@@ -12,7 +13,8 @@ from stentor_vault.errors import InvalidRequest
 
 MAX_SEGMENT_BYTES = 255
 MAX_PATH_LENGTH = 1024
-INVALID_CHARACTERS = re.compile(r'[\x00-\x1f\x7f:*?"<>|\\]')
+UNPORTABLE_CHARACTERS = re.compile(r'[\x00-\x1f\x7f:*?"<>|\\]')
+_INVALID_CHARACTERS = re.compile(r"[\x00-\x1f\x7f\\]")
 _DEVICES = re.compile(r"(con|prn|aux|nul|com[0-9¹²³]|lpt[0-9¹²³]|conin\$|conout\$)(\..*)?\Z", re.IGNORECASE)
 
 
@@ -41,6 +43,24 @@ def split_path(path: str) -> list[str]:
         if problem := _find_problem(part):
             raise InvalidPath(f"{display_path(path)} {problem}.")
     return parts
+
+
+def require_portable(path: str) -> None:
+    """Raise InvalidPath, with the reason, for a path with a name that some operating system cannot have."""
+    for part in split_path(path):
+        if problem := find_portability_problem(part):
+            raise InvalidPath(f"{display_path(path)} {problem}.")
+
+
+def find_portability_problem(part: str) -> str | None:
+    """Return why some operating system cannot have a name; None for a name that all can have."""
+    if match := UNPORTABLE_CHARACTERS.search(part):
+        return f"has the character {match[0]!r}, which is not valid in file names on every system"
+    if part[-1] in ". ":
+        return "has a part that ends with a dot or a space, which is not valid on Windows"
+    if _DEVICES.match(part):
+        return f"has the part {part!r}, which is a device name on Windows"
+    return None
 
 
 def compose_path(path: str) -> str:
@@ -89,12 +109,8 @@ def _find_problem(part: str) -> str | None:
         return "contains . or .. as a part, which is not allowed"
     if part.startswith("."):
         return "has a part that begins with a dot; hidden files are not part of the vault"
-    if match := INVALID_CHARACTERS.search(part):
-        return f"has the character {match[0]!r}, which is not valid in file names on every system"
-    if part[-1] in ". ":
-        return "has a part that ends with a dot or a space, which is not valid on Windows"
-    if _DEVICES.match(part):
-        return f"has the part {part!r}, which is a device name on Windows"
+    if match := _INVALID_CHARACTERS.search(part):
+        return f"has the character {match[0]!r}, which is not valid in the path of a note"
     try:
         size = len(part.encode())
     except UnicodeEncodeError:

@@ -15,7 +15,7 @@ from starlette.responses import Response
 
 from stentor_vault.notes import model
 from stentor_vault.notes.folder_vault import FolderVault
-from stentor_vault.notes.model import ANY_STATE, NO_FILE, NoSuchNote, NoteChanged, content_hash
+from stentor_vault.notes.model import ANY_STATE, NO_FILE, NoSuchNote, NoteChanged, content_hash, require_portable_names
 from stentor_vault.notes.paths import InvalidPath, compose_path
 from stentor_vault.server import errors, targets
 from stentor_vault.server.errors import FILE_EXISTS, VaultApiError
@@ -191,6 +191,8 @@ class VaultFiles:
                 conditions.require(path, current)
                 # In a thread: parsing the Markdown of a long note takes a while.
                 content = await asyncio.to_thread(edit, current)
+                if current is None:
+                    await require_portable_names(self.vault, path)
                 try:
                     await self.vault.write(path, content, NO_FILE if current is None else content_hash(current))
                 # Another program has written in between: our lock means nothing to it.
@@ -221,6 +223,7 @@ class VaultFiles:
             conditions.require(path, (await self.vault.read(path)).content)
             if path == target:
                 return
+            await require_portable_names(self.vault, target)
             try:
                 await self.vault.run_in_thread(self.vault.move_sync, path, target, overwrite=overwrite)
             except NoteChanged:
@@ -233,6 +236,7 @@ class VaultFiles:
         conditions.require(path, note.content)
         if path == target:
             raise _file_exists_error(target)
+        await require_portable_names(self.vault, target)
         try:
             await self.vault.write(target, note.content, ANY_STATE if overwrite else NO_FILE)
         except NoteChanged:

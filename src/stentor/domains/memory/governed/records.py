@@ -57,7 +57,10 @@ def resolve_record(namespace: str, key: str) -> RecordAddress:
         raise InvalidRequest("key: must be the name of one record, without a slash; the namespace is a separate field.")
     if is_vault_namespace(namespace):
         key = key.removesuffix(NOTE_SUFFIX)  # callers may name a note of the vault by its file name
-    return record_at_path(paths.normalize_path(RecordAddress(namespace, key).path), vault_of_namespace(namespace))
+    path = paths.normalize_path(RecordAddress(namespace, key).path)
+    if not is_vault_namespace(namespace):
+        paths.require_portable(path)
+    return record_at_path(path, vault_of_namespace(namespace))
 
 
 def parse_record_id(record_id: str) -> RecordAddress:
@@ -79,6 +82,8 @@ def normalize_namespace(text: str) -> str:
     if not text:
         raise InvalidRequest("namespace: is empty.")
     folder = folder_of_namespace(text)
+    if not is_vault_namespace(text):
+        paths.require_portable(folder)
     return namespace_of_folder(paths.normalize_path(folder) if folder else "", vault_of_namespace(text))
 
 
