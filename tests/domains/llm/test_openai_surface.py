@@ -466,6 +466,24 @@ async def test_a_request_that_the_provider_refuses_has_its_code_and_param(
         assert (error["code"], error["param"]) == (code, param)
 
 
+@requirement("llm.openai-errors")
+@pytest.mark.parametrize(
+    ("said", "status", "code"),
+    [
+        ("The model `sea-9` does not exist or you do not have access to it.", 404, "model_not_found"),
+        ("model: sea-9", 404, "model_not_found"),
+        ("Not Found", 502, "provider_error"),
+    ],
+)
+async def test_a_model_that_the_provider_does_not_know_is_404(
+    world: World, upstream: Upstream, said: str, status: int, code: str
+) -> None:
+    upstream.mood = moods.status(404, {"error": {"message": said}})
+    for fields in ({}, {"stream": True}):
+        answer = await world.admin.post("/v1/chat/completions", json=body_for("chat/completions", **fields))
+        assert (answer.status_code, answer.json()["error"]["code"]) == (status, code), answer.text
+
+
 async def refused(world: World, path: str, **fields: Any) -> dict[str, Any]:
     """The error of a request that is 400."""
     answer = await world.admin.post(f"/v1/{path}", json=body_for(path, **fields))

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable
+from http import HTTPStatus
 from typing import Any, TypeVar
 
 from fastapi import APIRouter
@@ -187,9 +188,10 @@ async def _read_object(http: HttpRequest) -> JsonObject:
 
 
 async def _map_client_errors(call: Awaitable[T]) -> T:
-    """Await a call, and raise InvalidRequest if the provider rejects the request with a client error.
+    """Await a call, and raise InvalidRequest if the provider rejects the request with a client error, ModelNotFound if
+    it does not know the model.
 
-    OpenAI's clients do not retry a 400, but they do retry the 502 of a provider error.
+    OpenAI's clients do not retry a 400 or 404, but they do retry the 502 of a provider error.
     """
     try:
         return await call
@@ -197,6 +199,9 @@ async def _map_client_errors(call: Awaitable[T]) -> T:
         if fault.upstream_status in CLIENT_ERROR_STATUSES:
             fields = {fault.reported_param: fault.message} if fault.reported_param else None
             raise InvalidRequest(fault.message, {"openai_code": fault.reported_code, "fields": fields}) from None
+        # Any other 404 is of a wrong base address.
+        if fault.upstream_status == HTTPStatus.NOT_FOUND and "model" in fault.message.lower():
+            raise ModelNotFound(fault.message) from None
         raise
 
 
