@@ -281,6 +281,26 @@ async def test_a_recorded_summary_is_not_asked_for_again(world: World, upstream:
     assert len(messages(upstream)) == 2
 
 
+@requirement("sessions.compaction", "sessions.once")
+async def test_what_was_said_after_a_recorded_summary_is_not_hidden_by_it(world: World, upstream: Upstream) -> None:
+    await talker(world, compact_after_tokens=100)
+    script = Script(upstream, "First.", "SUMMARY")
+    await say(world, "salt " * 100)
+    task = await say(world, "And now?")
+    assert task["error"]["code"] == "PROVIDER_ERROR"
+    meanwhile = [{"value": {"role": "user", "content": "My name is Zoe."}}]
+    await ok(world, "POST", "/sessions/s/items", {"items": meanwhile})
+    script.turns += ["Second.", "SUMMARY 2", "Third."]
+    await ok(world, "POST", f"/tasks/{task['task_id']}/retry")
+    assert (await world.ended(task["task_id"]))["result"]["text"] == "Second."
+    summary = "Summary of the conversation so far:\n\nSUMMARY"
+    assert [m["content"] for m in messages(upstream)] == ["Think.", summary, "My name is Zoe.", "And now?"]
+    assert [item["kind"] for item in await items(world)] == ["message"] * 5
+    await say(world, "What is my name?")
+    assert "My name is Zoe." in [m["content"] for m in upstream.asked[-2]["body"]["messages"]]
+    assert [item["kind"] for item in await items(world)][5:] == ["summary", "message", "message"]
+
+
 PAYLOAD = Sql(
     """select (select coalesce(sum(length(value)), 0) + coalesce(sum(length(value_hash)), 0) from task_steps)
     + (select coalesce(sum(length(content)) + sum(length(hash)), 0) from step_values)

@@ -26,6 +26,7 @@ from stentor.domains.registry.agent_cache import AgentCache
 from stentor.domains.registry.model import Agent, LlmOptions
 from stentor.domains.sandbox.broker.model import SandboxRun
 from stentor.domains.sandbox.broker.service import ToolDispatcher
+from stentor.domains.sessions.model import Item
 from stentor.domains.sessions.service import SessionService
 from stentor.domains.steps.service import StepService
 from stentor.domains.tasks.model import Task
@@ -67,10 +68,12 @@ class ReplayService:
                 options = msgspec.structs.replace(options, model=model)
             said = read_conversation(task_input := await self._tasks.read_input(principal, task_id))
             request = build_request(task_input, options, said)
+            history: list[Item] = []
             if task.metadata.session is not None:
                 history = await self._sessions.list_before(principal, task.metadata.session, task_id)
                 request = session_messages.insert_history(request, history, len(said))
-            end = ReplayEnd(await self._open_loop(task, agent, options, journal).run(request, len(said)))
+            loop = self._open_loop(task, agent, options, journal)
+            end = ReplayEnd(await loop.run(request, len(said), history=history))
         except AgentFailed as error:
             end = ReplayEnd(error.outcome)
         except ReplayStopped as stop:

@@ -29,7 +29,7 @@ from stentor.domains.llm.service import MODELS_HINT, LlmGateway
 from stentor.domains.registry.model import Agent, LlmOptions
 from stentor.domains.sandbox.broker.model import SandboxRun
 from stentor.domains.sandbox.broker.service import ToolDispatcher
-from stentor.domains.sessions.model import ItemDraft
+from stentor.domains.sessions.model import Item, ItemDraft
 from stentor.domains.sessions.service import SessionService
 from stentor.domains.steps.service import StepService
 from stentor.domains.tasks.model import OutcomeClass, TaskClaim
@@ -61,8 +61,10 @@ class LlmDriver:
         caller = LlmCaller(claim.tenant, claim.submitted_by, agent.agent_id, claim.task_id, claim.head_id)
         try:
             items: tuple[ItemDraft, ...] = ()
+            history: list[Item] = []
             if claim.metadata.session is not None:
-                request = await self._continue(claim, claim.metadata.session, request, said)
+                history = await self._hold(claim, claim.metadata.session)
+                request = session_messages.insert_history(request, history, len(said))
                 items = session_messages.drafts_of_input(claim.input, said)
             needs_loop = agent.sandbox_whitelist.tools or options.output_schema or options.compact_after_tokens
             if not needs_loop:
@@ -79,7 +81,7 @@ class LlmDriver:
             )
             journal = AttemptJournal(self._steps, claim)
             return await ToolLoop(self._gateway, self._tools, journal, caller, run, options, emit).run(
-                request, len(said), items
+                request, len(said), items, history
             )
         except (LeaseLost, StoreUnavailable):
             raise  # the attempt ends, not the task
@@ -87,15 +89,12 @@ class LlmDriver:
             text = _describe_failure(error, options)
             raise ProviderFailed(error.code, text, is_outage=_is_outage(error)) from None
 
-    async def _continue(
-        self, claim: TaskClaim, session_id: str, request: ChatRequest, said: tuple[LlmMessage, ...]
-    ) -> ChatRequest:
-        """Return the request with the conversation of the session before what is said now. Raises ProviderFailed."""
+    async def _hold(self, claim: TaskClaim, session_id: str) -> list[Item]:
+        """Let the task continue the session, and return its conversation. Raises ProviderFailed."""
         try:
-            held = await self._sessions.hold(claim.tenant, session_id, claim.task_id, claim.epoch)
+            return await self._sessions.hold(claim.tenant, session_id, claim.task_id, claim.epoch)
         except Conflict as error:
             raise ProviderFailed("SESSION_BUSY", error.message, is_outage=False) from None
-        return session_messages.insert_history(request, held, len(said))
 
     async def _complete(
         self, caller: LlmCaller, request: ChatRequest, emit: EmitToken, items: tuple[ItemDraft, ...]

@@ -8,7 +8,7 @@ what was new in it, so a long run stores each message once.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any
 
@@ -20,7 +20,7 @@ from stentor.core.jsontext import JsonObject
 from stentor.domains.execution.journal import EffectUnknown, StepJournal
 from stentor.domains.execution.model import AgentFailed, AttemptOutcome
 from stentor.domains.execution.runtimes import EmitToken, llm_request
-from stentor.domains.execution.runtimes.session_messages import summary_message
+from stentor.domains.execution.runtimes.session_messages import read_item, summary_message
 from stentor.domains.llm.call_guard import LlmCaller
 from stentor.domains.llm.model import (
     ChatRequest,
@@ -36,7 +36,7 @@ from stentor.domains.llm.service import LlmGateway
 from stentor.domains.registry.model import LlmOptions
 from stentor.domains.sandbox.broker.model import SandboxRun, ToolInterrupted, ToolRequest
 from stentor.domains.sandbox.broker.service import ToolDispatcher
-from stentor.domains.sessions.model import ItemDraft, ItemKind, describe_outcome
+from stentor.domains.sessions.model import Item, ItemDraft, ItemKind, describe_outcome
 
 MAX_TOOL_CALLS = 100
 """Calls of tools in one reply."""
@@ -56,7 +56,7 @@ class Turn(msgspec.Struct, frozen=True, omit_defaults=True):
     """One reply of a model. `cost` in US dollars, None if the model has no price.
 
     `problem` says why an answer does not match the schema. `reasoning` is kept only with calls of tools, which some
-    providers refuse without it.
+    providers refuse without it. `position` of a summary is that of the session's last item when it was made.
     """
 
     content: str = ""
@@ -68,6 +68,7 @@ class Turn(msgspec.Struct, frozen=True, omit_defaults=True):
     degraded: bool = False
     problem: str | None = None
     reasoning: str = ""
+    position: int = 0
 
     @property
     def message(self) -> LlmMessage:
@@ -95,12 +96,17 @@ class ToolLoop:
         """Without those that were taken over from another task, which has paid for them."""
         self._tool_calls = 0
         self._items: list[ItemDraft] = []
+        self._history: Sequence[Item] = ()
 
-    async def run(self, request: ChatRequest, new: int = 0, items: tuple[ItemDraft, ...] = ()) -> AttemptOutcome:
+    async def run(
+        self, request: ChatRequest, new: int = 0, items: tuple[ItemDraft, ...] = (), history: Sequence[Item] = ()
+    ) -> AttemptOutcome:
         """Return the outcome with the model's answer. Raises AgentFailed, and StentorError of the gateway.
 
         The last `new` messages are those of the task, as which `items` are appended to its session, if there are any.
+        The messages before them are the system prompt and the session's `history`.
         """
+        self._history = history
         await self._journal.load()
         schema = self._options.output_schema
         request = msgspec.structs.replace(request, tools=self._definitions())
@@ -145,8 +151,13 @@ class ToolLoop:
         self._check_limits()
         value = await self._journal.step(key, key, lambda: self._summarize(request, messages))
         turn = self._read_turn(key, value)
-        self._add_item({"role": "user"}, turn.content, key, "summary")
-        return [message for message in messages if message.role == "system"] + [summary_message(turn.content)]
+        summary = summary_message(turn.content)
+        # Others may have continued the session since it was made, such as between a failure and a retry.
+        newer = [read_item(item) for item in self._history if item.position > turn.position]
+        if not newer:
+            self._add_item({"role": "user"}, turn.content, key, "summary")
+        system = [message for message in messages if message.role == "system"]
+        return [*system, summary, *(each for each in newer if each.role != "system" and each != summary)]
 
     async def _summarize(self, request: ChatRequest, messages: tuple[LlmMessage, ...]) -> JsonObject:
         asked = (*messages, LlmMessage("user", (TextPart(SUMMARY_REQUEST),)))
@@ -159,9 +170,8 @@ class ToolLoop:
             raise AgentFailed(
                 "SUMMARY_EMPTY", "The model gave no summary of the conversation; see compact_after_tokens."
             )
-        return _turn_as_json(
-            Turn(reply.content, (), reply.finish, stream.name, reply.usage or TokenUsage(), stream.cost)
-        )
+        usage, position = reply.usage or TokenUsage(), self._history[-1].position if self._history else 0
+        return _turn_as_json(Turn(reply.content, (), reply.finish, stream.name, usage, stream.cost, position=position))
 
     def _list_tools(self) -> list[JsonObject]:
         return self._tools.list_tools(self._run)
