@@ -72,6 +72,17 @@ async def test_calls_of_tools_and_their_results_are_kept(world: World, upstream:
     assert sent[1]["tool_calls"][0]["id"] == sent[2]["tool_call_id"] == called["id"]
 
 
+@requirement("llm.sessions", "llm.responses-tools")
+async def test_a_response_continues_after_a_call_with_nothing_but_its_output(world: World, upstream: Upstream) -> None:
+    Script(upstream, {"name": "look", "args": {"n": 1}}, "It is 7.")
+    called = (await ask(world, user("Look."), path="responses"))["output"][0]
+    output = {"type": "function_call_output", "call_id": called["call_id"], "output": "7"}
+    await ask(world, output, path="responses")
+    assert [role for role, _ in await conversation(world)] == ["user", "assistant", "tool", "assistant"]
+    sent = messages(upstream)
+    assert sent[1]["tool_calls"][0]["id"] == sent[2]["tool_call_id"] == called["call_id"]
+
+
 @requirement("llm.sessions")
 async def test_the_reasoning_before_a_call_of_a_tool_is_kept_with_it(
     make_llm: Gate, upstream: Upstream, monkeypatch: pytest.MonkeyPatch

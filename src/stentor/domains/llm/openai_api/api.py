@@ -84,8 +84,8 @@ def router(gateway: LlmGateway, chats: ChatRouter, streams: StreamLimit) -> APIR
         raw = await _read_object(http)
         body = wire.validate_body(ResponseIn, raw)
         owner = stream_limit_key(caller)
-        request = body.to_request(raw, lambda id_: recent.get(owner, id_))
         session = _session_id(http, body.conversation)
+        request = body.to_request(raw, lambda id_: recent.get(owner, id_), in_session=session is not None)
 
         def remember(builder: ResponseBuilder) -> None:
             for id_, text in builder.texts_by_id.items() if body.store is not False else ():

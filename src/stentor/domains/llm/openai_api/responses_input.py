@@ -97,11 +97,14 @@ InputItem = Annotated[
 ]
 
 
-def to_messages(items: list[InputItem], recall: Callable[[str], str | None]) -> list[LlmMessage]:
+def to_messages(
+    items: list[InputItem], recall: Callable[[str], str | None], *, in_session: bool = False
+) -> list[LlmMessage]:
     """Convert the items to a conversation. The calls of one turn become one message, as providers require.
 
     `recall` returns the text of a recent output item by id, None if it is unknown. Raises InvalidRequest for a
-    reference to an unknown item, and for an output whose call is not before it.
+    reference to an unknown item, and for an output whose call is not before it; with `in_session` the session may have
+    the call.
     """
     messages: list[LlmMessage] = []
     turn: list[LlmMessage] = []  # the last messages, all of them the assistant's
@@ -114,7 +117,7 @@ def to_messages(items: list[InputItem], recall: Callable[[str], str | None]) -> 
             turn.append(message)
             called.update(call.id for call in message.tool_calls)
             continue
-        if isinstance(item, FunctionOutputItem) and message.tool_call_id not in called:
+        if isinstance(item, FunctionOutputItem) and message.tool_call_id not in called and not in_session:
             raise InvalidRequest.of_field(f"input.{index}.call_id", "no function_call before it has this id")
         messages += [*_merge_calls(turn), message]
         turn = []

@@ -195,17 +195,19 @@ class ResponseIn(OpenAiModel):
     def format(self) -> TextFormat:
         return (self.text.format if self.text else None) or TextFormat(type="text")
 
-    def to_request(self, raw: JsonObject, recall: Callable[[str], str | None]) -> ChatRequest:
+    def to_request(
+        self, raw: JsonObject, recall: Callable[[str], str | None], *, in_session: bool = False
+    ) -> ChatRequest:
         """Convert to a chat request. Raises InvalidRequest.
 
         `raw` is the body with the fields that OpenAI-compatible providers get unchanged; `recall` returns the text of a
-        recent output item by id.
+        recent output item by id. `in_session` says whether the request continues a session.
         """
         instructions = [LlmMessage("system", (TextPart(self.instructions),))] if self.instructions else []
         if isinstance(self.input, str):
             messages = [LlmMessage("user", (TextPart(self.input),))]
         else:
-            messages = responses_input.to_messages(self.input, recall)
+            messages = responses_input.to_messages(self.input, recall, in_session=in_session)
         if not messages:
             raise InvalidRequest.of_field("input", "has no message")
         tools, choice = self._tools_and_choice()
