@@ -384,6 +384,7 @@ async def test_a_call_that_may_have_had_its_effect_is_not_repeated(
     Script(upstream, get(site, method="POST"), "Paid.")
     task = await think(world)
     assert (task["status"], task["error"]["code"]) == ("failed", "EFFECT_UNKNOWN")
+    assert task["error"]["message"].startswith("The request failed (")
     (held,) = (await world.admin.get("/api/v1/decisions")).json()["steps"]
     sent = len(site.requests)
     path = f"/api/v1/tasks/{task['task_id']}"
@@ -401,6 +402,20 @@ async def test_a_call_that_may_have_had_its_effect_is_not_repeated(
     assert (done["status"], done["result"]["text"]) == ("completed", "Paid.")
     assert len(site.requests) == sent
     assert json.loads(messages(upstream)[-1]["content"]) == {"status": 200}
+
+
+@requirement("execution.llm-resume")
+async def test_a_call_that_was_answered_with_a_too_long_body_is_known_to_have_been_answered(
+    world: World, upstream: Upstream, site: Site
+) -> None:
+    await thinker(world, site)
+    site.words = "x" * ((1 << 20) + 1)
+    Script(upstream, [get(site, method="POST"), get(site)], "Done.")
+    task = await think(world)
+    assert (task["status"], task["result"]["text"]) == ("completed", "Done."), task
+    posted, read = (json.loads(message["content"]) for message in messages(upstream)[-2:])
+    assert (posted["status"], posted["body"], "has answered" in posted["notice"]) == (200, "", True)
+    assert read == {"error": {"code": "TOOL_FAILED", "message": "The response is larger than 1048576 bytes."}}
 
 
 @requirement("execution.llm-resume")

@@ -273,7 +273,7 @@ class ToolLoop:
         except StentorError as error:
             # Without a response it may have happened all the same.
             if effect is not None and isinstance(error, Timeout | ToolInterrupted):
-                raise EffectUnknown(request.tool, effect) from None
+                raise EffectUnknown(request.tool, effect, error.message) from None
             return _describe(error)
 
     def _check_limits(self) -> None:

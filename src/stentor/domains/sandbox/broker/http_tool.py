@@ -31,6 +31,8 @@ else:
 MAX_BODY_BYTES = 1 << 20
 _NOT_REPEATABLE = frozenset(("post", "patch"))
 """The methods that HTTP (RFC 9110, 9.2.2) does not call idempotent."""
+_SAFE = frozenset(("get", "head", "options"))
+"""The methods that change nothing (RFC 9110, 9.2.1)."""
 METHODS = ("get", "head", "post", "put", "patch", "delete", "options")
 # Headers that would change the connection or the framing of the request.
 _FORBIDDEN_HEADERS = {"host", "connection", "content-length", "transfer-encoding", "upgrade", "te", "trailer", "expect"}
@@ -97,18 +99,25 @@ class HttpRequest(TypedTool):
             raise ToolInterrupted(f"The request failed ({type(error).__name__}).") from None
 
     async def _send(self, arguments: HttpRequestArguments, url: URL) -> JsonObject:
+        """Return the response; the body is left out, with a notice, if it is too long. Raises ToolFailed."""
         data = arguments.body.encode() if arguments.body is not None else None
         async with self._outbound.session.request(
             arguments.method.upper(), url, headers=arguments.headers, data=data, allow_redirects=False
         ) as response:
+            headers = {name.lower(): _to_text(value) for name, value in response.headers.items()}
+            answer: JsonObject = {"status": response.status, "headers": headers}
             body = bytearray()
             async for chunk in response.content.iter_chunked(65_536):
                 body += chunk
                 if len(body) > MAX_BODY_BYTES:
-                    raise ToolInterrupted(f"The response is larger than {MAX_BODY_BYTES} bytes.")
-            headers = {name.lower(): _to_text(value) for name, value in response.headers.items()}
+                    reason = f"The response is larger than {MAX_BODY_BYTES} bytes"
+                    if arguments.method.lower() in _SAFE:
+                        raise ToolFailed(f"{reason}.")
+                    # Not an error, from which the caller would conclude that the request did nothing.
+                    notice = f"{reason}, so its body is left out. The server has answered the request."
+                    return answer | {"body": "", "encoding": "utf-8", "notice": notice}
             text, encoding = encode_content(bytes(body))
-            return {"status": response.status, "headers": headers, "body": text, "encoding": encoding}
+            return answer | {"body": text, "encoding": encoding}
 
 
 def _to_text(value: str) -> str:
