@@ -10,6 +10,7 @@ from stentor.core.clock import format_iso
 from stentor.core.db import Sql
 from stentor.domains.tasks import queue_store
 from tests.conftest import MakeWorld, World
+from tests.domains.messaging.conftest import form
 from tests.requirements import requirement
 
 NOBODY = "00000000-0000-4000-8000-000000000000"
@@ -80,6 +81,16 @@ async def test_work_within_a_grant_is_admitted_below_its_task_and_work_beyond_it
     task = await crew.world.task(within.json()["task_id"])
     assert (task["metadata"]["parent_task_id"], task["metadata"]["grant_id"]) == (crew.task, grant)
     assert code(await crew.use(grant, "read", "write")) == (403, "ROUTING_AUTHORITY_DENIED")
+
+
+@requirement("routing.authority-denied-403")
+async def test_work_under_a_grant_that_names_no_capability_reaches_nobody_who_can_do_more(crew: Crew) -> None:
+    grant = (await crew.granted())["grant_id"]
+    assert code(await crew.use(grant)) == (403, "ROUTING_AUTHORITY_DENIED")
+    assert code(await crew.use(grant, agent_preference=crew.doer)) == (409, "ROUTING_AGENT_INELIGIBLE")
+    reader = await crew.world.register("reader", capabilities=["read"])
+    within = await crew.use(grant)
+    assert (await crew.world.task(within.json()["task_id"]))["assigned_agent"] == reader
 
 
 @requirement("tasks.same-id-same-body-replays")
@@ -248,6 +259,21 @@ async def test_agents_may_be_kept_to_what_they_can_do_or_were_granted(make_world
     assert code(await crew.grant(capabilities=["read"])) == (403, "ROUTING_AUTHORITY_DENIED")
     by_admin = await crew.grant(key="ADMIN", capabilities=["plan"])
     assert by_admin.status_code == 201
+
+
+@requirement("routing.authority-denied-403")
+async def test_agents_kept_to_what_they_can_do_reach_no_others_by_naming_no_capability(make_world: MakeWorld) -> None:
+    world = await make_world(SERVICE_AGENTS_OWN_AUTHORITY="1")
+    crew = await Crew(world).board()
+    bob, body = world.clients["BOB"], {"type": "x", "input": 1}
+    preferring = {**body, "agent_preference": crew.doer}
+    assert code(await bob.post("/api/v1/tasks", json=preferring)) == (409, "ROUTING_AGENT_INELIGIBLE")
+    own = (await bob.post("/api/v1/tasks", json=body)).json()["task_id"]
+    assert (await world.task(own))["assigned_agent"] == crew.planner
+    rerun = await bob.post(f"/api/v1/tasks/{own}/rerun", json={"agent_preference": crew.doer})
+    assert code(rerun) == (409, "ROUTING_AGENT_INELIGIBLE")
+    message = form("hi", specialNotes=f"agent={crew.doer}")
+    assert code(await bob.post("/api/v1/atp/route", json=message)) == (409, "ROUTING_AGENT_INELIGIBLE")
 
 
 @requirement("http.whoami")

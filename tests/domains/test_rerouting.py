@@ -15,7 +15,7 @@ from stentor.domains.learning.service import EligibleOutcome
 from stentor.domains.routing import explain
 from stentor.domains.tasks import store
 from stentor.domains.tasks.service import require_task
-from tests.conftest import World
+from tests.conftest import MakeWorld, World
 from tests.domains import endpoint
 from tests.patience import soon
 from tests.requirements import requirement
@@ -124,6 +124,20 @@ async def test_an_agent_that_is_registered_later_gets_what_waits(world: World) -
     assert (await assigned(world, other, (await named(world, "stranger"))))["status"] == "queued"
     await stays(world, task_id, gone)
     await assigned(world, task_id, await world.register("new"))
+
+
+@requirement("routing.offline-again", "routing.authority-denied-403")
+async def test_what_an_agent_submitted_moves_to_nobody_whom_it_could_not_have_given_it(make_world: MakeWorld) -> None:
+    world = await make_world(SERVICE_AGENTS_OWN_AUTHORITY="1")
+    gone = await world.register("gone", key_name="bob")
+    answer = await world.clients["BOB"].post("/api/v1/tasks", json={"type": "x", "input": 1})
+    task_id, ours = answer.json()["task_id"], await world.submit(required_capabilities=[])
+    stranger = await world.register("stranger", capabilities=["dance"])
+    world.clock.advance(seconds=INTERVAL + 1)
+    await polls(world, stranger)
+    await assigned(world, ours, stranger)
+    await stays(world, task_id, gone)
+    await assigned(world, task_id, await world.register("here", **MODEST))
 
 
 async def named(world: World, name: str) -> str:

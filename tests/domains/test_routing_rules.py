@@ -80,6 +80,28 @@ def test_delegated_authority_must_be_active_and_cover_the_capabilities(authority
     assert find_denial(request, candidate(), RoutingPolicy()) is (None if passes else DelegationDenied)
 
 
+@requirement("routing.authority-denied-403")
+@pytest.mark.parametrize(
+    ("capabilities", "passes"),
+    [(("echo",), True), (("echo", "more"), True), (("echo", "deploy"), False), (("deploy",), False), ((), False)],
+)
+def test_work_that_requires_nothing_goes_only_to_an_agent_within_the_authority(
+    capabilities: tuple[str, ...], passes: bool
+) -> None:
+    who = candidate(capabilities=capabilities)
+    limited = RoutingRequest("default", "echo", (), Authority(capabilities=frozenset(("echo", "more"))))
+    assert find_denial(limited, who, RoutingPolicy()) is (None if passes else DelegationDenied)
+    assert find_denial(RoutingRequest("default", "echo", ()), who, RoutingPolicy()) is None
+
+
+@requirement("routing.authority-denied-403")
+@pytest.mark.parametrize(("key_name", "passes"), [("bob", True), ("ann", False), (None, False)])
+def test_only_a_keys_own_agent_may_have_no_capabilities(key_name: str | None, passes: bool) -> None:
+    request = RoutingRequest("default", "echo", (), Authority(capabilities=frozenset(("echo",)), key_name="bob"))
+    who = candidate(capabilities=(), key_name=key_name)
+    assert find_denial(request, who, RoutingPolicy()) is (None if passes else DelegationDenied)
+
+
 @requirement("routing.code-of-furthest-check")
 @given(st.sets(st.sampled_from(sorted(REFUSED, key=lambda cls: list(REFUSED).index(cls))), min_size=1))
 def test_the_code_is_that_of_the_furthest_check_any_candidate_reached(reasons: set[type[RoutingDenied]]) -> None:

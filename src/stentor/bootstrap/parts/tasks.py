@@ -129,7 +129,7 @@ def open_tasks(
         dispatcher=dispatcher,
         reconciler=Reconciler(db, clock, runlog, dispatcher, outcomes, registry, settings.tasks.max_attempts, mark),
         lease_renewer=LeaseRenewer(db, dispatcher, executor),
-        rerouting=TaskRerouter(db, clock, runlog, routing, registry, presence, dispatcher, grants),
+        rerouting=TaskRerouter(db, clock, runlog, routing, registry, presence, dispatcher, grants, infra.roles),
         freshness=freshness,
         room=RoomFinder(db, limits, dispatcher, hub),
     )

@@ -15,6 +15,7 @@ from functools import partial
 
 import msgspec
 
+from stentor.auth.principal import RoleRegistry
 from stentor.core.clock import Clock
 from stentor.core.db import NO_LOCKS, Database, Tx
 from stentor.core.runlog import RunLog, read_latest_events
@@ -65,6 +66,7 @@ class TaskRerouter:
         presence: Presence,
         dispatcher: Dispatcher,
         grants: GrantService,
+        roles: RoleRegistry,
     ) -> None:
         self._db = db
         self._clock = clock
@@ -74,6 +76,7 @@ class TaskRerouter:
         self._presence = presence
         self._dispatcher = dispatcher
         self._grants = grants
+        self._roles = roles
         self._checks: dict[str, QueueCheck] = {}
         agents.listeners.append(lambda _: presence.notify_arrival())
 
@@ -151,7 +154,15 @@ class TaskRerouter:
 
     def _read_page(self, tx: Tx, agent: Agent, after: Task | None) -> list[tuple[Task, Authority]]:
         tasks = store.list_reassignable(tx, agent.tenant, agent.agent_id, after, PAGE_SIZE)
-        return [(task, self._grants.resolve_task_authority(tx, task)) for task in tasks]
+        return [(task, self._authority(tx, task)) for task in tasks]
+
+    def _authority(self, tx: Tx, task: Task) -> Authority:
+        if task.metadata.grant_id is not None or task.required_capabilities or not self._routing.policy.own_authority:
+            return self._grants.resolve_task_authority(tx, task)
+        # Without capabilities, each agent that it moves to must be one that its submitter could have given it to.
+        key = task.tenant, task.submitted_by
+        is_free = self._roles.is_person(*key) or self._roles.is_agent_with_admin(*key)
+        return Authority() if is_free else self._routing.key_authority(*key)
 
     def _decide_moves(self, page: list[tuple[Task, Authority]], unroutable: set[RoutingRequest]) -> list[TaskMove]:
         """Return the decisions for the tasks that another agent can do.

@@ -62,6 +62,11 @@ DENIAL_MESSAGES: dict[type[RoutingDenied], str] = {
     PolicyDenied: "The policy of this service permits no agent with these capabilities for this task.",
 }
 
+UNNAMED_CAPABILITIES = (
+    "The task requires no capability, and every agent can do more than the caller may request. Name what it needs in "
+    "required_capabilities."
+)
+
 DENIAL_REASONS = {
     CapabilityUnavailable.code: "lacks a capability",
     TenantDenied.code: "belongs to another tenant",
@@ -81,10 +86,24 @@ def describe_denial(code: str) -> str:
 
 
 class Authority(msgspec.Struct, frozen=True):
-    """What a caller may request. `capabilities` None means all; with `is_active` false nothing."""
+    """What a caller may request. `capabilities` None means all; with `is_active` false nothing.
+
+    `key_name` is the key whose own capabilities they are, None for those of a grant.
+    """
 
     is_active: bool = True
     capabilities: frozenset[str] | None = None
+    key_name: str | None = None
+
+    def covers(self, required: Collection[str], agent: Agent) -> bool:
+        """Return whether the agent may be given work that requires these capabilities."""
+        if not self.is_active or self.capabilities is None:
+            return self.is_active
+        if required:
+            return self.capabilities.issuperset(required)
+        # Work that requires none may be anything that the agent does, which is unknown of an agent that declares none.
+        is_own = self.key_name is not None and agent.key_name == self.key_name
+        return is_own or (bool(agent.capabilities) and self.capabilities.issuperset(agent.capabilities))
 
 
 class RoutingRequest(msgspec.Struct, frozen=True):
@@ -174,10 +193,7 @@ def find_denial(
         return TenantDenied
     if agent.status != "active":
         return AgentUnavailable
-    authority = request.authority
-    if not authority.is_active or not (
-        authority.capabilities is None or authority.capabilities.issuperset(request.capabilities)
-    ):
+    if not request.authority.covers(request.capabilities, agent):
         return DelegationDenied
     if policy.trust_floor > 0 and (NEUTRAL_TRUST if candidate.trust is None else candidate.trust) < policy.trust_floor:
         return TrustFloorExcludedAll
@@ -268,6 +284,8 @@ def build_denial(request: RoutingRequest, denied: Sequence[tuple[Agent, type[Rou
     codes = [(agent, reason.code) for agent, reason in denied[:MAX_RECORDED_DENIALS]]
     details["denied"] = [msgspec.to_builtins(d) for d in _denied_candidates(codes)]
     message = _describe_unavailable(denied) if furthest is AgentUnavailable else None
+    if furthest is DelegationDenied and request.authority.is_active and not request.capabilities:
+        message = UNNAMED_CAPABILITIES
     return furthest(message or DENIAL_MESSAGES[furthest], details)
 
 

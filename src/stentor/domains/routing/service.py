@@ -137,14 +137,16 @@ class RoutingEngine:
 
     def caller_authority(self, principal: Principal) -> Authority:
         """Return what a caller may request: nothing if all agents of its key are suspended or quarantined."""
-        if not principal.is_bound_agent:
-            return Authority()
-        agents = self._agents.list_of_key(principal.tenant, principal.name)
+        return self.key_authority(principal.tenant, principal.name) if principal.is_bound_agent else Authority()
+
+    def key_authority(self, tenant: str, key_name: str) -> Authority:
+        """Return what the key of an agent may request now."""
+        agents = self._agents.list_of_key(tenant, key_name)
         active = not agents or any(agent.status == "active" for agent in agents)
         if not self.policy.own_authority:
             return Authority(active)
         capabilities = frozenset(name for agent in agents if agent.status == "active" for name in agent.capabilities)
-        return Authority(active, capabilities)
+        return Authority(active, capabilities, key_name)
 
     def _pool(self, request: RoutingRequest) -> list[Agent]:
         if request.preferred_agent_id is None:
