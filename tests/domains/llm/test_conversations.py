@@ -301,6 +301,38 @@ async def test_what_was_said_after_a_recorded_summary_is_not_hidden_by_it(world:
     assert [item["kind"] for item in await items(world)][5:] == ["summary", "message", "message"]
 
 
+@requirement("sessions.compaction")
+@pytest.mark.parametrize(("limit", "limit_of_summary"), [(400, None), (16_000, 16_000)])
+async def test_a_summary_is_not_cut_by_the_limits_of_answers(
+    world: World, upstream: Upstream, limit: int, limit_of_summary: int | None
+) -> None:
+    """A high limit stays: it has room for reasoning, which a provider's own limit may not have."""
+    await talker(world, compact_after_tokens=100, max_tokens=limit, stop=["\n\n"])
+    Script(upstream, "First.", "SUMMARY", "Yes.")
+    await say(world, "salt " * 100)
+    await say(world, {"text": "Yes or no?", "options": {"max_tokens": 3}})
+    summary, answer = (call["body"] for call in upstream.asked[-2:])
+    assert (summary.get("max_tokens"), summary.get("stop")) == (limit_of_summary, None)
+    assert (answer["max_tokens"], answer["stop"]) == (3, ["\n\n"])
+
+
+@requirement("sessions.compaction")
+@pytest.mark.parametrize("words", ["Zoe lives in", ""])
+async def test_a_summary_that_was_cut_replaces_nothing(world: World, upstream: Upstream, words: str) -> None:
+    """Neither half a text nor the reasoning after which there was no room for one."""
+    await talker(world, compact_after_tokens=100)
+    script = Script(upstream, "First.", words, "SUMMARY", "Second.")
+    await say(world, "salt " * 100)
+    upstream.reasoning, upstream.finish = "Who is Zoe?", "length"
+    task = await say(world, "And now?")
+    assert task["error"]["code"] == "SUMMARY_INCOMPLETE", task
+    assert (len(script.turns), len(await items(world))) == (2, 2)
+    upstream.reasoning, upstream.finish = "", "stop"
+    await ok(world, "POST", f"/tasks/{task['task_id']}/retry")
+    assert (await world.ended(task["task_id"]))["result"]["text"] == "Second."
+    assert [item["kind"] for item in await items(world)][2] == "summary"
+
+
 PAYLOAD = Sql(
     """select (select coalesce(sum(length(value)), 0) + coalesce(sum(length(value_hash)), 0) from task_steps)
     + (select coalesce(sum(length(content)) + sum(length(hash)), 0) from step_values)

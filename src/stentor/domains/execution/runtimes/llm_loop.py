@@ -44,6 +44,8 @@ MAX_ANSWER_CHARACTERS = 200_000
 """Characters of an answer that has a schema."""
 MAX_CORRECTIONS = 2
 """How often an answer that does not match the schema is asked for again."""
+MIN_SUMMARY_TOKENS = 4_096
+"""A lower limit of the agent's answers does not hold for summaries: it includes a model's reasoning."""
 
 SUMMARY_REQUEST = (
     "The conversation above is getting long. Write a summary that stands in its place: what was asked, decided and "
@@ -160,12 +162,24 @@ class ToolLoop:
         return [*system, summary, *(each for each in newer if each.role != "system" and each != summary)]
 
     async def _summarize(self, request: ChatRequest, messages: tuple[LlmMessage, ...]) -> JsonObject:
-        asked = (*messages, LlmMessage("user", (TextPart(SUMMARY_REQUEST),)))
+        limit = self._options.max_tokens or 0
         asking = msgspec.structs.replace(
-            request, messages=asked, tool_choice="none" if request.tools else "", response_format=None
+            request,
+            messages=(*messages, LlmMessage("user", (TextPart(SUMMARY_REQUEST),))),
+            tool_choice="none" if request.tools else "",
+            response_format=None,
+            # Those of the task's answers would cut it. A high limit stays: a provider's own may be lower.
+            max_tokens=limit if limit >= MIN_SUMMARY_TOKENS else None,
+            stop=(),
         )
         stream = await self._gateway.stream(self._caller, asking)
         reply = await stream.read_reply(lambda text: None)
+        if reply.finish != "stop":
+            raise AgentFailed(
+                "SUMMARY_INCOMPLETE",
+                f"The model did not finish its summary of the conversation (finish_reason {reply.finish}); see "
+                "max_tokens and compact_after_tokens.",
+            )
         if not reply.content.strip():
             raise AgentFailed(
                 "SUMMARY_EMPTY", "The model gave no summary of the conversation; see compact_after_tokens."
