@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import socket
+import sys
 import tempfile
 import time
 from pathlib import Path
@@ -10,6 +11,7 @@ from typing import Any
 
 import pytest
 
+from stentor.cli.inspection import inspect_config
 from tests.cli.program import Done, Program
 from tests.identity_provider import identity_provider
 from tests.requirements import requirement
@@ -70,6 +72,9 @@ def test_key_files_that_others_may_read_are_a_problem(program: Program) -> None:
     [
         ({"SERVICE_GATEWAY_PORT": "x"}, "settings", "problem", "SERVICE_GATEWAY_PORT must be a number"),
         ({"SERVICE_HEBBIAN_ROUTING_BETA": "1.9"}, "settings", "problem", "must be a number from 0 to 1"),
+        ({"SERVICE_LLM_BUDGETS": "x"}, "settings", "problem", "SERVICE_LLM_BUDGETS: 'x' is invalid"),
+        ({"SERVICE_CAGE_ROOTS": "x"}, "sandbox", "problem", "SERVICE_CAGE_ROOTS"),
+        ({"SERVICE_CAGE_TOOLS": "/no/such"}, "sandbox", "problem", "SERVICE_CAGE_TOOLS: /no/such cannot be read"),
         ({"SERVICE_GATEWAY_PROT": "1"}, "settings", "warning", "did you mean SERVICE_GATEWAY_PORT?"),
         ({"SERVICE_RATE_LIMIT": "5"}, "settings", "warning", "did you mean SERVICE_RATE_LIMIT_PER_MINUTE?"),
         ({"SKIP_AUTH": "1"}, "safety", "warning", "no effect"),
@@ -93,6 +98,24 @@ def test_each_danger_is_named(program: Program, environ: dict[str, str], check: 
     assert worst[0] == level
     assert words in " ".join(message for _, message in _found(done, check))
     assert done.code == (1 if any(c["level"] == "problem" for c in done.json["checks"]) else 0)
+
+
+@pytest.mark.parametrize(
+    ("variable", "value", "words"),
+    [
+        ("SERVICE_LLM_PRICES", "x", "SERVICE_LLM_PRICES: 'x'"),
+        ("SERVICE_LLM_GROUPS", "fast", "SERVICE_LLM_GROUPS: 'fast'"),
+        ("SERVICE_LLM_REDACT_PATTERNS", "number=(", "SERVICE_LLM_REDACT_PATTERNS: 'number=('"),
+        ("SERVICE_POLICY_FILE", "/no/such", "/no/such cannot be read"),
+        ("SERVICE_RETENTION_DAYS", "3", "Archives need the extra"),
+        ("SERVICE_MCP_URL", "x", "SERVICE_MCP_URL is 'x'"),
+    ],
+)
+def test_a_setting_that_only_a_part_of_the_service_reads_is_checked_too(
+    monkeypatch: pytest.MonkeyPatch, variable: str, value: str, words: str
+) -> None:
+    monkeypatch.setitem(sys.modules, "pyarrow.parquet", None)  # as if it were not installed
+    assert words in (inspect_config({variable: value}).problem or "")
 
 
 def test_a_damaged_database_is_a_problem(program: Program) -> None:

@@ -13,11 +13,18 @@ from typing import Literal
 import msgspec
 
 from stentor.auth import api_keys
+from stentor.bootstrap.parts.agents import load_policies
+from stentor.bootstrap.surfaces.builder import surface_names
+from stentor.bootstrap.surfaces.memory_mcp import public_origin
 from stentor.core import settings as settings_module
 from stentor.core.errors import StartRefused
+from stentor.core.security.pattern_process import PatternProcess
 from stentor.core.security.redaction import Redactor
 from stentor.core.settings import Settings, config_file
 from stentor.core.settings.parsers import SettingInfo
+from stentor.domains.llm.costs import PriceList, parse_budgets
+from stentor.domains.llm.model_routes import ModelRoutes
+from stentor.domains.retention import parquet_files
 
 
 class SettingStatus(msgspec.Struct, frozen=True):
@@ -95,9 +102,23 @@ def _startup_problem(environ: Mapping[str, str], data_dir: Path | None, keys: tu
         api_keys.load_memory_access(
             environ, names or {"mcp" if settings.auth.shared_key else "admin"}, settings.memory.vault_names
         )
+        _check_parts(settings)
     except StartRefused as error:
         return error.message
     return None
+
+
+def _check_parts(settings: Settings) -> None:
+    """Read the settings that only the parts of a service read. Raises StartRefused, as a start does."""
+    parse_budgets(settings.llm.budgets)
+    PriceList(settings.llm.prices)
+    ModelRoutes(settings.llm.groups, settings.llm.fallbacks)
+    PatternProcess(settings.llm.redact_patterns)
+    load_policies(settings)
+    if settings.storage.retention_days:
+        parquet_files.require_library()
+    if "mcp" in surface_names(settings):
+        public_origin(settings, "http://localhost")
 
 
 def _format_value(effective: Settings, name: str, meta: SettingInfo) -> str:

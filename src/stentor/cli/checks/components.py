@@ -73,6 +73,15 @@ def _check_local_model(folder: str) -> CheckFinding:
 def check_sandbox(context: CheckContext) -> Iterator[CheckFinding]:
     """Run a program in a sandbox in a temporary folder, so that the sandbox of a running service is not touched."""
     settings = context.settings
+    is_used = settings.sandbox.command_agents and settings.sandbox.enabled
+    try:
+        # Read by a start with command agents disabled, too.
+        cage_settings = process_sandbox(settings)
+        command_tools.load_command_tools(settings.sandbox.tools, cage_settings)
+        if is_used:
+            check_folder(cage_settings.folder)
+    except (StartRefused, SandboxUnavailable) as error:
+        yield CheckFinding("problem", "sandbox", error.message)
     if not settings.sandbox.command_agents:
         yield CheckFinding("ok", "sandbox", "Command agents are disabled (SERVICE_COMMAND_AGENTS).")
         return
@@ -80,12 +89,6 @@ def check_sandbox(context: CheckContext) -> Iterator[CheckFinding]:
         message = "SERVICE_CAGE=off: programs of agents run with all rights of the service's user. Unset it."
         yield CheckFinding("warning", "sandbox", message)
         return
-    try:
-        cage_settings = process_sandbox(settings)
-        command_tools.load_command_tools(settings.sandbox.tools, cage_settings)
-        check_folder(cage_settings.folder)
-    except (StartRefused, SandboxUnavailable) as error:
-        yield CheckFinding("problem", "sandbox", error.message)
     with tempfile.TemporaryDirectory(prefix="stentor-") as folder:
         # If this runs as root, the program in the sandbox runs as nobody, who must be able to enter the folder.
         Path(folder).chmod(0o711)
