@@ -306,7 +306,7 @@ async def build_world(db: Database, clock: FixedClock, folder: Path, **environ: 
     ring = KeyRing(
         {digest_key(k): p for k, p in (parse_key_variable(f"SERVICE_API_KEY_{n}", v) for n, v in KEYS.items())}
     )
-    shared = open_surface_context(kernel, ring)
+    shared = open_surface_context(kernel, ring, environ)
     app = bootstrap.application(kernel, shared)
     world = World(kernel, clock, logs[0], app, ring, shared)
     for job, method in (

@@ -194,16 +194,19 @@ class MemoryAccess(msgspec.Struct, frozen=True):
 
 
 def load_memory_access(
-    environ: Mapping[str, str], keys: Collection[str], vaults: Collection[str]
+    environ: Mapping[str, str], keys: Collection[str], vaults: Collection[str], *, skip_unknown: bool = False
 ) -> dict[str, MemoryAccess]:
     """Return the memory access of each key name that has a SERVICE_MEMORY_ACCESS_* variable.
 
-    `vaults` are the names of SERVICE_VAULTS. Raises StartRefused for a malformed value, an unknown key or vault.
+    `vaults` are the names of SERVICE_VAULTS. Raises StartRefused for a malformed value, an unknown vault, and an
+    unknown key unless these are skipped.
     """
     access_by_key: dict[str, MemoryAccess] = {}
     for variable in sorted(name for name in environ if name.startswith(ACCESS_VARIABLE_PREFIX)):
         name = variable.removeprefix(ACCESS_VARIABLE_PREFIX).lower()
         if name not in keys:
+            if skip_unknown:
+                continue
             raise StartRefused(f"{variable}: no key is named {name!r}. Known keys: {', '.join(sorted(keys))}.")
         try:
             access_by_key[name] = _require_known_vaults(parse_memory_access(environ[variable]), vaults)

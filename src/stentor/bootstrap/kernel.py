@@ -13,7 +13,7 @@ from typing import Any, Protocol
 from stentor.bootstrap.infrastructure import Infrastructure, open_infrastructure
 from stentor.bootstrap.parts.agents import AgentServices, open_agents, open_model_checks
 from stentor.bootstrap.parts.callers import open_keys, open_people
-from stentor.bootstrap.parts.command_agents import CommandAgents, open_command_agents
+from stentor.bootstrap.parts.command_agents import CommandAgents, memory_tools, open_command_agents
 from stentor.bootstrap.parts.governance import GovernanceParts, open_governance
 from stentor.bootstrap.parts.llm import LlmParts, open_llm
 from stentor.bootstrap.parts.memory import Memory, open_memory, report_lookup
@@ -41,6 +41,7 @@ from stentor.domains.execution.runtimes.builtin import BuiltinDriver, LibrarianA
 from stentor.domains.execution.runtimes.http import HttpDriver
 from stentor.domains.execution.runtimes.llm import LlmDriver
 from stentor.domains.keys.service import KeyService
+from stentor.domains.memory.governed.key_access import SearchRights
 from stentor.domains.monitoring.service import HealthService, database_check, fixed_check, vault_check
 from stentor.domains.people.service import PeopleService
 from stentor.domains.registry import store as agent_store
@@ -326,10 +327,14 @@ def build(
     memory = open_memory(infra) if settings.memory.enabled else None
     llm = open_llm(infra, agents.registry.agents.get)
     model_checks = open_model_checks(agents, llm.gateway)
-    command_agents = open_command_agents(infra, agents, memory, llm)
+    keys = open_keys(infra, llm)
+    rights, tenant = SearchRights(infra.roles, keys.memory_access), settings.memory.tenant
+    command_agents = open_command_agents(
+        infra, agents, memory_tools(memory, agents, rights, tenant) if memory else (), llm
+    )
     ray_agents = open_ray_agents(infra)
-    librarian = {"librarian": LibrarianAgent(memory.default.search, settings.memory.tenant).run} if memory else None
-    builtin = BuiltinDriver(librarian)
+    librarian = LibrarianAgent(memory.default.search, tenant, rights.of_submitter) if memory else None
+    builtin = BuiltinDriver({"librarian": librarian.run} if librarian else None)
     sessions = SessionService(infra.db, infra.runlog)
     steps = StepService(infra.db, infra.runlog, agents.registry.agents)
     drivers: dict[str, RuntimeDriver] = {
@@ -370,7 +375,7 @@ def build(
         tasks=tasks,
         llm=llm,
         model_checks=model_checks,
-        keys=open_keys(infra, llm),
+        keys=keys,
         people=open_people(infra),
         command_agents=command_agents,
         ray_agents=ray_agents,

@@ -102,7 +102,7 @@ def open_service(settings: Settings, environ: Mapping[str, str], redactor: Redac
         migrations.prepare_schema(driver, migrate=settings.storage.migrate)
         loaded = key_files.load_keys(settings, environ, redactor)
         kernel = build(settings, Database(driver), clock, redactor=redactor)
-        context = open_surface_context(kernel, loaded.key_ring)
+        context = open_surface_context(kernel, loaded.key_ring, environ)
         return Service(kernel, loaded, context, application(kernel, context), lock)
     except BaseException:
         if lock is not None:

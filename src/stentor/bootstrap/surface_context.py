@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
+from types import MappingProxyType
 
-from stentor.auth.api_keys import KeyRing
+from stentor.auth.api_keys import KeyRing, load_memory_access
 from stentor.auth.principal import Principal
 from stentor.bootstrap.kernel import Kernel
 from stentor.core.settings import Settings
@@ -29,12 +31,21 @@ class SurfaceContext:
     grpc_durations: GrpcCallDurations
 
 
-def open_surface_context(kernel: Kernel, keys: KeyRing) -> SurfaceContext:
-    """Make the context of all surfaces over a kernel, and tell the kernel which keys belong to people."""
+def open_surface_context(
+    kernel: Kernel, keys: KeyRing, environ: Mapping[str, str] = MappingProxyType({})
+) -> SurfaceContext:
+    """Make the context of all surfaces over a kernel, and tell the kernel whose the keys are and what they may access.
+
+    Raises StartRefused for a malformed access.
+    """
     infra, tasks = kernel.infra, kernel.tasks
     settings = infra.settings
     infra.roles.register(keys.principals)
     kernel.keys.attach(keys)
+    # Access for a key that does not exist is reported where the governed memory is served.
+    kernel.keys.configured_access = load_memory_access(
+        environ, {key.name for key in keys.principals}, settings.memory.vault_names, skip_unknown=True
+    )
     kernel.people.attach(keys)
     # A configured key of this name has a role of its own, which must not be replaced.
     if not any((key.tenant, key.name) == (settings.dashboard.tenant, DASHBOARD) for key in keys.principals):

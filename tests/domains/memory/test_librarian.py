@@ -80,6 +80,35 @@ async def test_another_tenant_gets_nothing_from_the_vault(library: Notes) -> Non
     assert found["error"]["code"] == "MEMORY_DENIED"
 
 
+async def ask_as(notes: Notes, key: str) -> list[str]:
+    """The paths that the librarian cites of the question that this key submits."""
+    body = {"type": "answer", "input": {"question": "zeppelin?", "passages": 10}, "required_capabilities": ["answer"]}
+    answered = await notes.world.clients[key].post("/api/v1/tasks", json=body)
+    assert answered.status_code == 202, answered.text
+    task = await notes.world.ended(answered.json()["task_id"])
+    assert task["status"] == "completed", task["error"]
+    return sorted(citation["path"] for citation in task["result"]["citations"])
+
+
+@requirement("execution.librarian-namespaces")
+async def test_the_librarian_finds_for_a_key_only_the_governed_namespaces_that_it_may_read(
+    make_world: MakeWorld, tmp_path: Any
+) -> None:
+    access = {"SERVICE_MEMORY_ACCESS_PROPOSER": "ann/deep:r,vault/Tasks:r", "SERVICE_MEMORY_ACCESS_WRITER": ""}
+    world = await make_world(SERVICE_MEMORY="1", SERVICE_BUILTIN_AGENTS="true", **access)
+    notes = Notes(world, tmp_path / "vault")
+    free, task = "docs/a.md", "Tasks/Inbox/a.md"
+    records = ("Memory/a.md", "Memory/ann/a.md", "Memory/ann/deep/a.md", "Memory/bob/a.md", "Memory/shared/a.md")
+    for path in (free, task, *records):
+        assert (await notes.write(path, f"A zeppelin of {path}.\n")).status_code == 200
+    assert await ask_as(notes, "BOB") == sorted((free, "Memory/bob/a.md", "Memory/shared/a.md"))
+    assert await ask_as(notes, "PROPOSER") == sorted((free, task, "Memory/ann/deep/a.md"))
+    # What a key was given holds for a person too; a person without it, and an agent's key with admin, may have all.
+    assert await ask_as(notes, "WRITER") == [free]
+    for key in ("ADMIN", "SECOND", "BOSS"):
+        assert await ask_as(notes, key) == sorted((free, task, *records))
+
+
 def test_a_rare_word_says_more_than_a_frequent_one() -> None:
     sources = [PassageSource(f"{i}.md", "", f"the task number {i} runs\n\n", 0.5) for i in range(20)]
     sources.append(PassageSource("rare.md", "", "a quixotic matter\n", 0.5))

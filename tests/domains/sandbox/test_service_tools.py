@@ -45,6 +45,31 @@ async def test_memory_tools_write_and_search_as_the_agent(make_sandbox: MakeSand
     assert [one["path"] for one in left.json()["left"]] == ["team/sea.md"], left.text
 
 
+@requirement("sandbox.memory-search-namespaces")
+async def test_memory_search_finds_only_governed_namespaces_of_the_agents_key_and_allowed_paths(
+    make_sandbox: MakeSandbox,
+) -> None:
+    sandbox: SandboxedService = await make_sandbox(SERVICE_MEMORY="1")
+    for path in ("docs/a.md", "Tasks/Inbox/a.md", "Memory/ann/a.md", "Memory/bob/a.md", "Memory/shared/a.md"):
+        body = {"operation": "write", "document": {"path": path, "content": "A zeppelin.\n"}}
+        assert (await sandbox.world.admin.post("/api/v1/memory/write", json=body)).status_code == 200
+    everywhere = [{"name": "memory_search", "operations": ["search"]}]
+    everything = [{"name": "memory_search", "paths": ["**"], "operations": ["search"]}]
+    one = [{"name": "memory_search", "paths": ["Memory/ann"], "operations": ["search"]}]
+
+    async def found(name: str, arguments: str, tools: Any, **fields: Any) -> Any:
+        code = f"answer(call('memory_search', query='zeppelin'{arguments}))"
+        await sandbox.python(code, name=name, capabilities=[name], tools=tools, **fields)
+        answer = (await sandbox.do(required_capabilities=[name]))["result"]
+        return sorted(one["path"] for one in answer["result"]["matches"]) if answer["ok"] else answer["error"]["code"]
+
+    assert await found("keyless", "", everywhere) == ["Memory/shared/a.md", "docs/a.md"]
+    assert await found("bob", "", everywhere, key_name="bob") == ["Memory/bob/a.md", "Memory/shared/a.md", "docs/a.md"]
+    assert await found("own", ", folder='Memory/bob'", everything, key_name="bob") == ["Memory/bob/a.md"]
+    assert await found("other", ", folder='Memory/ann'", everything, key_name="bob") == "FORBIDDEN"
+    assert await found("named", ", folder='Memory/ann'", one) == ["Memory/ann/a.md"]
+
+
 @requirement("sandbox.memory-write-merges")
 async def test_memory_write_keeps_what_somebody_else_changed_since_the_last_write(make_sandbox: MakeSandbox) -> None:
     sandbox: SandboxedService = await make_sandbox(SERVICE_MEMORY="1")

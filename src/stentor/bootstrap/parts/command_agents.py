@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import os
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from stentor.bootstrap.infrastructure import Infrastructure
@@ -15,6 +16,7 @@ from stentor.core.http_client.outbound import OutboundHttp
 from stentor.core.settings import Settings
 from stentor.domains.execution.runtimes.command import CommandDriver, DisabledDriver
 from stentor.domains.execution.sandbox_tools import LlmChat, MemorySearch, MemoryWrite
+from stentor.domains.memory.governed.key_access import SearchRights
 from stentor.domains.monitoring.service import Check, HealthComponent, fixed_check
 from stentor.domains.registry.model import Runtime
 from stentor.domains.sandbox import bubblewrap
@@ -83,13 +85,13 @@ def process_sandbox(settings: Settings) -> ProcessSandbox:
 
 
 def open_command_agents(
-    infra: Infrastructure, agents: AgentServices, memory: Memory | None, llm: LlmParts
+    infra: Infrastructure, agents: AgentServices, memory_tools: Sequence[Tool], llm: LlmParts
 ) -> CommandAgents:
     """Open the sandbox if command agents are switched on. Raises StartRefused for an invalid setting."""
     settings, outbound = infra.settings, infra.outbound
     sandbox = process_sandbox(settings)
     registry = agents.registry.agents
-    dispatcher = ToolDispatcher(agents.sandbox, _tools(infra, sandbox, memory, llm), registry.get)
+    dispatcher = ToolDispatcher(agents.sandbox, _tools(infra, sandbox, memory_tools, llm), registry.get)
     if not settings.sandbox.command_agents:
         return CommandAgents(sandbox, None, outbound, dispatcher)
     sandbox.open()
@@ -104,7 +106,16 @@ def open_command_agents(
     return CommandAgents(sandbox, driver, outbound, dispatcher)
 
 
-def _tools(infra: Infrastructure, sandbox: ProcessSandbox, memory: Memory | None, llm: LlmParts) -> dict[str, Tool]:
+def memory_tools(memory: Memory, agents: AgentServices, rights: SearchRights, tenant: str) -> list[Tool]:
+    """Return the tools on the default vault, which belongs to the tenant."""
+    vault = memory.default
+    search = MemorySearch(vault.search, tenant, agents.registry.agents.get, rights.of_agent)
+    return [search, MemoryWrite(vault.service, tenant)]
+
+
+def _tools(
+    infra: Infrastructure, sandbox: ProcessSandbox, memory_tools: Sequence[Tool], llm: LlmParts
+) -> dict[str, Tool]:
     def give_to_sandbox_user(descriptor: int) -> None:
         # A service that runs as root runs the programs as `nobody`: what a tool writes for them must belong to that
         # user.
@@ -112,10 +123,7 @@ def _tools(infra: Infrastructure, sandbox: ProcessSandbox, memory: Memory | None
             os.fchown(descriptor, bubblewrap.NOBODY_UID, bubblewrap.NOBODY_UID)
 
     tools: list[Tool] = [kind(sandbox.roots, give_to_sandbox_user) for kind in (ReadFile, WriteFile, ListFiles)]
-    tools += [HttpRequest(infra.outbound), LlmChat(llm.gateway)]
-    if memory is not None:
-        vault, tenant = memory.default, infra.settings.memory.tenant
-        tools += [MemorySearch(vault.search, tenant), MemoryWrite(vault.service, tenant)]
+    tools += [HttpRequest(infra.outbound), LlmChat(llm.gateway), *memory_tools]
     by_name = {tool.name: tool for tool in tools}
     commands = command_tools.load_command_tools(infra.settings.sandbox.tools, sandbox)
     if taken := commands.keys() & {*by_name, LIST_TOOLS}:

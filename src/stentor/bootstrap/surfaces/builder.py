@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Any
 from starlette.types import ASGIApp
 
 from stentor.auth import api_keys
-from stentor.auth.api_keys import MemoryAccess
 from stentor.bootstrap.service import Service
 from stentor.bootstrap.surfaces import dashboard, memory_mcp, notes, vault
 from stentor.core.security import pinning
@@ -81,15 +80,13 @@ def build_surfaces(
         surfaces.append(Surface("notes", store.app, close=[store.vault.close], key_file=store.key_file))
     if "mcp" in addresses:
         keys = {principal.name for principal in service.keys.key_ring.principals}
-        # Read at the start, so that access for a key that does not exist stops it.
-        access = api_keys.load_memory_access(environ, keys, settings.memory.vault_names)
-        surfaces.append(_build_memory_mcp(service, settings, redactor, addresses["mcp"], access))
+        # Access for a key that does not exist stops the start.
+        api_keys.load_memory_access(environ, keys, settings.memory.vault_names)
+        surfaces.append(_build_memory_mcp(service, settings, redactor, addresses["mcp"]))
     return surfaces
 
 
-def _build_memory_mcp(
-    service: Service, settings: Settings, redactor: Redactor, address: str, access: Mapping[str, MemoryAccess]
-) -> Surface:
+def _build_memory_mcp(service: Service, settings: Settings, redactor: Redactor, address: str) -> Surface:
     """Check the settings now, so that a wrong one stops the start; the server itself is built at its first use."""
     kernel = service.kernel
     receipts = memory_mcp.open_receipt_verifier(settings, kernel.infra.db, kernel.infra.clock, redactor)
@@ -105,7 +102,7 @@ def _build_memory_mcp(
         verifier = BearerTokenVerifier(
             service.keys.key_ring,
             receipts,
-            lambda name: access.get(name) or kernel.keys.memory_access(name),
+            kernel.keys.memory_access,
             settings.memory.vault_names,
         )
         endpoint = memory_mcp.public_endpoint(settings, origin)

@@ -69,6 +69,8 @@ class KeyService:
         self._db, self._runlog, self._clock, self._roles = db, runlog, clock, roles
         self._check_budgets, self._on_budgets, self._vaults = check_budgets, on_budgets, vaults
         self._configured: dict[str, Principal] = {}
+        self.configured_access: dict[str, MemoryAccess] = {}
+        """What the keys of the environment may access of the governed memory, by name."""
         self._by_name: dict[str, ApiKey] = {}
         self._by_digest: dict[bytes, tuple[ApiKey, Principal]] = {}
         self._used: dict[str, int] = {}
@@ -101,6 +103,8 @@ class KeyService:
 
     def memory_access(self, name: str) -> MemoryAccess | None:
         """Return the access to the governed memory that a key was given; None if it has the default."""
+        if (access := self.configured_access.get(name)) is not None:
+            return access
         key = self._by_name.get(name)
         return parse_memory_access(key.memory) if key is not None and key.memory else None
 

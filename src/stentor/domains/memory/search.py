@@ -6,7 +6,7 @@ Combines the scores and records each search; the index itself is in `index/`. So
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from statistics import pstdev
 from typing import Literal
 
@@ -169,12 +169,15 @@ class SearchService:
         limit: int,
         filters: SearchFilters,
         scope: SearchScope = VALID_NOW,
+        may_search: Callable[[str], bool] | None = None,
     ) -> tuple[list[HybridMatch], int]:
         """Return the best documents by keywords and similarity; by keywords only while embeddings are unavailable.
 
         A document matches if it has a content word of the query, or reaches the minimum similarity, or is a piece
-        beside one that does.
+        beside one that does. Folders that `may_search` denies are left out.
         """
+        if may_search is not None and filters.folder is None:
+            filters = msgspec.structs.replace(filters, folder=await self._folders(may_search))
         words = tokenizer.drop_stop_words(tokenizer.split_words(query))
         keyword_query = build_query(words, SEARCH_FIELDS, "any")
         exclude = self._exclude(scope)
@@ -189,7 +192,12 @@ class SearchService:
         keyword_scores = {hit.doc_id: hit.score for hit in hits}
         similarities = await self._similarities(query, keyword_scores, filters)
         rows = await self._index.read_rows(list({**keyword_scores, **similarities}))
-        rows = {doc_id: row for doc_id, row in rows.items() if row.matches(filters)}
+        rows = {
+            doc_id: row
+            for doc_id, row in rows.items()
+            # Each document again: it may have been moved since its folder was listed.
+            if row.matches(filters) and (may_search is None or may_search(row.path.rpartition("/")[0]))
+        }
         min_similarity = self._embedding_worker.floors.hybrid
         own = {
             doc_id for doc_id in rows if doc_id in keyword_scores or similarities.get(doc_id, -1.0) >= min_similarity
@@ -215,10 +223,18 @@ class SearchService:
     async def _explain(self, scope: SearchScope, doc_ids: Sequence[int]) -> dict[int, Exclusion]:
         return await self._index.explain_exclusions(doc_ids) if scope.include_invalid else {}
 
-    async def passages(self, caller: MemoryCaller, question: str, limit: int) -> list[Passage]:
-        """Return the passages that best answer a question, each from a different document."""
+    async def _folders(self, may_search: Callable[[str], bool]) -> Folders | None:
+        """Return the folders that may be searched; None for all."""
+        folders = await self._index.list_folders()
+        searched = tuple(folder for folder in folders if may_search(folder))
+        return None if len(searched) == len(folders) else searched
+
+    async def passages(
+        self, caller: MemoryCaller, question: str, limit: int, may_search: Callable[[str], bool] | None = None
+    ) -> list[Passage]:
+        """Return the passages that best answer a question, each from a different document of the permitted folders."""
         # Three times as many documents as passages: not every document has a passage with a word of the question.
-        matches, _ = await self.hybrid(caller, question, limit * 3, SearchFilters())
+        matches, _ = await self.hybrid(caller, question, limit * 3, SearchFilters(), may_search=may_search)
         bodies = await self._index.read_bodies([match.path for match in matches])
         sources = [
             PassageSource(match.path, match.title, bodies[match.path], match.score)

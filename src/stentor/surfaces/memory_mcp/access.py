@@ -6,7 +6,7 @@ in context variables.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from contextvars import ContextVar
 from typing import Protocol
 
@@ -16,18 +16,13 @@ from pydantic import ConfigDict
 from starlette.datastructures import Headers
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from stentor.auth.api_keys import KeyRing, MemoryAccess
-from stentor.auth.authority.context import ALL_NAMESPACES, NAMED_VAULT_PREFIX, VAULT_NAMESPACE, AuthorityContext
+from stentor.auth.api_keys import KeyRing
+from stentor.auth.authority.context import AuthorityContext
 from stentor.auth.authority.proof import ProofRequest
-from stentor.auth.principal import Principal
-from stentor.core.errors import AuthorityDenied, AuthorityRefused, StoreUnavailable
-from stentor.domains.memory.governed.authorization import READ_CAPABILITY, WRITE_CAPABILITY
+from stentor.core.errors import AuthorityRefused, StoreUnavailable
+from stentor.domains.memory.governed.key_access import FindAccess, default_access, key_authority
 from stentor.surfaces.memory_mcp.server import McpRequestContext
 
-SHARED_NAMESPACE = "shared"
-"""The namespace that every API key may access, beside the one of its own name."""
-DEFAULT_ADMIN_NAMESPACES = (ALL_NAMESPACES, VAULT_NAMESPACE, f"{VAULT_NAMESPACE}/Tasks", f"{VAULT_NAMESPACE}/Memory")
-KEY_ISSUER = "key"
 PROOF_HEADER = "receipt-proof"
 CURRENT_PROOF_REQUEST: ContextVar[ProofRequest | None] = ContextVar("presented", default=None)
 CURRENT_PEER: ContextVar[str | None] = ContextVar("peer", default=None)
@@ -64,7 +59,7 @@ class BearerTokenVerifier:
         self,
         ring: KeyRing,
         receipts: VerifiesReceipts | None,
-        access: Callable[[str], MemoryAccess | None] = lambda name: None,
+        access: FindAccess = default_access,
         vaults: Sequence[str] = (),
     ) -> None:
         self._ring = ring
@@ -83,29 +78,7 @@ class BearerTokenVerifier:
         if principal is None:
             return None
         # Without authority the caller is still let in: the memory denies its calls and records the denial.
-        return _to_bearer_token(self._key_authority(principal))
-
-    def _key_authority(self, principal: Principal) -> AuthorityContext | None:
-        """Return the authority of an API key, never more than its permissions; None without any capability.
-
-        Without a configured access an admin's key may access everything, any other key the namespace of its name and
-        `shared`.
-        """
-        capabilities = frozenset(
-            capability
-            for name, capability in (("read", READ_CAPABILITY), ("write", WRITE_CAPABILITY))
-            if principal.may(name)
-        )
-        everything = (*DEFAULT_ADMIN_NAMESPACES, *(NAMED_VAULT_PREFIX + name for name in self._vaults))
-        namespaces = everything if principal.may("admin") else (principal.name, SHARED_NAMESPACE)
-        access = self._access(principal.name) or MemoryAccess(namespaces, namespaces)
-        try:
-            return AuthorityContext(
-                principal.name, principal.tenant, access.namespaces, capabilities, KEY_ISSUER, "", None,
-                writable=access.writable,
-            )  # fmt: skip
-        except AuthorityDenied:
-            return None
+        return _to_bearer_token(key_authority(principal, self._access, self._vaults))
 
     async def _verify_receipt(self, token: str, receipts: VerifiesReceipts) -> BearerToken | None:
         try:

@@ -18,6 +18,7 @@ from stentor.domains.execution.model import AgentFailed, AttemptOutcome, Provide
 from stentor.domains.execution.runtimes import EmitToken
 from stentor.domains.execution.runtimes.summarizer import MAX_SENTENCES, SUMMARY_METHODS, SummaryCancelled, summarize
 from stentor.domains.memory.caller import MemoryCaller
+from stentor.domains.memory.governed.key_access import MaySearch
 from stentor.domains.memory.text.excerpts import Passage, term_coverage
 from stentor.domains.registry.model import Agent
 from stentor.domains.tasks.model import TaskClaim
@@ -93,17 +94,23 @@ async def _in_thread(work: Callable[[Callable[[], bool]], T]) -> T:
 
 
 class PassageSearch(Protocol):
-    async def passages(self, caller: MemoryCaller, question: str, limit: int) -> list[Passage]:
-        """Return at most `limit` passages, the best first."""
+    async def passages(
+        self, caller: MemoryCaller, question: str, limit: int, may_search: MaySearch | None
+    ) -> list[Passage]:
+        """Return at most `limit` passages of the folders that may be searched, the best first."""
         ...
 
 
 class LibrarianAgent:
-    """Answers questions from the notes. `tenant` owns the vault; tasks of other tenants fail."""
+    """Answers questions from the notes. `tenant` owns the vault; tasks of other tenants fail.
 
-    def __init__(self, memory: PassageSearch, tenant: str) -> None:
+    `find_rights` returns which folders may be searched for the submitter of a task, None for all.
+    """
+
+    def __init__(self, memory: PassageSearch, tenant: str, find_rights: Callable[[str, str], MaySearch | None]) -> None:
         self._memory = memory
         self._tenant = tenant
+        self._find_rights = find_rights
 
     async def run(self, claim: TaskClaim, agent: Agent, emit: EmitToken) -> AttemptOutcome:
         """Answer a question: a string, or `{question or text, passages?}`. Result: `{answer, citations}`."""
@@ -113,7 +120,9 @@ class LibrarianAgent:
         principal = Principal("librarian", "agent", frozenset(("read",)), claim.tenant)
         caller = MemoryCaller(principal, agent.agent_id, claim.task_id)
         try:
-            passages = await self._memory.passages(caller, question, limit)
+            passages = await self._memory.passages(
+                caller, question, limit, self._find_rights(claim.tenant, claim.submitted_by)
+            )
         except StentorError as error:
             raise ProviderFailed("MEMORY_UNAVAILABLE", error.message) from None
         numbered = list(enumerate(passages, 1))
