@@ -12,7 +12,7 @@ from stentor.domains.llm import providers
 from tests.conftest import World
 from tests.domains.llm.conftest import Gate
 from tests.domains.llm.test_conversations import conversation, ok
-from tests.domains.llm.test_tool_loop import Script, messages
+from tests.domains.llm.test_tool_loop import Script, agent_body, messages
 from tests.domains.llm.upstream import Upstream
 from tests.requirements import requirement
 
@@ -81,6 +81,29 @@ async def test_a_response_continues_after_a_call_with_nothing_but_its_output(wor
     assert [role for role, _ in await conversation(world)] == ["user", "assistant", "tool", "assistant"]
     sent = messages(upstream)
     assert sent[1]["tool_calls"][0]["id"] == sent[2]["tool_call_id"] == called["call_id"]
+
+
+@requirement("llm.sessions")
+async def test_an_agent_gets_the_texts_of_a_conversation_that_has_calls_of_tools(
+    world: World, upstream: Upstream
+) -> None:
+    await world.register(**agent_body() | {"sandbox_whitelist": dict[str, Any]()})
+    call = {"id": "c", "type": "function", "function": {"name": "look", "arguments": "{}"}}
+    said = [
+        user("Look."),
+        {"role": "assistant", "content": "Let me see.", "tool_calls": [call]},
+        {"role": "tool", "tool_call_id": "c", "content": "7"},
+        {"role": "assistant", "content": None, "tool_calls": [call | {"id": "d"}]},
+        {"role": "tool", "tool_call_id": "d", "content": "7"},
+        {"role": "assistant", "content": "It is 7."},
+    ]
+    await ok(world, "POST", "/sessions/s/items", {"items": [{"value": value} for value in said]})
+    Script(upstream, "Yes.")
+    await ask(world, user("Sure?"), model="agent:think")
+    sent = [(m["role"], m["content"], "tool_calls" in m) for m in messages(upstream) if m["role"] != "system"]
+    texts = ("user", "Look."), ("assistant", "Let me see."), ("assistant", "It is 7."), ("user", "Sure?")
+    assert sent == [(*text, False) for text in texts]
+    assert (await conversation(world))[len(said) :] == [("user", "Sure?"), ("assistant", "Yes.")]
 
 
 @requirement("llm.sessions")

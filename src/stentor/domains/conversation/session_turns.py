@@ -14,6 +14,7 @@ from stentor.domains.conversation.service import not_repeatable
 from stentor.domains.execution.model import AgentFailed
 from stentor.domains.execution.runtimes.session_messages import read_item
 from stentor.domains.llm.model import ChatReply, ChatRequest, LlmMessage, TextPart, ToolCall
+from stentor.domains.llm.service import is_agent_model
 from stentor.domains.sessions.model import Item, ItemDraft
 from stentor.domains.sessions.service import SessionService
 
@@ -62,10 +63,17 @@ class SessionTurns:
         if any(not isinstance(part, TextPart) for message in question for part in message.content):
             raise InvalidRequest("messages: a session keeps texts only; send images in a request without a session.")
         items = await self._sessions.begin_turn(principal, session_id, task_id)
-        messages = (*system, *map(_read_item, items), *question)
+        history = [_read_item(item) for item in items]
+        messages = (*system, *(_texts(history) if is_agent_model(request) else history), *question)
         whole = msgspec.structs.replace(request, messages=messages)
         last_position = items[-1].position if items else 0
         return StoredTurn(self._sessions, principal, session_id, question, whole, last_position)
+
+
+def _texts(history: list[LlmMessage]) -> list[LlmMessage]:
+    """Return what was said, which is all that the task of an agent takes, without calls of tools and their results."""
+    said = (message for message in history if message.role != "tool" and message.content)
+    return [msgspec.structs.replace(message, tool_calls=(), reasoning="") for message in said]
 
 
 def _read_item(item: Item) -> LlmMessage:
