@@ -105,7 +105,9 @@ FAILURES = [
     (answering({"result": 1, "performance": 7}), "agent_failure", "ANSWER_INVALID"),
     (answering({"result": 1, "performance": True}), "agent_failure", "ANSWER_INVALID"),
     (answering({"result": 1}, 302, Location="/elsewhere"), "agent_failure", "ENDPOINT_STATUS"),
-    (streaming(b"event: token\ndata: {\n\n"), "agent_failure", "ENDPOINT_FAILED"),
+    (streaming(b"event: token\ndata: {\n\n"), "agent_failure", "ANSWER_INVALID"),
+    (streaming(b"<p>Hello</p>", kind="text/html"), "agent_failure", "ANSWER_INVALID"),
+    (streaming(b'{"result": "\xff"}', kind="application/json"), "agent_failure", "ANSWER_INVALID"),
     (streaming(event("token", {"text": "x"})), "agent_failure", "ANSWER_INVALID"),
     (streaming(event("error", {"secret": "x"})), "agent_failure", "AGENT_ERROR"),
 ]

@@ -149,12 +149,15 @@ def _not_public() -> AgentFailed:
 
 
 async def _decode(data: bytes) -> Any:
-    """Decode JSON under the limits for request bodies, in a thread if it is long."""
+    """Decode JSON under the limits for request bodies, in a thread if it is long. Raises AgentFailed."""
     try:
         jsontext.check_shape(data)
+        return await asyncio.to_thread(jsontext.load, data) if len(data) > INLINE_DECODE_BYTES else jsontext.load(data)
     except InvalidRequest as error:
         raise AgentFailed("ANSWER_INVALID", f"The agent's response is not valid. {error.message}") from None
-    return await asyncio.to_thread(jsontext.load, data) if len(data) > INLINE_DECODE_BYTES else jsontext.load(data)
+    except ValueError:
+        message = "The agent's response is not JSON: it must be an object with 'result'."
+        raise AgentFailed("ANSWER_INVALID", message) from None
 
 
 async def _read_body(response: aiohttp.ClientResponse) -> bytes:
