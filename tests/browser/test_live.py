@@ -8,6 +8,7 @@ import pytest
 from playwright.sync_api import Page, Route, expect
 
 from tests.browser.conftest import Installation, Tab
+from tests.conftest import KEYS
 from tests.requirements import requirement
 
 pytestmark = [pytest.mark.slow, pytest.mark.together("browser")]
@@ -165,6 +166,38 @@ def test_a_live_change_leaves_what_the_reader_has_done(tab: Tab, installation: I
     page.evaluate(CHANGE)
     answer(page)
     expect(link).to_be_focused()
+
+
+@requirement("dashboard.live-kept")
+@requirement("dashboard.sign-in")
+def test_a_page_whose_session_has_ended_keeps_what_was_typed_and_leads_to_the_door(tab: Tab) -> None:
+    page = tab.page
+    page.add_init_script(HELD)
+    tab.open("/console")
+    instruction = page.get_by_label("Instruction")
+    instruction.fill("Why is the sea salty?")
+    page.context.clear_cookies()
+    page.evaluate(CHANGE)
+    answer(page)
+    expect(page.get_by_role("link", name="sign in")).to_have_attribute("href", "/sign-in?next=%2Fconsole")
+    expect(instruction).to_have_value("Why is the sea salty?")
+    with page.expect_popup() as door:
+        page.get_by_role("button", name="Submit").click()
+        page.get_by_label("Key").fill(KEYS["ADMIN"].split(":")[0])
+        expect(page.get_by_label("What you wrote")).to_have_value("Why is the sea salty?")
+        page.get_by_role("button", name="Sign in").click()
+    expect(door.value).to_have_url(f"{tab.board}/console")
+    page.go_back()
+    expect(page.get_by_label("Instruction")).to_have_value("Why is the sea salty?")
+    tab.errors.clear()  # that an answer was 401
+
+
+@requirement("dashboard.sign-in")
+def test_a_page_without_live_parts_says_that_its_session_has_ended(tab: Tab) -> None:
+    tab.page.route(re.compile("/live"), lambda route: route.fulfill(status=401, body="Sign in again."))
+    tab.open("/memory/edit")
+    expect(tab.page.get_by_role("link", name="sign in")).to_be_visible()
+    tab.errors.clear()  # that an answer was 401
 
 
 @requirement("dashboard.live-kept")

@@ -26,6 +26,7 @@ from tests.surfaces.dashboard.board import LOCAL
 from tests.surfaces.dashboard.signed_in import Site
 
 KEY = "admin-key-7c1e"
+FORM_TYPE = "application/x-www-form-urlencoded"
 
 
 @pytest.fixture
@@ -108,7 +109,24 @@ async def test_a_key_that_is_taken_back_ends_its_session(site: Site) -> None:
     }
     assert (await browser.get("/tasks")).headers["location"].startswith("/sign-in")
     part = await browser.get("/tasks", headers={"HX-Request": "true"})
-    assert (part.status_code, part.headers["hx-redirect"]) == (401, "/sign-in")
+    assert part.status_code == 401
+    assert "hx-redirect" not in part.headers, "it would take away what was typed into the rest of the page"
+
+
+@requirement("dashboard.sign-in")
+async def test_a_form_without_a_session_returns_its_texts_but_no_key(stranger: httpx.AsyncClient) -> None:
+    form = {"csrf": "tok-7c1e", "text": "\n<b>A long</b> note", "apiKey": "sk-7c1e", "shown": '{"a": 1}'}
+    headers = {"Sec-Fetch-Site": "same-origin", "Referer": f"{LOCAL}/memory/edit?path=n.md"}
+    answer = await stranger.post("/memory/edit", data=form, headers=headers)
+    assert (answer.status_code, answer.headers["content-type"]) == (401, "text/html; charset=utf-8")
+    assert re.findall("<textarea[^>]*>([^<]*)<", answer.text) == ["\n\n&lt;b&gt;A long&lt;/b&gt; note"]
+    assert "Your session has ended" in answer.text
+    assert 'value="/memory/edit?path=n.md"' in answer.text
+    assert not any(secret in answer.text for secret in ("sk-7c1e", "tok-7c1e"))
+    foreign = await stranger.post("/memory/edit", data=form, headers={"Origin": "https://evil.test"})
+    assert (foreign.status_code, "textarea" in foreign.text) == (401, False)
+    too_many = await stranger.post("/memory/edit", content="a=1+2&" * 2_000, headers={"Content-Type": FORM_TYPE})
+    assert (too_many.status_code, "textarea" in too_many.text) == (401, False)
 
 
 @requirement("dashboard.sign-in")

@@ -50,7 +50,7 @@ from stentor.surfaces.dashboard.pages import (
     tasks,
     webhooks,
 )
-from stentor.surfaces.dashboard.site import assets
+from stentor.surfaces.dashboard.site import assets, forms
 from stentor.surfaces.dashboard.site import sessions as browser_sessions
 from stentor.surfaces.dashboard.site.page import PageHandler, PageRequest, Site, encode_path
 from stentor.surfaces.dashboard.site.sessions import BrowserSession, is_same_origin
@@ -69,7 +69,8 @@ SECURITY_HEADERS = {
     "Cache-Control": "no-store",
 }
 SIGN_IN_PATH = "/sign-in"
-CROSS_SITE_FORM_MESSAGE = "This form does not belong to this session. Go back, reload the page, and submit it again."
+CROSS_SITE_FORM_MESSAGE = "This form does not belong to this session. Go back and submit it again."
+ENDED_SESSION_MESSAGE = "Your session has ended, so nothing was done. Sign in and submit the form again."
 UNSUPPORTED_FORM_MESSAGE = "Unsupported form encoding: use application/x-www-form-urlencoded."
 RELOAD_HTML = '<!doctype html><meta http-equiv="refresh" content="0"><title>Stentor</title>'
 """For a user who follows a link from another site: the browser withholds the SameSite=Strict cookie from the first
@@ -116,7 +117,7 @@ def _with_session(site: Site, handler: PageHandler) -> Callable[[Request], Await
         session = _find_session(site, request)
         # Also asks whether the key is still valid: a revoked key ends its sessions.
         if session is None or not await site.is_session_valid(session):
-            return _redirect_to_sign_in(request)
+            return await _ask_to_sign_in(site, request)
         setattr(request.state, CALLER_CHECK, partial(_is_session_open, site, _session_token(request), session))
         _reject_multipart(request)
         page = PageRequest(site, request, session)
@@ -157,18 +158,31 @@ async def _is_own_form(page: PageRequest) -> bool:
     return isinstance(token, str) and browser_sessions.is_csrf_token_valid(page.session, token)
 
 
-def _redirect_to_sign_in(request: Request) -> Response:
+async def _ask_to_sign_in(site: Site, request: Request) -> Response:
     if request.headers.get("sec-fetch-site") == "cross-site" and request.method == "GET":
         return HTMLResponse(RELOAD_HTML)
-    # htmx would put the sign-in page into the part of the page that it replaces; this header makes it navigate.
-    if request.headers.get("hx-request"):
-        return Response(status_code=401, headers={"HX-Redirect": SIGN_IN_PATH})
-    # After the sign-in a form cannot be repeated, and an event stream is no page.
-    if request.method != "GET" or request.headers.get("accept", "").startswith("text/event-stream"):
+    # A part of a page or an event stream is no place for the sign-in page. The page stays, with what was typed into
+    # it, and its script says that the session has ended.
+    if request.headers.get("hx-request") or request.headers.get("accept", "").startswith("text/event-stream"):
         return Response("Sign in again.", 401)
+    if request.method != "GET":
+        texts = await _read_texts(request)
+        return sign_in.render_sign_in(site, request, ENDED_SESSION_MESSAGE, 401, _find_retry(request), texts)
     target = _address(request)
     query = "" if target == "/" else f"?next={quote(target, safe='')}"
     return RedirectResponse(SIGN_IN_PATH + query, 303)
+
+
+async def _read_texts(request: Request) -> list[str]:
+    """Return the texts of a form that cannot be repeated after the sign-in, for their writer to copy."""
+    if not is_same_origin(request):
+        return []
+    try:
+        fields = (await forms.read_form(request)).multi_items()
+    except HTTPException:
+        return []
+    # With white space: a page displays no API key, and names, choices and tokens need no copy.
+    return [str(value) for name, value in fields if name != "shown" and len(str(value).split()) > 1]
 
 
 def _address(request: Request) -> str:
@@ -197,7 +211,7 @@ def _error_handler(
         if session is None and request.url.path == SIGN_IN_PATH:
             return PlainTextResponse(message, status)  # a redirect to the sign-in page would loop
         if status == 401 or session is None:
-            return _redirect_to_sign_in(request)
+            return await _ask_to_sign_in(site, request)
         # The same request to an address that does not exist, or with a wrong value, fails again.
         may_pass = status in (409, 429) or status >= 500
         response = PageRequest(site, request, session).render(

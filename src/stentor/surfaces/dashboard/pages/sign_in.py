@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Sequence
 from urllib.parse import urlsplit
 
 from starlette.requests import Request
@@ -102,11 +103,20 @@ async def sign_out(page: PageRequest) -> Response:
     return response
 
 
-def render_sign_in(site: Site, request: Request, problem: str = "", status: int = 200) -> Response:
-    next_path = safe_next_path(request.query_params.get("next", ""))
+def render_sign_in(
+    site: Site,
+    request: Request,
+    problem: str = "",
+    status: int = 200,
+    next_path: str = "",
+    texts: Sequence[str] = (),
+) -> Response:
+    """Return the sign-in page. `texts` are those of a form that came without a session; the page keeps them."""
+    next_path = safe_next_path(next_path or request.query_params.get("next", ""))
     template = site.templates.get_template("sign-in.html")
     label = site.single_sign_on.label if site.single_sign_on else ""
-    return HTMLResponse(template.render(problem=problem, next_path=next_path, provider=label), status)
+    page = template.render(problem=problem, next_path=next_path, provider=label, texts=texts)
+    return HTMLResponse(page, status)
 
 
 def safe_next_path(path: str) -> str:

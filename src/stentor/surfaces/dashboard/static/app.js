@@ -23,6 +23,14 @@
   let pressed = null; // were it exchanged before the pointer lets go, the click would be lost
   const held = new Set(); // parts that wait for that
   const say = (text, state) => { live.textContent = text; live.className = `live ${state}`; };
+  // The session has ended: the page stays, with what was typed into it.
+  const askToSignIn = () => {
+    if (!live || $("a", live)) return;
+    say("signed out: ", "off");
+    const href = `/sign-in?next=${encodeURIComponent(location.pathname + location.search)}`;
+    live.append(Object.assign(document.createElement("a"), { href, target: "_blank", textContent: "sign in" }));
+  };
+  document.addEventListener("htmx:afterRequest", ({ detail }) => { if (detail.xhr.status === 401) askToSignIn(); });
   const first = (select) => Math.max(0, [...select.options].findIndex((option) => option.defaultSelected));
   const touched = (field) => {
     if (field.tagName === "SELECT") return field.selectedIndex !== first(field);
@@ -82,7 +90,13 @@
       source = new EventSource(`/live${since}`);
       source.addEventListener("open", () => { if (!since || live.className.includes("off")) missed(); say("live", "on"); });
       source.addEventListener("change", changed);
-      source.addEventListener("error", () => say("not live", "off"));
+      source.addEventListener("error", async ({ target }) => {
+        if (!$("a", live)) say("not live", "off");
+        if (target.readyState !== 2) return; // the browser tries again; after a refusal it does not, and says not why
+        const answer = await fetch("/live", { headers: { Accept: "text/event-stream" } }).catch(() => null);
+        answer?.body.cancel();
+        if (answer?.status === 401) askToSignIn();
+      });
     };
     // A browser has six connections to a service: those of hidden pages would keep the next page from loading.
     const leave = () => { source?.close(); source = null; since = ""; };
