@@ -2,19 +2,25 @@
 
 from __future__ import annotations
 
+import re
 import uuid
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
+from urllib.parse import unquote
 
 import psycopg
 import pytest
 
+from stentor.web.middleware import UNLIMITED_CALLS
 from tests.conftest import Service, serving
 from tests.processes.programs import Program
 
 Start = Callable[..., Service]
+COUNTED = re.compile(r"POST /api/v1/tasks(/.+/retry)?|GET /api/v1/tasks/[^/]+(/input)?")
+"""What a worker's program sends that counts as anybody's: children, their retries, and replays."""
 
 
 @dataclass
@@ -69,11 +75,24 @@ def installation(tmp_path_factory: pytest.TempPathFactory, postgres_server: str)
 
 
 @pytest.fixture
-def program(serve_module: Callable[..., Service], running: list[Service]) -> Iterator[Program]:
+def program(
+    serve_module: Callable[..., Service], running: list[Service], monkeypatch: pytest.MonkeyPatch
+) -> Iterator[Program]:
     if not running:
         running.append(serve_module())
+    calls: set[str] = set()
     with running[0].client() as api:
-        yield Program(running[0], api)
+        program = Program(running[0], api)
+        send = program.worker._client._request
+
+        def note(method: str, path: str, *rest: Any) -> Any:
+            calls.add(f"{method} /api/v1{unquote(path.partition('?')[0])}")
+            return send(method, path, *rest)
+
+        monkeypatch.setattr(program.worker._client, "_request", note)
+        yield program
+    counted = [call for call in calls if not any(pattern.fullmatch(call) for pattern in (*UNLIMITED_CALLS, COUNTED))]
+    assert counted == [], "what a worker calls does not count against the rate limit of its key"
 
 
 @pytest.fixture(scope="module")

@@ -30,13 +30,14 @@ RATE_LIMITED_PREFIXES = ("/api/v1/", "/v1/")
 """Paths whose requests count against the rate limit."""
 UNLIMITED_CALLS = (
     re.compile(
-        r"POST /api/v1/(agents/[^/]+/claims|tasks/[^/]+/(heartbeat|tokens|steps|effects|waits|suspend|complete|fail))"
+        r"POST /api/v1/(agents/.+/(claims|leave)|tasks/.+/(heartbeat|tokens|steps|effects|waits|suspend|complete|fail))"
+        r"|GET /api/v1/(agents/[^/]+|tasks/.+/steps(/.+)?)"
     ),
     re.compile(r"[A-Z]+ /api/v1/sessions/.+/(items|pop|clear|values)"),
 )
 """The calls of workers, and those of programs that keep their state in a session: only those that fail count, each sort
 for itself. A worker whose heartbeats are limited loses its tasks, and a graph sends several of the others for each of
-its steps.
+its steps. The paths are decoded, so an id or the key of a step may have slashes.
 """
 PRINCIPAL_SCOPE_KEY = "stentor.principal"
 """Scope key with an authenticated caller. Only code in this process can set it, never a request from the network."""
@@ -212,8 +213,8 @@ class AuthMiddleware:
             return
 
         async def send_and_count(message: Message) -> None:
-            # Not 5xx: the caller is not at fault, and must be able to try again.
-            if message["type"] == "http.response.start" and 400 <= message["status"] < 500:
+            # Not 5xx and 409: the caller is not at fault. A cancel of 100 tasks must not cost a worker the others.
+            if message["type"] == "http.response.start" and 400 <= message["status"] < 500 and message["status"] != 409:
                 failed.count_request(principal)
             await send(message)
 

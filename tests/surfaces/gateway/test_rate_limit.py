@@ -4,18 +4,22 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable
+from pathlib import Path
+from urllib.parse import quote
 
 import httpx
 import pytest
 from starlette.types import ASGIApp
 
-from stentor.web.middleware import RateLimiter
+from stentor.web.middleware import UNLIMITED_CALLS, RateLimiter
 from tests.conftest import MakeWorld
 from tests.requirements import requirement
+from tests.surfaces.gateway.promised import listed
 from tests.surfaces.gateway.small import build, client
 
 THINGS, HEALTH = "/api/v1/things", "/health"
 START = 1_800_000_000.25
+DOCS = Path(__file__).parents[3] / "docs"
 
 
 class Seconds:
@@ -196,6 +200,37 @@ async def test_calls_of_a_worker_that_fail_are_limited(make_world: MakeWorld) ->
     statuses = [(await world.admin.post("/api/v1/tasks/x/heartbeat", json={"epoch": 1})).status_code for _ in range(5)]
     assert statuses == [404, 404, 404, 429, 429]
     assert (await world.admin.get("/api/v1/tasks")).status_code == 200, "counted apart"
+
+
+@requirement("http.rate-limit-spares-workers")
+async def test_that_a_task_is_no_longer_the_workers_does_not_count(make_world: MakeWorld) -> None:
+    world = await make_world(SERVICE_RATE_LIMIT_PER_MINUTE="3")
+    await world.register()
+    heartbeat = f"/api/v1/tasks/{await world.submit()}/heartbeat"
+    assert {(await world.admin.post(heartbeat, json={"epoch": 1})).status_code for _ in range(5)} == {409}
+
+
+@requirement("http.rate-limit-spares-workers")
+async def test_a_worker_may_use_its_journal_as_often_as_it_needs(make_world: MakeWorld) -> None:
+    world = await make_world(SERVICE_RATE_LIMIT_PER_MINUTE="3")
+    agent = await world.register()
+    steps = f"/api/v1/tasks/{quote(await world.submit(id='trip/1'), safe='')}/steps"
+    body = {"epoch": (await world.claim(agent))["epoch"], "key": "orders/1", "name": "1", "value": "x" * 6_000}
+    for _ in range(5):
+        assert (await world.admin.post(steps, json=body)).status_code == 200
+        assert (await world.admin.get(f"{steps}?limit=1000")).status_code == 200
+        assert (await world.admin.get(f"{steps}/orders%2F1")).status_code == 200
+
+
+@requirement("http.rate-limit-spares-workers")
+def test_every_call_of_a_worker_that_the_guides_list_or_that_takes_an_epoch_is_spared() -> None:
+    guides = "".join((DOCS / name).read_text() for name in ("workers.md", "long-running.md"))
+    calls = [call.replace(" /", " /api/v1/") for call in re.findall(r"^\| `([A-Z]+ /[^`]+)` \|", guides, re.MULTILINE)]
+    assert len(calls) == 11, "a table was not found, or has a new line"
+    calls += [line.partition(" takes ")[0] for line in listed() if line.endswith(" takes .epoch")]
+    examples = {call: re.sub(r"\{\w+\}", "a1", call) for call in calls}
+    limited = {call for call in calls if not any(pattern.fullmatch(examples[call]) for pattern in UNLIMITED_CALLS)}
+    assert limited == {"POST /api/v1/tasks/{task_id}/grants"}, "delegation is for anybody"
 
 
 @requirement("http.rate-limit-spares-sessions")

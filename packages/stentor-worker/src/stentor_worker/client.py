@@ -149,6 +149,7 @@ class Client:
                 # Jitter, so that the workers of a service that comes back do not call it all at once.
                 wait = (error.retry_after or pause) * random.uniform(0.8, 1.2)  # noqa: S311 - not a secret
                 pause = min(MAX_PAUSE, pause * 2)
+                _log_limit(error, wait, path)
                 if until_stop:
                     if self._stopping.wait(wait):
                         raise
@@ -206,6 +207,11 @@ class Client:
 def segment(text: str) -> str:
     """Return an id encoded as one segment of a path."""
     return quote(text, safe="")
+
+
+def _log_limit(error: ServiceError, wait_s: float, path: str) -> None:
+    if error.status == 429:
+        log.warning("worker: limited, retrying in %d s path=%s error=%s", wait_s, path, error)
 
 
 def _describe(error: HTTPError) -> str:
