@@ -281,6 +281,17 @@ async def test_a_recorded_summary_is_not_asked_for_again(world: World, upstream:
     assert len(messages(upstream)) == 2
 
 
+@requirement("sessions.compaction")
+async def test_what_a_model_writes_to_its_tools_counts_towards_the_length(
+    world: World, upstream: Upstream, site: Site
+) -> None:
+    await world.register(**agent_body(site, compact_after_tokens=200))
+    Script(upstream, get(site, method="POST", body="w" * 2_000), "SUMMARY", "It is 42.")
+    task = await say(world, "Write it down.")
+    keys = [step["key"] for step in await steps(world, task["task_id"])]
+    assert keys == ["model 1", "model 1/tool 1", "summary 2", "model 2"]
+
+
 @requirement("sessions.compaction", "sessions.once")
 async def test_what_was_said_after_a_recorded_summary_is_not_hidden_by_it(world: World, upstream: Upstream) -> None:
     await talker(world, compact_after_tokens=100)
