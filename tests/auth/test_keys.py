@@ -69,7 +69,8 @@ def test_without_any_key_one_is_made_and_kept_for_its_owner_only(tmp_path: Path)
     assert path.stat().st_mode & 0o077 == 0
     assert path.parent.stat().st_mode & 0o077 == 0
     second = loaded(tmp_path)
-    assert second.generated is None
+    assert (second.generated, second.key_file) == (None, path)
+    assert loaded(tmp_path, MCP_API_KEY="fallback-71c").key_file is None, "the key in the file is unknown then"
     for found in (first, second):
         principal = found.key_ring.find(key)
         assert principal is not None

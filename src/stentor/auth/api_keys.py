@@ -82,6 +82,8 @@ class LoadedKeys(msgspec.Struct):
     key_ring: KeyRing
     generated: tuple[str, Path] | None = None
     """The key that this start generated, and its file."""
+    key_file: Path | None = None
+    """The file of the only key; None with keys from the environment."""
     warnings: list[str] = []
 
 
@@ -109,18 +111,18 @@ def load_keys(settings: Settings, environ: Mapping[str, str], redactor: Redactor
         if principal.name in RESERVED_NAMES:
             warnings.append(f"{variable}: in the run log {principal.name!r} is the service itself. Use another name.")
         principals[digest_key(key)] = principal
-    generated = None
+    generated = key_file = None
     if not principals and settings.auth.shared_key:
         reject_well_known_key("MCP_API_KEY", settings.auth.shared_key, settings)
         redactor.add_secret(settings.auth.shared_key)
         principals[digest_key(settings.auth.shared_key)] = _admin("mcp")
     if not principals:
-        key, path, is_new = ensure_key_file(settings.storage.data_dir, "admin")
+        key, key_file, is_new = ensure_key_file(settings.storage.data_dir, "admin")
         redactor.add_secret(key)
         principals[digest_key(key)] = _admin("admin")
-        generated = (key, path) if is_new else None
+        generated = (key, key_file) if is_new else None
     development_admin = _admin("development") if settings.development and settings.auth.skip_auth else None
-    return LoadedKeys(KeyRing(principals, development_admin), generated, warnings)
+    return LoadedKeys(KeyRing(principals, development_admin), generated, key_file, warnings)
 
 
 def parse_key_variable(variable: str, value: str) -> tuple[str, Principal]:

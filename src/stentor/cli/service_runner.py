@@ -50,13 +50,15 @@ class StartupReport(msgspec.Struct):
     """What is known once every server accepts requests.
 
     `surfaces` maps the servers besides the gateway to their addresses, `key_files` those with a key of their own to its
-    file. `gateway` is None if only one surface was started, `certificate` with TLS off.
+    file. `gateway` is None if only one surface was started, `certificate` with TLS off. `only_key_file` has the admin's
+    key, and is None with keys from the environment.
     """
 
     gateway: str | None
     surfaces: dict[str, str]
     admin_key_file: str | None
     key_files: dict[str, str]
+    only_key_file: str | None
     generated_key: str | None
     resumed_tasks: int
     warnings: list[str]
@@ -134,6 +136,7 @@ def run_service(
             surfaces=addresses,
             admin_key_file=_admin_key_file(settings),
             key_files={surface.name: surface.key_file for surface in opened if surface.key_file},
+            only_key_file=None if service.keys.key_file is None else str(service.keys.key_file.absolute()),
             generated_key=service.keys.generated[0] if service.keys.generated else None,
             resumed_tasks=0,
             warnings=service.keys.warnings + warnings,

@@ -112,7 +112,9 @@ def _print_startup(report: StartupReport) -> None:
     if report.generated_key:
         console.print("\nNo API key is configured, so one was generated. It is shown only once:")
         console.print(f"\n    [bold]{report.generated_key}[/]\n", soft_wrap=True)
-        console.print(f"Key file: {report.admin_key_file} (readable only by you).", soft_wrap=True)
+    # At every start: the one that generated the key may have been refused before it could show it.
+    if report.only_key_file:
+        console.print(f"Key file: {report.only_key_file} (readable only by you).", soft_wrap=True)
     if report.resumed_tasks:
         console.print(f"Resumed {report.resumed_tasks} tasks that were running when the service last stopped.")
     console.print("Press Ctrl-C to stop.")
