@@ -112,6 +112,35 @@ async def test_rotation_signs_with_both_secrets_until_the_overlap_ends(hooks: Ho
         after_overlap.verify(webhook["secret"])
 
 
+@requirement("webhooks.secrets")
+async def test_a_further_rotation_leaves_the_overlap_of_the_ones_before(hooks: Hooks) -> None:
+    webhook = await hooks.subscribe("agent.registered")
+    secrets = [webhook["secret"]]
+    for overlap in (60, 30):
+        rotated = await hooks.request_json("POST", f"/{webhook['id']}/rotate", json={"overlap_seconds": overlap})
+        secrets.append(rotated["secret"])
+    for seconds, signing in ((0, secrets), (31, [secrets[0], secrets[2]]), (30, secrets[2:])):
+        await hooks.advance_clock(seconds)
+        await hooks.world.register(f"after-{seconds}")
+        call = (await hooks.receiver.wait_for_calls(3 - len(signing) + 1))[-1]
+        assert call.headers["webhook-signature"].count("v1,") == len(signing)
+        assert all(call.verify(secret)["event"] == "agent.registered" for secret in signing)
+
+
+@requirement("webhooks.secrets")
+async def test_as_many_old_secrets_sign_as_may_and_no_overlap_ends_them_all(hooks: Hooks) -> None:
+    webhook = await hooks.subscribe("agent.registered")
+    path = f"/api/v1/webhooks/{webhook['id']}/rotate"
+    answers = [await hooks.world.admin.post(path) for _ in range(model.MAX_OLD_SECRETS + 1)]
+    assert [answer.status_code for answer in answers] == [200] * model.MAX_OLD_SECRETS + [409]
+    rotated = await hooks.request_json("POST", f"/{webhook['id']}/rotate", json={"overlap_seconds": 0})
+    assert rotated["old_secret_until"] is None
+    await hooks.world.register()
+    (call,) = await hooks.receiver.wait_for_calls(1)
+    assert call.headers["webhook-signature"].count("v1,") == 1
+    assert call.verify(rotated["secret"])["event"] == "agent.registered"
+
+
 @requirement("webhooks.one-commit")
 async def test_unrecorded_event_is_not_delivered(hooks: Hooks) -> None:
     webhook = await hooks.subscribe("agent.registered")

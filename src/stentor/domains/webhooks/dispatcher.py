@@ -287,9 +287,7 @@ class DeliveryDispatcher:
 
     def _open_secrets(self, subscription: WebhookSubscription) -> list[str]:
         """Return the signing secrets, the newest first. Raises ServiceUnavailable if one cannot be opened."""
-        sealed = [subscription.sealed_secret]
-        if subscription.old_secret is not None and (subscription.old_until or 0) > self._sender.now():
-            sealed.append(subscription.old_secret)
+        sealed = [subscription.sealed_secret, *subscription.old_secrets(self._sender.now())]
         secrets = [self._sealer.open(secret, *subscription.seal_context) for secret in sealed]
         if None in secrets:
             raise ServiceUnavailable("its secret was encrypted with another master key: rotate it")

@@ -6,12 +6,12 @@ Source: core contract, "Webhooks"; Standard Webhooks 1.0.
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import Literal
+from typing import Any, Literal
 
 import msgspec
 
-from stentor.core.clock import HOUR, MINUTE, SECOND
-from stentor.core.errors import InvalidRequest
+from stentor.core.clock import HOUR, MINUTE, SECOND, format_iso
+from stentor.core.errors import Conflict, InvalidRequest
 
 PING = "webhook.ping"
 EVENTS = (
@@ -50,6 +50,8 @@ RETRY_DELAYS_US = (
 JITTER_RATIO = 0.1
 """A delay is lengthened at random by up to this fraction."""
 MAX_HOLD_US = 24 * HOUR
+MAX_OLD_SECRETS = 5
+"""Old secrets that sign at a time. More would make a long header of signatures."""
 GONE_STATUS = 410
 BUSY_STATUSES = (429, 503)
 
@@ -57,7 +59,11 @@ DeliveryStatus = Literal["waiting", "sending", "delivered", "failed"]
 
 
 class WebhookSubscription(msgspec.Struct, frozen=True):
-    """A webhook. `events` are names and patterns as requested. Nothing is sent before `hold_until`."""
+    """A webhook. `events` are names and patterns as requested. Nothing is sent before `hold_until`.
+
+    `old_secret` is the secret before this one, which signs until `old_until`. After a space come earlier ones, each as
+    `secret:end`, the end in microseconds.
+    """
 
     subscription_id: str
     tenant: str
@@ -78,6 +84,28 @@ class WebhookSubscription(msgspec.Struct, frozen=True):
     def seal_context(self) -> tuple[str, str, str]:
         """The record that its encrypted secrets are bound to."""
         return "webhook", self.tenant, self.subscription_id
+
+    def old_secrets(self, now: int) -> dict[str, int]:
+        """Return the encrypted old secrets that still sign, latest first, each with its end in microseconds."""
+        parts = (part.partition(":") for part in (self.old_secret or "").split())
+        ends = {sealed: int(end or self.old_until or 0) for sealed, _, end in parts}
+        return {sealed: end for sealed, end in ends.items() if end > now}
+
+
+def keep_old_secrets(subscription: WebhookSubscription, overlap_us: int, now: int) -> dict[str, Any]:
+    """Return the fields for a rotation, after which the current secret signs for the overlap, and the older ones as
+    long as they would have. Without an overlap none of them does. Raises Conflict if they are too many.
+    """
+    if not overlap_us:
+        return {"old_secret": None, "old_until": None}
+    older = subscription.old_secrets(now)
+    if len(older) >= MAX_OLD_SECRETS:
+        raise Conflict(
+            f"The last {MAX_OLD_SECRETS} secrets still sign, the first of them until "
+            f"{format_iso(min(older.values()))}. Rotate then, or with overlap_seconds 0, which ends them all now."
+        )
+    kept = [subscription.sealed_secret, *(f"{sealed}:{end}" for sealed, end in older.items())]
+    return {"old_secret": " ".join(kept), "old_until": now + overlap_us}
 
 
 class Delivery(msgspec.Struct, frozen=True):

@@ -119,7 +119,9 @@ OPERATIONS = [
     Operation("webhooks.get", "admin", WebhookOperations.read, "GET /webhooks/{webhook_id}", errors=(404,)),
     Operation("webhooks.change", "admin", WebhookOperations.change, "PATCH /webhooks/{webhook_id}", errors=(404,)),
     Operation("webhooks.delete", "admin", WebhookOperations.delete, "DELETE /webhooks/{webhook_id}", errors=(404,)),
-    Operation("webhooks.rotate", "admin", WebhookOperations.rotate, "POST /webhooks/{webhook_id}/rotate", 200, (404,)),
+    Operation(
+        "webhooks.rotate", "admin", WebhookOperations.rotate, "POST /webhooks/{webhook_id}/rotate", 200, (404, 409)
+    ),
     Operation("webhooks.test", "admin", WebhookOperations.test, "POST /webhooks/{webhook_id}/test", 200, (404,)),
     Operation(
         "deliveries.list", "admin", WebhookOperations.deliveries, "GET /webhooks/{webhook_id}/deliveries", 200, (404,)

@@ -147,14 +147,16 @@ class WebhookService:
     async def rotate(
         self, principal: Principal, subscription_id: str, overlap_us: int
     ) -> tuple[WebhookSubscription, str]:
-        """Create a new secret and return it. The old one also signs for `overlap_us` microseconds. Raises NotFound."""
+        """Create a new secret and return it. The old one also signs for `overlap_us` microseconds.
+
+        Earlier ones go on until the end of their overlap; 0 ends all. Raises NotFound and Conflict.
+        """
         secret = sender.new_secret()
 
         def work(tx: Tx) -> WebhookSubscription:
             current = require_subscription(tx, principal.tenant, subscription_id)
-            changes: dict[str, Any] = {"sealed_secret": self._sealer.seal(secret, *current.seal_context)}
-            changes |= {"old_secret": current.sealed_secret if overlap_us else None}
-            changes |= {"old_until": tx.now + overlap_us if overlap_us else None}
+            changes = model.keep_old_secrets(current, overlap_us, tx.now)
+            changes["sealed_secret"] = self._sealer.seal(secret, *current.seal_context)
             return self._update(tx, principal, subscription_id, changes, "rotated")
 
         return await self._db.write(work), secret
