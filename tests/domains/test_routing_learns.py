@@ -88,11 +88,13 @@ async def test_a_new_agent_loses_no_first_task_by_what_it_never_had(world: World
     await learn(world, past)
     new = await world.register("new")
     body = {"type": "echo", "input": "x", "required_capabilities": ["echo"]}
-    for _ in range(3):
+    for _ in range(8):
         refused = await world.admin.post("/api/v1/tasks", json=body | {"session": "gone"})
         assert refused.status_code == 400
-        later = await world.task(await world.submit(start_at=format_iso(world.clock.now() + 3600 * SECOND)))
-        assert (later["status"], later["assigned_agent"]) == ("waiting", new)
+    start_at = format_iso(world.clock.now() + 3600 * SECOND)
+    later = [await world.task(await world.submit(start_at=start_at)) for _ in range(8)]
+    assert {task["status"] for task in later} == {"waiting"}
+    assert {task["assigned_agent"] for task in later} == {old, new}
     assert await one(world, set()) == new
 
 
@@ -102,6 +104,36 @@ async def test_many_at_once_do_not_all_try_the_same_agent(world: World) -> None:
     burst = await asyncio.gather(*(world.submit() for _ in range(30)))
     chosen = Counter([(await world.task(task_id))["assigned_agent"] for task_id in burst])
     assert min(chosen[agent] for agent in agents) >= 5, chosen
+
+
+@requirement("routing.many-at-once")
+@pytest.mark.parametrize("waits_for", ["approval", "task"])
+async def test_tasks_that_wait_are_spread_and_no_more_count_once_they_ended(world: World, waits_for: str) -> None:
+    tier = {"trust_tier": "human"} if waits_for == "approval" else {}
+    agents = [await world.register(name, **tier) for name in ("a", "b", "c")]
+    fields = {} if waits_for == "approval" else {"after": [await world.submit(type="other")]}
+    for _ in range(2):
+        task_ids = [await world.submit(**fields) for _ in range(9)]
+        assert {row["unlearned"] for row in (await routing_of(world, task_ids[0]))["candidates"]} == {0}
+        chosen = Counter([(await world.task(task_id))["assigned_agent"] for task_id in task_ids])
+        assert min(chosen[agent] for agent in agents) >= 1, chosen
+        assert max(chosen.values()) <= 4, chosen
+        for task_id in task_ids:
+            assert (await world.admin.post(f"/api/v1/tasks/{task_id}/cancel")).status_code == 200
+
+
+@requirement("routing.many-at-once")
+async def test_many_retries_at_once_do_not_all_try_the_same_agent(world: World) -> None:
+    bad = await world.register("bad", **BOASTS)
+    task_ids = [await world.submit() for _ in range(9)]
+    for _ in task_ids:
+        claim = await world.claim(bad)
+        body = {"epoch": claim["epoch"], "error": {"message": "no"}}
+        assert (await world.admin.post(f"/api/v1/tasks/{claim['task_id']}/fail", json=body)).status_code == 200
+    agents = [await world.register(name) for name in ("a", "b", "c")]
+    assert (await world.admin.post("/api/v1/bulk/tasks/retry", json={"task_ids": task_ids})).json()["succeeded"] == 9
+    chosen = Counter([(await world.task(task_id))["assigned_agent"] for task_id in task_ids])
+    assert min(chosen[agent] for agent in agents) >= 2, chosen
 
 
 @requirement("routing.evidence-outweighs-declaration")

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from typing import Any
 
 import pytest
@@ -198,10 +200,11 @@ async def test_a_retry_that_was_denied_while_the_task_still_ran_is_denied(
     await world.admin.post(f"/api/v1/registry/agents/{agent}/suspend", json={"reason": "ill"})
     prepare = world.kernel.tasks.service.prepare_retry
 
-    async def prepare_and_let_it_fail(*args: Any) -> Any:
-        work = await prepare(*args)
-        await post(world, task_id, "fail", epoch=claim["epoch"], error={"message": "no"})
-        return work
+    @asynccontextmanager
+    async def prepare_and_let_it_fail(*args: Any) -> AsyncIterator[Any]:
+        async with prepare(*args) as work:
+            await post(world, task_id, "fail", epoch=claim["epoch"], error={"message": "no"})
+            yield work
 
     monkeypatch.setattr(world.kernel.tasks.service, "prepare_retry", prepare_and_let_it_fail)
     denied = await post(world, task_id, "retry")

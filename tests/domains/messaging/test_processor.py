@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+from collections import Counter
 from typing import Any
 
 import pytest
@@ -187,3 +188,16 @@ async def test_the_stream_of_a_message_without_a_task_is_its_answer(post: Post) 
     assert (frame.event, frame.data["response"]["error"]["code"]) == ("error", "NOT_IMPLEMENTED")
     foreign = await post.ask(f"response/{done}", "OTHER", headers={"Accept": "text/event-stream"})
     assert foreign.status_code == 404
+
+
+@requirement("routing.many-at-once")
+async def test_tasks_of_many_messages_at_once_do_not_all_try_the_same_agent(post: Post) -> None:
+    agents = [await post.world.register(name) for name in ("a", "b", "c")]
+    carrier = post.world.kernel.messaging.processor
+    await carrier.stop()
+    message_ids = [await post.send(task(), mode="async") for _ in range(12)]
+    await carrier.start()
+    answers = [await post.known(message_id) for message_id in message_ids]
+    tasks = [await post.world.task(answer["response"]["task_id"]) for answer in answers]
+    chosen = Counter(each["assigned_agent"] for each in tasks)
+    assert min(chosen[agent] for agent in agents) >= 2, chosen

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
+from contextlib import AsyncExitStack
 from typing import Any, Literal, TypeAlias
 
 import msgspec
@@ -64,11 +65,15 @@ class StoredMessage(msgspec.Struct, frozen=True):
 
 
 class ActionContext(msgspec.Struct, frozen=True):
-    """The input of an action. Events of its effects get `parent_event_id` as their parent."""
+    """The input of an action. Events of its effects get `parent_event_id` as their parent.
+
+    `held` is closed after the CommitStep, whether that has run or not.
+    """
 
     message: StoredMessage
     body: ActionBody
     parent_event_id: str
+    held: AsyncExitStack
 
     @property
     def principal(self) -> Principal:

@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Mapping
+from contextlib import AsyncExitStack
 
 from stentor.core.clock import SECOND, Clock, ClockWatch, JumpWatch
 from stentor.core.db import NO_LOCKS, Database, Tx, locks
@@ -142,7 +143,8 @@ class MessageProcessor:
         key = stored.tenant, stored.message_id
         self._claimed[key] = stored
         try:
-            await self._commit(stored, await self._prepare(stored))
+            async with AsyncExitStack() as held:
+                await self._commit(stored, await self._prepare(stored, held))
         except StaleEpoch:
             log.info("messaging: claim lost message_id=%s", stored.message_id)
         except StoreUnavailable:
@@ -155,14 +157,14 @@ class MessageProcessor:
             # From here on its lease is no longer renewed.
             del self._claimed[key]
 
-    async def _prepare(self, stored: StoredMessage) -> CommitStep:
+    async def _prepare(self, stored: StoredMessage, held: AsyncExitStack) -> CommitStep:
         """Prepare the action. Every error but an outage becomes the response to the message."""
         try:
             body = bodies.parse_body(stored.atp_message)
             action = self._actions[stored.header.zone_action]
             # Checked again although `send` did: this is the last place before the effect.
             authorize_action(stored, action)
-            return await action.prepare(ActionContext(stored, body, stored.head_id))
+            return await action.prepare(ActionContext(stored, body, stored.head_id, held))
         except StoreUnavailable:
             raise
         except StentorError as error:

@@ -107,7 +107,7 @@ class Authority(msgspec.Struct, frozen=True):
 
 
 class RoutingRequest(msgspec.Struct, frozen=True):
-    """What routing needs to know of a task."""
+    """What routing needs to know of a task. `starts_later`: it waits for a time or for other tasks first."""
 
     tenant: str
     task_type: str
@@ -115,6 +115,7 @@ class RoutingRequest(msgspec.Struct, frozen=True):
     authority: Authority = Authority()
     preferred_agent_id: str | None = None
     preference: Preference = "balanced"
+    starts_later: bool = False
 
 
 PolicyCheck = Callable[[RoutingRequest, AgentCandidate], bool]

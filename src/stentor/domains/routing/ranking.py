@@ -21,7 +21,8 @@
 - `elsewhere` is the mean reward at the agent's other task types, `e` the number of those outcomes, at most 16.
 - `unlearned` are the tasks that it got since its last outcome counted and that it has no more, because they taught
   nothing: cancelled, failed by a provider, degraded, or above the daily limit. They are tries all the same, so an agent
-  is not explored for ever for outcomes that never count.
+  is not explored for ever for outcomes that never count. For a task that will wait for its start or an approval itself
+  those that wait so are tries too.
 - `ahead` are the tasks that the agent has already. Each counts as up to a quarter of a failure, less the more is known
   about the agent, so that many tasks at once do not all explore the same one.
 - `t` and `c` are so much for each doubling of time and cost over the best candidate. They take at most a share of what

@@ -60,8 +60,11 @@ class RoutingEngine:
         """Set there too: whether no program has connected yet as an agent that was registered just now."""
         text = "Duration of a routing decision that chose an agent."
         self._durations = create_histogram("stentor_routing_duration_seconds", text, SHORT_BUCKETS_S)
-        self._chosen: dict[tuple[str, str], tuple[int, int]] = {}
-        """For an agent and a task type: its outcomes that counted when it was chosen, and how often it was since."""
+        self._chosen: dict[tuple[str, str, bool], tuple[int, int]] = {}
+        """For an agent and a task type: its outcomes that counted when it was chosen, and how often it was since.
+
+        True: for tasks that still wait for their start or an approval.
+        """
         text = "Routing decisions without an eligible agent, by reason."
         self._denials = create_counter("stentor_routing_denials", text, "reason", known=_DENIAL_CODES)
 
@@ -77,12 +80,15 @@ class RoutingEngine:
         self._durations.observe(duration_ns / 1e9)
         return msgspec.structs.replace(decision, duration_us=duration_ns // 1000)
 
-    def record_choice(self, tenant: str, task_type: str, agent_id: str, change: int = 1) -> None:
+    def record_choice(
+        self, tenant: str, task_type: str, agent_id: str, change: int = 1, *, waits: bool = False
+    ) -> None:
         """Count a task that an agent got: it is a try, also if its outcome teaches nothing. In this process only.
 
-        `change` is -1 for a task that was taken from its queue.
+        `change` is -1 for a task that the agent has no more and never began. While a task `waits` for its start or an
+        approval, it is a try only for others that will wait too.
         """
-        key = agent_id, task_type
+        key = agent_id, task_type, waits
         weight = self._learning.records(tenant, task_type).weights_by_agent.get(agent_id)
         count = _count_chosen(self._chosen.get(key, (0, 0)), weight)
         if len(self._chosen) >= MAX_CHOSEN:
@@ -161,7 +167,7 @@ class RoutingEngine:
         tenant, trust, load, alpha = request.tenant, self._trust.score, self.agent_load, self.policy.alpha
         tick = records.progress.tick
         weights, sums_by_agent = records.weights_by_agent, self._learning.sums_by_agent
-        all_chosen, task_type = self._chosen, request.task_type
+        all_chosen, task_type, starts_later = self._chosen, request.task_type, request.starts_later
         candidates = []
         for agent in agents:
             agent_id = agent.agent_id
@@ -182,8 +188,10 @@ class RoutingEngine:
                 )
                 entry = cache[agent_id] = (weight, sums, age, agent, track_record)
             ahead, concurrency, online, resting = load(agent)
-            chosen = all_chosen.get((agent_id, task_type))
+            chosen = all_chosen.get((agent_id, task_type, False))
             unlearned = max(0, _count_chosen(chosen, weight) - ahead) if chosen else 0
+            if starts_later or agent.trust_tier == "human":
+                unlearned += _count_chosen(all_chosen.get((agent_id, task_type, True), (0, 0)), weight)
             score = trust(tenant, agent_id, now)
             candidates.append(AgentCandidate(agent, entry[4], score, ahead, concurrency, online, resting, unlearned))
         return candidates

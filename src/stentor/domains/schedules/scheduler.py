@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable
+from contextlib import AsyncExitStack
 from functools import partial
 
 import msgspec
@@ -101,7 +102,8 @@ class Scheduler:
             await self._write(schedule, lambda tx: self._pause(tx, schedule, reason))
             return True
         try:
-            await self._write(schedule, await self._prepare(schedule, occurrence, principal))
+            async with AsyncExitStack() as held:
+                await self._write(schedule, await self._prepare(schedule, occurrence, principal, held))
         except StoreUnavailable:
             raise
         except Exception as error:
@@ -136,14 +138,16 @@ class Scheduler:
 
         await self._db.write(write, (locks.schedule_lock(schedule.tenant, schedule.name),))
 
-    async def _prepare(self, schedule: Schedule, occurrence: Occurrence, principal: Principal) -> Write:
-        """Route the task now, and return the write of all that is done for the occurrence."""
+    async def _prepare(
+        self, schedule: Schedule, occurrence: Occurrence, principal: Principal, held: AsyncExitStack
+    ) -> Write:
+        """Route the task now, and return the write of all that is done for the occurrence. Close `held` after it."""
         task_id, due_at = ids.new_id(), occurrence.due_at
         submit = None
         if due_at is not None:
             draft = msgspec.structs.replace(task_of(schedule), id=task_id)
             # Outside the transaction: routing takes time, and the writer serves everybody.
-            submit = await self._submission.prepare_submit(principal, draft)
+            submit = await held.enter_async_context(self._submission.prepare_submit(principal, draft))
 
         def write(tx: Tx) -> None:
             if occurrence.given_up is not None:

@@ -95,7 +95,7 @@ class WaitEndings:
         self._resume_all(tx, {(tenant, task_id): (_goes_on(name), cause)})
 
     def _resume_all(self, tx: Tx, causes: dict[tuple[str, str], ResumeCause]) -> None:
-        waiting.resume_all(tx, self._runlog, self._dispatch, causes, self._router.record_choice_after_commit)
+        waiting.resume_all(tx, self._runlog, self._router, self._dispatch, causes)
 
     def _record(self, tx: Tx, end: Ending) -> str:
         event = ended_event(end.step, end.outcome, ids.new_id(), end.agent_id)

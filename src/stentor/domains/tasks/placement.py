@@ -5,8 +5,8 @@ The ports to the dispatcher and to grants are here too. The choice of the agent 
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from functools import partial
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from typing import Protocol
 
 import msgspec
@@ -21,6 +21,8 @@ from stentor.domains.routing.service import RoutingEngine
 from stentor.domains.tasks import model
 from stentor.domains.tasks.model import QueuedTask, Task, TaskDraft, TaskStatus
 from stentor.domains.tasks.progress import Notice, describe_inactive, describe_offline
+
+_WAITING: tuple[TaskStatus, ...] = ("waiting", "pending_approval")
 
 
 class Room(Protocol):
@@ -105,27 +107,11 @@ class Placement(msgspec.Struct, frozen=True):
         return self.decision.agent_id if self.decision else None
 
 
-class RecordedChoice:
-    """The try of an agent that a task will be, counted from now on; `release` takes it back unless it is kept."""
-
-    def __init__(self, change: Callable[[int], None]) -> None:
-        self._change, self._is_kept, self._is_released = change, False, False
-        change(1)
-
-    def keep(self) -> None:
-        """Call it after the commit, which may be after `release` if the caller was cancelled meanwhile."""
-        if self._is_released:
-            self._change(1)
-        self._is_kept = True
-
-    def release(self) -> None:
-        self._is_released = True
-        if not self._is_kept:
-            self._change(-1)
-
-
 class TaskRouter:
-    """Routes drafts and stored tasks."""
+    """Routes drafts and stored tasks, and counts the tasks that each agent got (`RoutingEngine.record_choice`).
+
+    A task counts from its routing on, and no more if it is refused. Until it is queued it counts as one that waits.
+    """
 
     def __init__(self, routing: RoutingEngine, agents: AgentCache, learning: LearningView) -> None:
         self._routing = routing
@@ -145,6 +131,7 @@ class TaskRouter:
             # The steps in its journal are those of one agent's program.
             (task.pinned_agent if isinstance(task, Task) else None) or task.agent_preference,
             task.metadata.prefer or "balanced",
+            _starts_later(task),
         )
         try:
             decision = self._routing.decide(request)
@@ -155,24 +142,42 @@ class TaskRouter:
         status: TaskStatus = "pending_approval" if agent.trust_tier == "human" else "queued"
         return Placement(status, decision, agent.runtime.kind, is_unseen=self._routing.is_unseen(agent))
 
-    async def route_by_news(
+    @asynccontextmanager
+    async def place(
         self, principal: Principal, task: TaskDraft | Task, granted: Authority | None = None
-    ) -> Placement:
-        """Do the same; before a denial look for agents that another process has just registered or changed."""
+    ) -> AsyncIterator[Placement]:
+        """Do the same, and count the task until it is stored or refused, because others are routed meanwhile.
+
+        Before a denial it looks for agents that another process has just registered or changed.
+        """
         placement = self.route(principal, task, granted)
         if placement.denial is not None and await self._agents.has_news():
-            return self.route(principal, task, granted)
-        return placement
+            placement = self.route(principal, task, granted)
+        waits = placement.status == "pending_approval" or _starts_later(task)
+        self._record(principal.tenant, task.type, placement.agent_id, 1, waits=waits)
+        try:
+            yield placement
+        finally:
+            self._record(principal.tenant, task.type, placement.agent_id, -1, waits=waits)
 
-    def record_choice(self, tenant: str, task_type: str, agent_id: str) -> RecordedChoice:
-        """Count a task as a try of its agent at once, because many may be routed before the first is stored."""
-        return RecordedChoice(partial(self._routing.record_choice, tenant, task_type, agent_id))
+    def record_placement(self, tx: Tx, task: Task) -> None:
+        """Count a stored task that was placed, from the commit on."""
+        tx.after_commit(lambda: self._record_task(task, 1, waits=task.status in _WAITING))
 
-    def record_choice_after_commit(self, tx: Tx, task: Task) -> None:
-        """Count a queued task as a try of its agent, once it is stored: one that was refused was none."""
-        agent_id = task.assigned_agent
-        if task.status == "queued" and agent_id is not None:
-            tx.after_commit(lambda: self._routing.record_choice(task.tenant, task.type, agent_id))
+    def record_change(self, tx: Tx, task: Task, status: TaskStatus) -> None:
+        """Count a task that waited for its first attempt as one that waits no more, from the commit on."""
+        if task.status not in _WAITING or status in _WAITING or task.epoch != task.retry_epoch:
+            return
+        tx.after_commit(lambda: self._record_task(task, -1, waits=True))
+        if status == "queued":
+            tx.after_commit(lambda: self._record_task(task, 1, waits=False))
+
+    def _record_task(self, task: Task, change: int, *, waits: bool) -> None:
+        self._record(task.tenant, task.type, task.assigned_agent, change, waits=waits)
+
+    def _record(self, tenant: str, task_type: str, agent_id: str | None, change: int, *, waits: bool) -> None:
+        if agent_id is not None:
+            self._routing.record_choice(tenant, task_type, agent_id, change, waits=waits)
 
     def estimate_times(self, now: int, tenant: str, agent_id: str | None, task_type: str) -> tuple[int, int]:
         """Estimate start and completion in microseconds, from the queue lengths and durations that routing uses."""
@@ -203,6 +208,11 @@ class TaskRouter:
         if self._routing.agent_load(agent)[2] and not self._routing.is_unseen(agent):
             return None
         return describe_offline(agent.runtime.kind, agent.name)
+
+
+def _starts_later(task: TaskDraft | Task) -> bool:
+    """Return whether it may have to wait before it is queued; a retry does not wait again."""
+    return isinstance(task, TaskDraft) and (bool(task.after) or task.start_at is not None)
 
 
 def start_or_enqueue(tx: Tx, task: Task, dispatch: TaskQueue, room: Room | None) -> None:

@@ -5,7 +5,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import AsyncIterator, Callable, Mapping
+from contextlib import asynccontextmanager
 from types import MappingProxyType
 from typing import Any
 
@@ -241,7 +242,8 @@ class TaskService:
 
     async def retry(self, principal: Principal, task_id: str) -> Task:
         """Route a failed or aborted task again and queue it. Raises RoutingDenied, and Conflict for another status."""
-        return await self._db.write(await self.prepare_retry(principal, task_id))
+        async with self.prepare_retry(principal, task_id) as work:
+            return await self._db.write(work)
 
     async def prepare_rerun(
         self, principal: Principal, task_id: str, agent_preference: str | None, from_step: str | None = None
@@ -258,38 +260,38 @@ class TaskService:
 
         return await self._db.read(read)
 
+    @asynccontextmanager
     async def prepare_retry(
         self, principal: Principal, task_id: str, event_extra: EventExtra = NO_EVENT_EXTRA
-    ) -> Callable[[Tx], Task]:
-        """Route a retry now and return the write for the caller's transaction."""
+    ) -> AsyncIterator[Callable[[Tx], Task]]:
+        """Route a retry now and yield the write for the caller's transaction."""
         task = await self.get(principal, task_id)
         refuse_damaged(task)
         grant_id = task.metadata.grant_id
         granted = (await self._grants.resolve_authority(principal, grant_id))[0] if grant_id else None
-        placement = await self._router.route_by_news(principal, task, granted)
-        # In another status the task cannot be retried at all, or it has one by then, which `work` says.
-        if placement.denial is not None and task.status in model.RETRYABLE_STATUSES:
-            raise placement.denial
-
-        def work(tx: Tx) -> Task:
-            task = require_task(tx, principal.tenant, task_id)
-            # Read again: the task may have changed since it was routed. While its outcome is still to be learned, a
-            # retry would overwrite the row that the learning needs.
-            if task.status not in model.RETRYABLE_STATUSES:
-                raise Conflict(f"The task is {task.status}; only a failed or aborted task can be retried.")
-            if task.learning_pending:
-                raise Conflict("The outcome of the task is still being learned. Retry in a few seconds.")
-            if placement.denial is not None:
+        async with self._router.place(principal, task, granted) as placement:
+            # In another status the task cannot be retried at all, or it has one by then, which the write says.
+            if placement.denial is not None and task.status in model.RETRYABLE_STATUSES:
                 raise placement.denial
-            count = (task.metadata.retry_count or 0) + 1
-            metadata = msgspec.structs.replace(task.metadata, retry_count=count)
-            drafts = events.placement_events(
-                placement, task.priority, {"retry_count": count, "by": principal.name, **event_extra}
-            )
-            self._starts.end(tx, task)
-            return self._requeue(tx, task, placement.status, drafts, placement, metadata)
+            meta = {"by": principal.name, **event_extra}
+            yield lambda tx: self._retry(tx, principal.tenant, task_id, placement, meta)
 
-        return work
+    def _retry(self, tx: Tx, tenant: str, task_id: str, placement: Placement, event_extra: EventExtra) -> Task:
+        task = require_task(tx, tenant, task_id)
+        # Read again: the task may have changed since it was routed. While its outcome is still to be learned, a retry
+        # would overwrite the row that the learning needs.
+        if task.status not in model.RETRYABLE_STATUSES:
+            raise Conflict(f"The task is {task.status}; only a failed or aborted task can be retried.")
+        if task.learning_pending:
+            raise Conflict("The outcome of the task is still being learned. Retry in a few seconds.")
+        if placement.denial is not None:
+            raise placement.denial
+        metadata = msgspec.structs.replace(task.metadata, retry_count=(task.metadata.retry_count or 0) + 1)
+        drafts = events.placement_events(placement, task.priority, {"retry_count": metadata.retry_count, **event_extra})
+        self._starts.end(tx, task)
+        changed = self._requeue(tx, task, placement.status, drafts, placement, metadata)
+        self._router.record_placement(tx, changed)
+        return changed
 
     def _requeue(
         self,
@@ -316,7 +318,6 @@ class TaskService:
             raise Conflict("The task was changed by another request. Read it again.")
         changed = require_task(tx, task.tenant, task.task_id)
         self._recount(tx, task, status, changed.assigned_agent)
-        self._router.record_choice_after_commit(tx, changed)
         enqueue_after_commit(tx, changed, self._dispatch)
         return changed
 
@@ -337,9 +338,9 @@ class TaskService:
         tx.after_commit(lambda: self._dispatch.stop(task.tenant, task.task_id, task.epoch))
 
     def _recount(self, tx: Tx, task: Task, status: TaskStatus, agent_id: str | None) -> None:
-        queries.update_counts(
-            tx, task.tenant, task.created_at, (task.status, task.assigned_agent, -1), (status, agent_id, 1)
-        )
+        self._router.record_change(tx, task, status)
+        changes = (task.status, task.assigned_agent, -1), (status, agent_id, 1)
+        queries.update_counts(tx, task.tenant, task.created_at, *changes)
 
 
 def require_task(tx: Tx, tenant: str, task_id: str) -> Task:

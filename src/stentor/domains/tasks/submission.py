@@ -6,8 +6,8 @@ Idempotent by task id and by Idempotency-Key. What happens to a stored task is i
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator
+from contextlib import asynccontextmanager, contextmanager
 
 import msgspec
 from prometheus_client.core import Metric
@@ -21,6 +21,7 @@ from stentor.core.errors import Conflict, InvalidRequest, NotFound, ParentCancel
 from stentor.core.metrics import REQUEST_BUCKETS_S, create_histogram
 from stentor.core.runlog import EventDraft, RunLog, read_task_events
 from stentor.domains.atp.model import AtpHeader
+from stentor.domains.routing.model import Authority
 from stentor.domains.sessions.service import require_session
 from stentor.domains.tasks import events, missing, model, queries, store, visibility_queries
 from stentor.domains.tasks.drafts import with_parent_task, with_traceparent
@@ -28,7 +29,6 @@ from stentor.domains.tasks.model import SubmitResult, Task, TaskDraft
 from stentor.domains.tasks.placement import (
     AuthorityResolver,
     Placement,
-    RecordedChoice,
     Room,
     StartConditions,
     TaskQueue,
@@ -93,10 +93,10 @@ class SubmissionService:
         # Of what the client sent: the authority of its grant may have changed when it repeats the submission.
         body_hash = model.compute_body_hash(draft)
         with self._reject_concurrent(key):
-            draft, placement, granted_parent = await self._route(principal, draft)
-            starts_now = placement.status == "queued" and not draft.after and draft.start_at is None
-            choice, room = self._reserve(principal.tenant, draft.type, placement) if starts_now else (None, None)
-            try:
+            granted, granted_parent = await self._resolve_grant(principal, draft)
+            draft = with_parent_task(draft, granted_parent)
+            async with self._router.place(principal, draft, granted) as placement:
+                room = self._reserve(draft, placement)
                 return await self._db.write(
                     # Locks are taken inside, by id and by key, so that other submissions need not wait.
                     lambda tx: self._submit(
@@ -110,46 +110,43 @@ class SubmissionService:
                         header=header,
                         trace=trace,
                         room=room,
-                        choice=choice,
                     ),
                     NO_LOCKS,
                     # Not when this function ends, which a caller may cancel while the transaction goes on.
                     ended=None if room is None else room.release,
                 )
-            finally:
-                if choice is not None:
-                    choice.release()
 
-    def _reserve(self, tenant: str, task_type: str, placement: Placement) -> tuple[RecordedChoice, Room | None]:
-        """Count a try of the agent, and return room for the task to start at once, None if it must be queued."""
+    def _reserve(self, draft: TaskDraft, placement: Placement) -> Room | None:
+        """Return room for a task that starts at once; None for one that is queued, waits or is denied."""
+        if placement.status != "queued" or draft.after or draft.start_at is not None:
+            return None
         assert placement.agent_id is not None
         assert placement.runtime_kind is not None
-        choice = self._router.record_choice(tenant, task_type, placement.agent_id)
-        return choice, self._dispatch.reserve(placement.agent_id, placement.runtime_kind)
+        return self._dispatch.reserve(placement.agent_id, placement.runtime_kind)
 
     def collect_metrics(self) -> Iterable[Metric]:
         """Return the submission durations."""
         return self._durations.collect()
 
-    async def _route(self, principal: Principal, draft: TaskDraft) -> tuple[TaskDraft, Placement, str | None]:
-        """Route a draft; with a grant of the caller's it becomes a subtask of the grant's task, returned last."""
+    async def _resolve_grant(self, principal: Principal, draft: TaskDraft) -> tuple[Authority | None, str | None]:
+        """Return what a grant of the caller's permits, and the task that it belongs to; None without a grant."""
         if draft.metadata.grant_id is None:
-            return draft, await self._router.route_by_news(principal, draft), None
-        granted, task_id = await self._grants.resolve_authority(principal, draft.metadata.grant_id)
-        return with_parent_task(draft, task_id), await self._router.route_by_news(principal, draft, granted), task_id
+            return None, None
+        return await self._grants.resolve_authority(principal, draft.metadata.grant_id)
 
+    @asynccontextmanager
     async def prepare_submit(
         self, principal: Principal, draft: TaskDraft, cause: str | None = None, header: AtpHeader | None = None
-    ) -> Callable[[Tx], StoredResponse]:
-        """Route now and return the write for a transaction of the caller's.
+    ) -> AsyncIterator[Callable[[Tx], StoredResponse]]:
+        """Route now and yield the write for a transaction of the caller's.
 
         For a message, `cause` is the event that the task follows from, and `header` its header.
 
         The response is 202 with the fields of a SubmitResult, or the status of a denial and `{code, message, details}`.
         """
-        placement = await self._router.route_by_news(principal, draft)
         body_hash = model.compute_body_hash(draft)
-        return lambda tx: self._submit(tx, principal, draft, body_hash, placement, None, None, cause, header)
+        async with self._router.place(principal, draft) as placement:
+            yield lambda tx: self._submit(tx, principal, draft, body_hash, placement, None, None, cause, header)
 
     def _submit(
         self,
@@ -164,7 +161,6 @@ class SubmissionService:
         header: AtpHeader | None = None,
         trace: str | None = None,
         room: Room | None = None,
-        choice: RecordedChoice | None = None,
     ) -> StoredResponse:
         if key is not None and (stored := idempotency.find_response(tx, key)):
             return _add_provenance(tx, principal.tenant, stored)
@@ -186,7 +182,7 @@ class SubmissionService:
                 _require_usable_session(tx, principal, draft.metadata.session)
             # Add the trace context after hashing: a retry of the same submission has another one.
             draft = with_traceparent(draft, trace)
-            response = self._store(tx, principal, draft, placement, body_hash, cause, header, room, choice)
+            response = self._store(tx, principal, draft, placement, body_hash, cause, header, room)
         if key is not None:
             idempotency.store_response(tx, key, response)
         return response
@@ -201,7 +197,6 @@ class SubmissionService:
         cause: str | None,
         header: AtpHeader | None,
         room: Room | None,
-        choice: RecordedChoice | None,
     ) -> StoredResponse:
         waits = bool(draft.after) or (draft.start_at is not None and draft.start_at > tx.now)
         if waits and placement.status == "queued":
@@ -215,10 +210,7 @@ class SubmissionService:
             self._starts.take_over(tx, task)
         if waits and placement.denial is None:
             self._starts.begin(tx, principal, task, draft)
-        if choice is None:
-            self._router.record_choice_after_commit(tx, task)
-        else:
-            tx.after_commit(choice.keep)
+        self._router.record_placement(tx, task)
         start_or_enqueue(tx, task, self._dispatch, room)
         return _first_response(tx, task, placement)
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 
 import msgspec
 
@@ -11,7 +11,7 @@ from stentor.core.errors import LeaseLost, StoreConflict
 from stentor.core.runlog import EventDraft, RunLog
 from stentor.domains.tasks import queries, store
 from stentor.domains.tasks.model import Task
-from stentor.domains.tasks.placement import TaskQueue, enqueue_after_commit
+from stentor.domains.tasks.placement import TaskQueue, TaskRouter, enqueue_after_commit
 from stentor.domains.tasks.store import TaskRef
 
 ResumeCause = tuple[str, str]
@@ -31,13 +31,9 @@ def suspend(tx: Tx, runlog: RunLog, task: Task, message: str, keys: list[str]) -
 
 
 def resume_all(
-    tx: Tx,
-    runlog: RunLog,
-    dispatch: TaskQueue,
-    causes: Mapping[TaskRef, ResumeCause],
-    on_first: Callable[[Tx, Task], None],
+    tx: Tx, runlog: RunLog, router: TaskRouter, dispatch: TaskQueue, causes: Mapping[TaskRef, ResumeCause]
 ) -> None:
-    """Queue those of the tasks again that wait; `on_first` gets those that no attempt has begun of."""
+    """Queue those of the tasks again that wait."""
     heads: list[tuple[Task, str]] = []
     for ref, task in store.find_all(tx, causes).items():
         if task.status == "waiting":
@@ -53,7 +49,6 @@ def resume_all(
             raise StoreConflict("A task that waits changed at the same moment.")
         changes = ("waiting", task.assigned_agent, -1), ("queued", task.assigned_agent, 1)
         queries.update_counts(tx, task.tenant, task.created_at, *changes)
+        router.record_change(tx, task, "queued")
         queued = msgspec.structs.replace(task, status="queued", queued_at=tx.now, head_id=head)
-        if task.epoch == task.retry_epoch:
-            on_first(tx, queued)
         enqueue_after_commit(tx, queued, dispatch)

@@ -66,7 +66,8 @@ class KernelZone:
         assert isinstance(context.body, ExecuteBody)
         draft = build_task_draft(context.message, context.body)
         principal, cause = context.principal, context.parent_event_id
-        submit = await self._submission.prepare_submit(principal, draft, cause, context.header)
+        prepared = self._submission.prepare_submit(principal, draft, cause, context.header)
+        submit = await context.held.enter_async_context(prepared)
 
         def commit(tx: Tx) -> ActionResult:
             submitted = submit(tx)
@@ -94,7 +95,8 @@ class KernelZone:
         return commit
 
     async def retry(self, context: ActionContext) -> CommitStep:
-        retry = await self._tasks.prepare_retry(context.principal, _task_id(context), context.event_metadata)
+        prepared = self._tasks.prepare_retry(context.principal, _task_id(context), context.event_metadata)
+        retry = await context.held.enter_async_context(prepared)
         return lambda tx: _accepted_result(tx, context, retry(tx))
 
     async def approve(self, context: ActionContext) -> CommitStep:
