@@ -121,7 +121,9 @@ async def test_a_change_is_a_proposal_that_changes_nothing_by_itself(site: Site)
     update_id = last_part(where)
     assert query == "notice=proposed"
     assert (await agent(site, ann))["runtime"]["options"] == options, "nothing has changed yet"
-    assert "Cite sources." in await site.read(f"/governance/updates/{update_id}")
+    page = await site.read(f"/governance/updates/{update_id}")
+    assert "Cite sources." in page
+    assert "proposed an <b>agent</b> change" in page
     update = (await site.world.admin.get(f"/api/v1/governance/updates/{update_id}")).json()
     assert (update["changes"]["lines_added"], update["changes"]["lines_deleted"]) == (1, 1)
     assert update["changes"]["agent_patch"] == {"runtime": {"options": {"system_prompt": "Be brief.\nCite sources."}}}
@@ -219,6 +221,8 @@ def test_a_patch_has_what_differs_and_an_emptied_field_is_removed() -> None:
     assert build_patch(before, before | {"capabilities": "a b"}, EMPTY_WHITELIST) == {"capabilities": ["a", "b"]}
     changes = describe_changes("ann", before, before | {"prompt": "p\nq"}, EMPTY_WHITELIST)
     assert (changes["lines_added"], changes["lines_deleted"], changes["lines_total"]) == (1, 0, 3)
+    one_more = describe_changes("ann", before | {"capabilities": "a, b"}, before | {"capabilities": "a, b, c"}, {})
+    assert (one_more["lines_added"], one_more["lines_deleted"], one_more["lines_total"]) == (1, 0, 4)
 
 
 @requirement("dashboard.page-agent-editing")

@@ -176,6 +176,8 @@ async def test_a_risk_is_accepted_in_so_many_words_and_then_it_is_deployed(
     update = await governance.propose(ann, WIDER)
     answer = await site.send(f"{address(update)}/approve", 409, key="SECOND", reason="Fine.")
     assert "This has a risk that was not accepted" in answer.text
+    assert "check the box that accepts the risk" in answer.text
+    assert "override_risk." not in answer.text, "a field of the API"
     answer = await site.send(f"{address(update)}/approve", key="SECOND", reason="Fine.", override_risk="on")
     assert answer.headers["location"] == f"{address(update)}?notice=approved"
     await governance.wait_until_idle()

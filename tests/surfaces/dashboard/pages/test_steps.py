@@ -69,6 +69,15 @@ async def test_a_command_for_a_step_is_quoted_for_a_shell(site: Site) -> None:
 
 
 @requirement("steps.pages")
+@requirement("dashboard.page-console")
+async def test_the_console_of_a_task_that_asks_leads_to_the_page_that_answers(site: Site) -> None:
+    attempt = await ask(site)
+    page = await site.read(f"/console/{attempt.task_id}")
+    assert f'It waits: <a href="/tasks/{attempt.task_id}">' in page
+    assert "is working on it" not in page
+
+
+@requirement("steps.pages")
 async def test_a_question_without_options_takes_any_text(site: Site) -> None:
     attempt = await ask(site)
     await site.send(f"/tasks/{attempt.task_id}/answer", step="question", value="the blue one")

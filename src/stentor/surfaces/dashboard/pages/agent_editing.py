@@ -274,7 +274,9 @@ def build_patch(before: dict[str, str], after: dict[str, str], whitelist: JsonOb
 
 
 def _record_lines(values: dict[str, str]) -> list[str]:
-    return [f"{name} {line}" for name, value in values.items() for line in value.split("\n") if value]
+    lines = {name: value.split("\n") for name, value in values.items() if value}
+    lines["capabilities"] = split_words(values["capabilities"])  # as the reviewer's diff has them
+    return [f"{name} {line}" for name, texts in lines.items() for line in texts]
 
 
 ROUTES = [
