@@ -75,6 +75,24 @@ def test_an_update_of_somebody_else_is_read_and_approved(tab: Tab, installation:
     expect(page.locator(".status.deployed").first).to_be_visible()
 
 
+@requirement("dashboard.keyboard")
+def test_enter_in_a_text_beside_two_decisions_makes_none(tab: Tab, installation: Installation) -> None:
+    page = tab.page
+    seed = installation.seed
+    update = seed.propose("Let it draw", installation.made.agents["critic"], {"capabilities": ["write", "draw"]})
+    for path, label in (("/decisions", "How you know"), (f"/governance/updates/{update}", "What to change")):
+        tab.open(path)
+        page.evaluate("addEventListener('submit', (event) => { event.preventDefault(); window.sent = true; })")
+        page.locator("details").evaluate_all("(all) => all.forEach((one) => { one.open = true; })")
+        for box in page.locator("textarea[required]").all():
+            box.fill("Because.")
+        page.get_by_label(label).first.fill("I looked it up.")
+        page.keyboard.press("Enter")
+        assert not page.evaluate("window.sent"), label
+        page.locator("form", has=page.get_by_label(label)).first.locator(".primary").click()
+        assert page.evaluate("window.sent"), label
+
+
 @requirement("dashboard.flows")
 def test_a_quarantine_appears_without_a_reload(tab: Tab, installation: Installation) -> None:
     seed = installation.seed
