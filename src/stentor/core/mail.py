@@ -30,8 +30,12 @@ class Mailer:
         """Return the `Message-ID` of a message that is known here by a unique id."""
         return f"<{unique}@{self._sender.rpartition('@')[2]}>"
 
-    def send(self, subject: str, text: str, message_id: str | None = None, date_us: int | None = None) -> None:
-        """Send a message and wait until the server has taken it; blocks. Raises MailError.
+    def send(
+        self, subject: str, text: str, message_id: str | None = None, date_us: int | None = None
+    ) -> tuple[str, ...]:
+        """Send a message, wait until the server has taken it, and return the recipients that it refused; blocks.
+
+        Raises MailError if it was taken for nobody.
 
         A message that may have been sent before has the same `message_id` and date (microseconds) again, by which
         mail servers and readers recognize it. Without them it is a new one.
@@ -45,14 +49,19 @@ class Mailer:
         message.set_content(text)
         try:
             with self._connect() as connection:
-                connection.send_message(message)
+                refused = connection.send_message(message)
         except smtplib.SMTPAuthenticationError as error:
             raise MailError(f"the mail server refused the user name or the password ({error.smtp_code})") from None
         except smtplib.SMTPRecipientsRefused as error:
             raise MailError(f"the mail server refused {', '.join(sorted(error.recipients))}") from None
+        except UnicodeError:
+            # smtplib sends ASCII. Without the error, which has a character of the password.
+            reason = "the mail server's host, user name or password is invalid: only ASCII characters can be sent"
+            raise MailError(reason) from None
         except (smtplib.SMTPException, OSError) as error:
             server = f"{self._server.host}:{self._server.port}"
             raise MailError(f"the mail server {server} did not take the message: {error}") from None
+        return tuple(sorted(refused))
 
     def _connect(self) -> smtplib.SMTP:
         server, context = self._server, ssl.create_default_context()

@@ -33,13 +33,25 @@ USER, PASSWORD = "stentor", "correct-horse-7c1e"
 
 @dataclass
 class MailServer:
-    """`refuses` is the status that it answers instead of taking a message. One that `forgets` takes it all the same."""
+    """`refuses` is the status that it answers instead of taking a message. One that `forgets` takes it all the same.
+
+    `unknown` is a recipient that it refuses.
+    """
 
     port: int = 0
     refuses: str = ""
     forgets: bool = False
+    unknown: str = ""
     messages: list[EmailMessage] = field(default_factory=list)
     recipients: list[list[str]] = field(default_factory=list)
+
+    async def handle_RCPT(  # noqa: N802 - the name that the library calls
+        self, server: object, session: object, envelope: Envelope, address: str, options: list[str]
+    ) -> str:
+        if address == self.unknown:
+            return "550 no such user"
+        envelope.rcpt_tos.append(address)
+        return "250 OK"
 
     async def handle_DATA(  # noqa: N802 - the name that the library calls
         self, server: object, session: object, envelope: Envelope
@@ -237,6 +249,22 @@ async def test_a_test_email_is_sent_and_says_to_whom_or_why_not(
     assert "554" in refused.text
 
 
+@requirement("alerts.email")
+async def test_a_recipient_that_the_mail_server_refuses_is_named_and_the_others_get_the_email_once(
+    make_world: MakeWorld, mail_server: Callable[..., MailServer], caplog: pytest.LogCaptureFixture
+) -> None:
+    server = mail_server()
+    server.unknown = "boss@example.com"
+    world = await mailing_world(make_world, server)
+    refused = await world.admin.post("/api/v1/alerts/test")
+    assert refused.status_code == 503
+    assert "refused boss@example.com; the other recipients" in refused.text
+    await check(world, minutes=6)
+    await check(world, minutes=0.25)
+    assert server.recipients == [["ops@example.com"]] * 2
+    assert sum("boss@example.com" in record.message for record in caplog.records if record.levelname == "WARNING") == 1
+
+
 @requirement("alerts.email-secret")
 def test_a_password_is_not_sent_without_tls_and_no_error_repeats_it(mail_server: Callable[..., MailServer]) -> None:
     plain, tls = mail_server(), mail_server(tls=True)
@@ -246,6 +274,9 @@ def test_a_password_is_not_sent_without_tls_and_no_error_repeats_it(mail_server:
     with pytest.raises(MailError, match="refused the user name") as refused:
         mailer(f"smtp://{USER}:wrong-{PASSWORD}@127.0.0.1:{tls.port}").send("s", "t")
     assert PASSWORD not in str(refused.value)
+    with pytest.raises(MailError, match="only ASCII") as refused:
+        mailer(f"smtp://{USER}:{PASSWORD}%C3%A4@127.0.0.1:{tls.port}").send("s", "t")
+    assert "\\xe4" not in str(refused.value)
     with pytest.raises(MailError, match="did not take"):
         mailer(f"smtp://127.0.0.1:{free_port()}").send("s", "t")
 

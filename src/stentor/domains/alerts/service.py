@@ -93,9 +93,12 @@ class AlertService:
             raise Conflict("E-mail is not configured: set SERVICE_SMTP_URL and SERVICE_ALERT_EMAILS, and restart.")
         text = "This is a test. Alerts of this Stentor installation are sent to this address.\n"
         try:
-            await asyncio.to_thread(self._mailer.send, "Stentor: test of alerts", text)
+            refused = await asyncio.to_thread(self._mailer.send, "Stentor: test of alerts", text)
         except MailError as error:
             raise ServiceUnavailable(f"The e-mail was not sent: {error}.") from None
+        if refused:
+            names = ", ".join(refused)
+            raise ServiceUnavailable(f"The mail server refused {names}; the other recipients have the e-mail.")
         return self._mailer.recipients
 
     def _overdue(self, gone: frozenset[AlertKey]) -> set[AlertKey]:
@@ -147,11 +150,14 @@ class AlertService:
             return
         try:
             # In a thread, because smtplib blocks and a mail server may take a minute to answer.
-            await asyncio.to_thread(mailer.send, mail.subject, mail.body, mail.message_id, mail.created_at)
+            refused = await asyncio.to_thread(mailer.send, mail.subject, mail.body, mail.message_id, mail.created_at)
         except MailError as error:
             await self._note_failure(mail, str(error))
             return
-        self._mail_problem = ""
+        problem = ", ".join(refused)
+        if problem and problem != self._mail_problem:
+            log.warning("alerts: e-mail refused for some recipients=%s message_id=%s", problem, mail.message_id)
+        self._mail_problem = problem
         await self._db.write(lambda tx: store.set_mail_sent(tx, mail.mail_id))
 
     def _write_mail(self, tx: Tx, mailer: Mailer, since: int) -> AlertMail | None:
