@@ -143,12 +143,23 @@ class OutputParser:
         self._tokens: list[str] = []
 
     def feed(self, chunk: bytes) -> None:
-        *lines, last = chunk.split(b"\n")
-        for line in lines:
-            self._parse_line(bytes(self._line) + line + b"\n")
+        ended, newline, last = chunk.rpartition(b"\n")
+        if newline:
+            self._parse_lines(bytes(self._line) + ended + newline)
             self._line.clear()
         self._line += last
         self._emit_tokens()
+
+    def _parse_lines(self, lines: bytes) -> None:
+        """Parse complete lines: one by one only those with the marker, because there may be millions."""
+        parsed = 0
+        while (found := lines.find(TOKEN_MARKER, parsed)) >= 0:
+            start = lines.rfind(b"\n", parsed, found) + 1 or parsed
+            end = lines.find(b"\n", found) + 1
+            self._result += lines[parsed:start]
+            self._parse_line(lines[start:end])
+            parsed = end
+        self._result += lines[parsed:]
 
     def _emit_tokens(self) -> None:
         """Emit the tokens parsed so far; joins neighbours if there are too many."""
