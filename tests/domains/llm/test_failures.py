@@ -56,6 +56,7 @@ BROKEN_STREAMS: dict[str, Mood] = {
     "says invalid UTF-8": moods.raw(b'data: {"choices": [{"delta": {"content": "\xff"}}]}\n\n', "text/event-stream"),
     "says an error": moods.raw(b'data: {"error": {"message": "overloaded"}}\n\n', "text/event-stream"),
     "is empty": moods.raw(b"", "text/event-stream"),
+    "has no choice": moods.raw(b'data: {"choices": []}\n\ndata: [DONE]\n\n', "text/event-stream"),
     "is only comments": moods.raw(b": a\n\n: b\n\n", "text/event-stream"),
 }
 

@@ -172,16 +172,20 @@ class _OpenAiStreamReader:
     def __init__(self) -> None:
         self._calls: set[int] = set()
         """Indexes of the tool calls that have begun."""
+        self._has_choice = False
 
     def read(self, event: str, data: bytes) -> list[ReplyDelta]:
         # The only event that is not JSON.
         if data.strip() == b"[DONE]":
+            if not self._has_choice:
+                raise unusable_reply_fault("The provider's stream has no choices.", None)
             return [ReplyDelta(is_last=True)]
         chunk = decode_response(data, _OpenAiResponse)
         if chunk.error or event == "error":
             raise reported_fault(chunk.error)
         if not chunk.choices:  # such as the chunk with the usage, which is sent last
             return [ReplyDelta(usage=_usage(chunk.usage), id=chunk.id or "")]
+        self._has_choice = True
         choice = chunk.choices[0]
         # Some servers put a `message` where a `delta` belongs.
         message = choice.delta or choice.message
