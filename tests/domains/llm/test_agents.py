@@ -230,6 +230,16 @@ async def test_openais_client_talks_to_the_best_agent_of_a_capability(world: Wor
 
 
 @requirement("llm.agents-as-models")
+async def test_why_the_model_of_an_agent_ended_its_answer_is_passed_on(world: World, upstream: Upstream) -> None:
+    await sailor(world)
+    client = client_of(world.admin)
+    for finish in ("stop", "length", "content_filter"):
+        upstream.finish = finish
+        answer = await client.chat.completions.create(model="agent:explain", messages=ASKED)
+        assert answer.choices[0].finish_reason == finish
+
+
+@requirement("llm.agents-as-models")
 async def test_an_agents_answer_is_streamed_token_by_token(world: World, upstream: Upstream) -> None:
     await sailor(world)
     upstream.halting = True

@@ -65,7 +65,8 @@ def find_result_text(result: object) -> str | None:
 def build_reply(name: str, result: object, *, by_model: bool, degraded: bool) -> ChatReply:
     """Return the reply. Finish reason and token counts are used only if a model of the gateway reported them."""
     trusted = result if by_model and isinstance(result, dict) else {}
-    finish: FinishReason = "length" if trusted.get("finish_reason") == "length" else "stop"
+    ends: tuple[FinishReason, ...] = ("length", "content_filter")
+    finish: FinishReason = next((end for end in ends if end == trusted.get("finish_reason")), "stop")
     counts = trusted.get("usage") or {}
     usage = TokenUsage(counts.get("input_tokens", 0), counts.get("output_tokens", 0)) if counts else None
     return ChatReply(name, extract_result_text(result), finish, usage=usage, degraded=degraded)
