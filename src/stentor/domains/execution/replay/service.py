@@ -165,7 +165,7 @@ def _why_empty(task: Task, agent: Agent) -> str:
         return f"The run has recorded no steps yet: the task is {task.status}."
     if task.runtime_kind == "llm" and not agent.sandbox_whitelist.tools:
         return (
-            "This run has no journal. An agent without tools and without output_schema makes a single call of its "
-            "model, which is not recorded as a step: run the task again to compare."
+            "This run has no journal. An agent without tools, output_schema and compact_after_tokens makes a single "
+            "call of its model, which is not recorded as a step: run the task again to compare."
         )
     return "This run has no journal: it ended before its first step."
