@@ -234,6 +234,8 @@ async def test_an_answer_that_never_matches_fails_with_what_is_wrong(world: Worl
     assert (task["status"], task["error"]["code"]) == ("failed", "ANSWER_INVALID")
     assert "Additional properties are not allowed" in task["error"]["message"]
     assert len(upstream.asked) == 3
+    told = upstream.asked[1]["body"]["messages"][-1]["content"]
+    assert told.startswith("This answer does not match the schema: It is not valid JSON: ")
 
 
 @requirement("execution.llm-schema")

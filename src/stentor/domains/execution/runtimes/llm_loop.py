@@ -331,8 +331,12 @@ class ToolLoop:
 
 
 def read_json(answer: str) -> Any:
-    """Return the JSON of an answer. Raises InvalidRequest."""
-    return jsontext.decode(_without_fence(answer).encode())
+    """Return the JSON of an answer. Raises InvalidRequest with a sentence about `it`, the answer."""
+    try:
+        return jsontext.decode(_without_fence(answer).encode())
+    except InvalidRequest as error:
+        # A model knows of no body.
+        raise InvalidRequest(error.message.replace("The body", "It", 1)) from None
 
 
 def _without_fence(text: str) -> str:
