@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import gc
+import weakref
 from collections import Counter
 from collections.abc import Callable
 from typing import Any, cast
@@ -331,3 +333,30 @@ async def test_a_unit_or_a_part_that_fails_takes_back_what_it_put(db: Database) 
 
     await together(db, add_tokens("a", 1, []), fail, add_tokens("a", 1, []), fail_in_part)
     assert await db.read(lambda tx: tx.rows(BUCKETS)) == [("a", 4)]
+
+
+@pytest.mark.parametrize("writes_first", [False, True])
+async def test_what_a_refused_unit_holds_is_freed_without_the_garbage_collector(
+    db: Database, writes_first: bool
+) -> None:
+    async def refused() -> weakref.ref[Any]:
+        held = Counter[str]()
+
+        def refuse(tx: Tx) -> None:
+            if writes_first:
+                put("some")(tx)
+            raise Conflict(f"no {held}")
+
+        try:
+            await db.write(refuse)
+        except Conflict:
+            return weakref.ref(held)
+        raise AssertionError("it was not refused")
+
+    gc.disable()
+    try:
+        reference = await refused()
+        await db.write(put("another"))  # the writer has let go of the group before
+        assert reference() is None
+    finally:
+        gc.enable()

@@ -296,3 +296,14 @@ def all_errors() -> list[type[StentorError]]:
         classes.append(cls)
         pending.extend(cls.__subclasses__())
     return classes
+
+
+def drop_tracebacks(error: BaseException | None) -> None:
+    """Drop the tracebacks of an error that is answered, and of those that led to it.
+
+    Their frames hold the request's body, and often the error itself: only the rare garbage collection would free both.
+    """
+    while error is not None:
+        error.__traceback__ = None
+        cause, error.__cause__, error.__context__ = error.__cause__ or error.__context__, None, None
+        error = cause

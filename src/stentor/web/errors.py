@@ -18,7 +18,7 @@ from starlette.routing import Match
 from starlette.types import Scope
 
 from stentor.core import jsontext
-from stentor.core.errors import InvalidRequest, NotFound, ProviderFault, RateLimited, StentorError
+from stentor.core.errors import InvalidRequest, NotFound, ProviderFault, RateLimited, StentorError, drop_tracebacks
 from stentor.core.jsontext import JsonObject
 from stentor.core.validation_errors import field_errors
 
@@ -129,16 +129,19 @@ def validation_error(errors: Sequence[Any]) -> InvalidRequest:
 
 async def _on_stentor_error(request: Request, error: Exception) -> Response:
     assert isinstance(error, StentorError)
+    drop_tracebacks(error)
     return render_stentor_error(request.scope, error)
 
 
 async def _on_validation_error(request: Request, error: Exception) -> Response:
     assert isinstance(error, RequestValidationError)
+    drop_tracebacks(error)
     return render_stentor_error(request.scope, validation_error(error.errors()))
 
 
 async def _on_http_exception(request: Request, error: Exception) -> Response:
     assert isinstance(error, HTTPException)
+    drop_tracebacks(error)
     code = _CODES.get(error.status_code, "INVALID_REQUEST")
     message = str(error.detail)
     # The text of the router; errors that a route raises have their own.

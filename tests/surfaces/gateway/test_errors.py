@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import gc
+import json
+import sys
 import uuid
 from typing import Any
 
@@ -9,7 +12,7 @@ import httpx
 import pytest
 from starlette.requests import Request
 from starlette.responses import Response
-from starlette.types import Receive, Scope, Send
+from starlette.types import Message, Receive, Scope, Send
 
 from stentor.core.db import Sql
 from stentor.core.errors import StoreUnavailable
@@ -19,7 +22,7 @@ from stentor.web.errors import render_stentor_error
 from stentor.web.request_context import RequestContextMiddleware
 from tests.conftest import World
 from tests.requirements import requirement
-from tests.surfaces.gateway.operations import PROTECTED
+from tests.surfaces.gateway.operations import PROTECTED, UNKNOWN
 from tests.surfaces.gateway.small import LEAK, RAISED, build, client
 
 PROBLEM = {"Accept": "application/problem+json, application/json;q=0.5"}
@@ -253,3 +256,41 @@ def test_neither_a_response_nor_a_stream_nor_grpc_shows_the_databases_own_words(
     shown = (response, stream_error_message(error), status_message(error), error_metadata(error, "id"))
     assert "hunter2" not in str(shown)
     assert str(shown).count("The database is not available.") == len(shown)
+
+
+REFUSED: list[tuple[int, str, str, dict[str, Any]]] = [
+    (400, "PUT", "/api/v1/sessions/s/values", {"values": ["x"]}),
+    (400, "POST", "/api/v1/llm/chat", {"messages": "x"}),
+    (400, "POST", "/api/v1/tasks", {"type": 7}),
+    (404, "POST", f"/api/v1/tasks/{UNKNOWN}/steps", {"epoch": 1, "key": "k", "name": "n", "value": "x"}),
+    (404, "POST", f"/api/v1/tasks/{UNKNOWN}/complete", {"epoch": 1, "result": "x"}),
+]
+
+
+async def test_the_body_of_a_refused_request_is_freed_without_the_garbage_collector(world: World) -> None:
+    async def ask(method: str, path: str, body: bytes) -> int:
+        """Without a client, which would hold the request with its response."""
+        sent: list[Message] = []
+
+        async def receive() -> Message:
+            return {"type": "http.request", "body": body}
+
+        async def send(message: Message) -> None:
+            sent.append(message)
+
+        headers = [(b"x-api-key", b"admin-key-7c1e"), (b"content-type", b"application/json")]
+        asked = {"type": "http", "http_version": "1.1", "method": method, "path": path, "raw_path": path.encode()}
+        await world.app({**asked, "query_string": b"", "headers": headers, "server": ("host", 1)}, receive, send)
+        return int(sent[0]["status"])
+
+    for status, method, path, fields in REFUSED:
+        body = json.dumps(fields).encode()
+        await ask(method, path, body)  # the first request builds the route
+        gc.collect()
+        gc.disable()
+        try:
+            before = sys.getrefcount(body)
+            assert await ask(method, path, body) == status
+            assert sys.getrefcount(body) == before, path
+        finally:
+            gc.enable()

@@ -111,6 +111,8 @@ class Database:
                 # Not a second time with `ended`, which is called once.
                 if ended is not None or not await self._set_row_aside(error, met):
                     raise
+            finally:
+                del unit  # an error's traceback has this frame, and the unit's future has the error
         # On the event loop, after the commit: whoever reads the count first and then the rows misses nothing.
         self.commits += 1
         self.write_event.set()

@@ -120,7 +120,7 @@ def _run_unit(unit: WriteUnit, tx: Tx) -> None:
         if tx.wrote or isinstance(error, StoreUnavailable):
             raise RetryWithSavepoints from None
         # Nothing to undo, so the group goes on. Most rejected requests end here.
-        unit.error = error
+        unit.error = _without_frames(error)
     except LockContended:
         raise
     except BaseException:  # noqa: BLE001 - the second run gives the error to the caller of this unit
@@ -144,10 +144,15 @@ def _run_unit_in_savepoint(connection: DbConnection, unit: WriteUnit, tx: Tx) ->
             raise  # the database has aborted the whole transaction, so there is no savepoint to return to
         if isinstance(error, StoreUnavailable):
             log.error("database: statement failed error=%s", error)  # the caller is not told the driver's words
-        unit.error, unit.hooks, unit.added = error, [], []
+        unit.error, unit.hooks, unit.added = _without_frames(error), [], []
         connection.control("rollback to savepoint unit")
     # Also after a rollback to the savepoint, which leaves the savepoint itself in place.
     connection.control("release savepoint unit")
+
+
+def _without_frames(error: BaseException) -> BaseException:
+    """Return an expected error without its traceback, whose frames hold the unit: a cycle that keeps all that it has."""
+    return error.with_traceback(None) if isinstance(error, StentorError) else error
 
 
 def _call(unit: WriteUnit, tx: Tx) -> None:

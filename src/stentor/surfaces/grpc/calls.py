@@ -17,7 +17,7 @@ from grpc import StatusCode
 
 from stentor.auth.principal import Principal
 from stentor.core import trace_context
-from stentor.core.errors import ServiceUnavailable, Unauthorized
+from stentor.core.errors import ServiceUnavailable, Unauthorized, drop_tracebacks
 from stentor.surfaces.grpc import errors
 from stentor.surfaces.grpc.errors import MetadataPairs
 from stentor.web.request_context import GrpcCallDurations, choose_request_id, read_traceparent
@@ -120,6 +120,7 @@ class Call:
     async def abort(self, context: Context, error: Exception) -> NoReturn:
         """End the call with the status of an error."""
         known_error = errors.to_stentor_error(error, self.method, self.request_id)
+        drop_tracebacks(error)
         code = errors.status_code(known_error)
         self.record(code)
         trailing = (*self.trailing, *errors.error_metadata(known_error, self.request_id))

@@ -15,7 +15,7 @@ import msgspec
 from stentor.auth.authority.context import AuthorityContext
 from stentor.auth.authority.credential_detection import reject_credential_fields
 from stentor.core import jsontext
-from stentor.core.errors import InvalidRequest, StentorError
+from stentor.core.errors import InvalidRequest, StentorError, drop_tracebacks
 from stentor.core.jsontext import JsonObject
 from stentor.domains.memory.governed import model
 from stentor.domains.memory.governed.service import GovernedMemory
@@ -126,6 +126,7 @@ class LocalToolCaller:
                 await self._memory.deny(name)
             output = await tool.handler(self._memory, who, _parse_arguments(tool.input_type, arguments))
         except StentorError as error:
+            drop_tracebacks(error)
             return error_result(error.code, error.message, error.details)
         except Exception:
             log.exception("mcp: tool failed tool=%s", name)

@@ -16,7 +16,7 @@ from typing import Any
 import msgspec
 
 from stentor.core import jsontext
-from stentor.core.errors import Forbidden, InvalidRequest, NotFound, RateLimited, StentorError, Timeout
+from stentor.core.errors import Forbidden, InvalidRequest, NotFound, RateLimited, StentorError, Timeout, drop_tracebacks
 from stentor.core.jsontext import JsonObject
 from stentor.domains.registry.model import Agent, AllowedTool
 from stentor.domains.sandbox.broker.model import SandboxRun, Tool, ToolRequest, convert_struct
@@ -65,6 +65,7 @@ class ToolDispatcher:
             call_id = call.id
             return jsontext.encode({"id": call_id, "ok": True, "result": await self.call(run, call)}) + b"\n"
         except StentorError as error:
+            drop_tracebacks(error)
             return _error_line(call_id, error.code, error.message)
         except Exception:
             # One failed tool must not close the socket of the run.

@@ -18,7 +18,7 @@ from starlette.responses import HTMLResponse, PlainTextResponse, RedirectRespons
 from starlette.routing import Route
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from stentor.core.errors import ServiceUnavailable, StentorError
+from stentor.core.errors import ServiceUnavailable, StentorError, drop_tracebacks
 from stentor.surfaces.dashboard.gateway import GatewayError
 from stentor.surfaces.dashboard.pages import (
     agent_comparison,
@@ -207,6 +207,8 @@ def _error_handler(
 ) -> Callable[[Request, Exception], Awaitable[Response]]:
     async def respond(request: Request, error: Exception) -> Response:
         status, title, message = describe_error(request, error)
+        if describe_error is not _describe_unexpected_error:
+            drop_tracebacks(error)
         session = _find_session(site, request)
         if session is None and request.url.path == SIGN_IN_PATH:
             return PlainTextResponse(message, status)  # a redirect to the sign-in page would loop
