@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import gc
+import weakref
 from datetime import UTC, datetime
+from typing import Any
 
 from mcp.server.auth.middleware.bearer_auth import BearerAuthBackend
 from starlette.requests import HTTPConnection
@@ -11,8 +14,11 @@ from stentor.auth.api_keys import KeyRing, digest_key
 from stentor.auth.authority.context import AuthorityContext
 from stentor.auth.authority.proof import ProofRequest
 from stentor.auth.principal import Principal
+from stentor.bootstrap.surfaces.memory_mcp import governed_memory
 from stentor.cli.inspection import inspect_config
 from stentor.surfaces.memory_mcp.access import BearerTokenVerifier
+from stentor.surfaces.memory_mcp.tools import LocalToolCaller
+from tests.conftest import MakeWorld
 from tests.requirements import requirement
 
 EXPIRED_AT = datetime(2020, 1, 1, tzinfo=UTC)
@@ -58,3 +64,23 @@ def test_config_inspection_reports_invalid_memory_access() -> None:
         problem = inspect_config({**key, **invalid_access}).problem
         assert problem is not None
         assert problem.startswith(next(iter(invalid_access)))
+
+
+class Arguments(dict[str, Any]):
+    """A dict that can be weakly referenced."""
+
+
+async def test_the_arguments_of_a_denied_call_are_freed_without_the_garbage_collector(make_world: MakeWorld) -> None:
+    tools = LocalToolCaller(governed_memory((await make_world(SERVICE_MEMORY="1")).kernel))
+    bob = AuthorityContext("bob", "default", ("bob",), frozenset({"memory.write"}), "key", "", None)
+
+    async def denied() -> weakref.ref[Arguments]:
+        arguments = Arguments(namespace="ann", key="a", content="long")
+        assert (await tools.call(bob, "write-memory", arguments)).is_error
+        return weakref.ref(arguments)
+
+    gc.disable()
+    try:
+        assert (await denied())() is None
+    finally:
+        gc.enable()

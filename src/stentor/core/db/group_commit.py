@@ -151,7 +151,7 @@ def _run_unit_in_savepoint(connection: DbConnection, unit: WriteUnit, tx: Tx) ->
 
 
 def _without_frames(error: BaseException) -> BaseException:
-    """Return an expected error without its traceback, whose frames hold the unit: a cycle that keeps all that it has."""
+    """Return an expected error without its traceback, whose frames hold the unit, and that the error: a cycle."""
     return error.with_traceback(None) if isinstance(error, StentorError) else error
 
 
