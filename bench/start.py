@@ -15,7 +15,7 @@ from bench.service import command, environment, rss_mb, stop
 from bench.sizes import Scale
 
 TITLE = "start and idle memory"
-LIMIT_SECONDS = 30
+LIMIT_SECONDS = 120
 IMPORTS = "import fastapi, pydantic, uvicorn"
 HEALTH = b"GET /health HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n"
 

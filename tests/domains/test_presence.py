@@ -130,3 +130,34 @@ def test_each_poll_of_an_agent_counts_until_it_ends(known: Known) -> None:
     presence.record_left_elsewhere(worker.agent_id, clock.now())
     assert not presence.is_online(worker)
     assert presence._slots == {}
+
+
+def test_a_worker_has_room_while_it_polls_and_between_two_polls_without_a_task(known: Known) -> None:
+    presence, clock, worker = known
+    agent_id = worker.agent_id
+    assert not presence.has_room(agent_id), "it has never polled"
+    presence.record_poll(agent_id, "poll", 1)
+    presence.record_lease(agent_id, "task", clock.now() + HOUR * SECOND)
+    assert presence.has_room(agent_id), "it has a task and asks for another one"
+    presence.remove_poll(agent_id, "poll")
+    assert not presence.has_room(agent_id)
+    presence.remove_lease(agent_id, "task")
+    assert presence.has_room(agent_id), "the next poll comes soon"
+    clock.advance(seconds=6)
+    assert not presence.has_room(agent_id)
+
+
+def test_a_worker_stalls_from_the_last_task_that_it_took_or_ended(known: Known) -> None:
+    presence, clock, worker = known
+    agent_id, until = worker.agent_id, clock.now() + HOUR * SECOND
+    assert presence.stalled_ms(agent_id) == 0
+    for task_id in ("a", "b"):
+        presence.record_lease(agent_id, task_id, until)
+        clock.advance(seconds=2)
+    presence.record_lease(agent_id, "a", until)  # a heartbeat
+    assert presence.stalled_ms(agent_id) == 2000
+    presence.remove_lease(agent_id, "a")
+    assert presence.stalled_ms(agent_id) == 0
+    clock.advance(seconds=1)
+    presence.remove_lease(agent_id, "b")
+    assert presence.stalled_ms(agent_id) == 0, "it holds nothing"

@@ -421,3 +421,119 @@ async def test_a_page_of_the_tasks_that_may_move_sorts_no_queue(world: World) ->
     params = {"tenant": "t", "agent_id": "a", "priority": 2, "created_at": 0, "after": "", "limit": 200}
     plan = await world.kernel.infra.db.read(lambda tx: tx.rows(sql, **params))
     assert ["INDEX tasks_by_agent_status" in row[-1] for row in plan] == [True]
+
+
+async def take_one(world: World, agent: str) -> dict[str, Any]:
+    (claim,) = (await world.admin.post(f"/api/v1/agents/{agent}/claims", json={"max": 1})).json()["tasks"]
+    return dict(claim)
+
+
+async def assignments(world: World, task_ids: list[str]) -> list[str]:
+    return [(await world.task(task_id))["assigned_agent"] for task_id in task_ids]
+
+
+async def learn(world: World, agent: str, failures: int, count: int = 40) -> None:
+    """Give an agent outcomes of a second each, the first ones failures."""
+    lessons = [
+        EligibleOutcome("default", f"{agent}-{n}", 1, agent, "echo", n >= failures, 1.0, 1000) for n in range(count)
+    ]
+    learning = world.kernel.agents.learning
+    await world.kernel.infra.db.write(lambda tx: [learning.learn(tx, lesson, "root") for lesson in lessons])
+
+
+@requirement("routing.busy-relieved")
+async def test_a_worker_that_joins_shares_what_waits_for_a_busy_one(world: World) -> None:
+    busy = await world.register("busy")
+    task_ids = [await world.submit() for _ in range(9)]
+    held = await take_one(world, busy)
+    here = await world.register("here")
+    assert await polls(world, here) == []
+    assert set(await assignments(world, task_ids)) == {busy}, "it has not waited for long"
+    world.clock.advance(seconds=1)
+    await world.kernel.tasks.rerouting.tick()
+    await soon(lambda: moved_to(world, task_ids, here))
+    shared = Counter(await assignments(world, task_ids))
+    assert shared == {busy: 5, here: 4}
+    first = next(task_id for task_id in task_ids if task_id != held["task_id"])
+    assert (await decisions(world, first))[-1]["rerouted_from"] == {
+        "agent_id": busy, "agent_name": "busy", "reason": "busy",
+    }  # fmt: skip
+    assert len(await polls(world, here)) == 4
+    assert len(await polls(world, busy)) == 4
+
+
+async def moved_to(world: World, task_ids: list[str], agent: str) -> bool:
+    return agent in await assignments(world, task_ids)
+
+
+@requirement("routing.busy-relieved")
+async def test_a_short_wait_for_the_better_agent_is_not_cut_short_but_a_long_one_is(world: World) -> None:
+    good, fair = await world.register("good"), await world.register("fair")
+    await learn(world, good, failures=1)
+    await learn(world, fair, failures=7)
+    held = await world.submit(agent_preference=good, timeout_seconds=3600)
+    await take_one(world, good)
+    task_id = await world.submit()
+    assert (await world.task(task_id))["assigned_agent"] == good
+    for seconds in (1, 1, 1):
+        world.clock.advance(seconds=seconds)
+        assert await polls(world, fair) == []
+        await stays(world, task_id, good)
+    for _ in range(12):
+        world.clock.advance(seconds=5)
+        await polls(world, fair)
+        assert (await world.admin.post(f"/api/v1/tasks/{held}/heartbeat", json={"epoch": 1})).status_code == 200
+        await world.kernel.tasks.rerouting.tick()
+    await assigned(world, task_id, fair)
+    made = (await decisions(world, task_id))[-1]["routing"]
+    assert explain.check_decision(made).is_reproduced
+    assert (await world.task(await world.submit()))["assigned_agent"] == fair, "nor does a new one wait for it"
+
+
+@requirement("routing.busy-relieved")
+async def test_what_is_pinned_or_was_begun_waits_for_the_busy_agent(world: World) -> None:
+    busy = await world.register("busy")
+    begun = await world.submit()
+    assert (await take_one(world, busy))["task_id"] == begun
+    world.clock.advance(seconds=120)
+    await world.kernel.tasks.reconciler.tick(0)
+    assert (await world.task(begun))["status"] == "queued"
+    assert (await take_one(world, busy))["epoch"] == 2
+    waiting, pinned = await world.submit(), await world.submit(agent_preference=busy)
+    world.clock.advance(seconds=2)
+    never_there = await world.register("never there")
+    await stays(world, waiting, busy)
+    here = await world.register("here")
+    assert await polls(world, here) == []
+    await world.kernel.tasks.rerouting.tick()
+    await assigned(world, waiting, here)
+    assert never_there not in await assignments(world, [begun, waiting, pinned])
+    assert (await world.task(pinned))["assigned_agent"] == busy
+
+
+@requirement("routing.busy-relieved")
+async def test_a_queue_of_which_nothing_moves_is_looked_at_less_and_less(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    good, poor = await world.register("good"), await world.register("poor")
+    await learn(world, good, failures=0)
+    await learn(world, poor, failures=40)
+    held = await world.submit(agent_preference=good, timeout_seconds=3600)
+    await take_one(world, good)
+    task_id = await world.submit()
+    looks = []
+    rerouter = world.kernel.tasks.rerouting
+    relieve = rerouter._relieve
+
+    async def counted(*given: Any) -> int:
+        looks.append(given)
+        return await relieve(*given)
+
+    monkeypatch.setattr(rerouter, "_relieve", counted)
+    for _ in range(120):
+        world.clock.advance(seconds=1)
+        await polls(world, poor)
+        await world.admin.post(f"/api/v1/tasks/{held}/heartbeat", json={"epoch": 1})
+        await rerouter.tick()
+    assert 3 <= len(looks) <= 10
+    assert (await world.task(task_id))["assigned_agent"] == good

@@ -1,7 +1,9 @@
-"""Moves tasks that wait for an offline or a suspended agent to one that is online.
+"""Moves tasks that wait for an offline or a suspended agent to one that is online, and tasks that wait for a busy agent
+to an idle one, if that one is the best now.
 
 Each process checks in memory once a second and when an agent becomes available; it reads rows only for an offline agent
-with tasks, and only after a change. The row decides: of two processes only one moves a task, and a claimed task stays.
+with tasks, and only after a change, and for a busy agent with tasks while another one idles. The row decides: of two
+processes only one moves a task, and a claimed task stays.
 A task moves at most once per offline timeout, so that processes which disagree on who is online cannot move it back and
 forth. A move is not evidence about any agent.
 """
@@ -11,12 +13,13 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import Counter
+from collections.abc import Mapping, Set
 from functools import partial
 
 import msgspec
 
 from stentor.auth.principal import RoleRegistry
-from stentor.core.clock import Clock
+from stentor.core.clock import SECOND, Clock
 from stentor.core.db import NO_LOCKS, Database, Tx
 from stentor.core.runlog import RunLog, read_latest_events
 from stentor.core.timers import tick_forever, wait_until_tick
@@ -35,6 +38,10 @@ DEBOUNCE_SECONDS = 0.05
 """Wait before a check, so that agents which become available together are checked together."""
 PAGE_SIZE = 200
 """Maximum number of tasks moved in one transaction."""
+MIN_WAIT_US = SECOND
+"""How long a task waits for a busy agent before it may move, in microseconds: most get their turn sooner."""
+MAX_PAUSE_US = 32 * SECOND
+"""The longest pause between two looks at the queue of a busy agent, of which nothing moved, in microseconds."""
 RECENT_EVENTS = 4
 """How many of the latest events are searched for the last decision; of a waiting task only `task_queued` follows it."""
 log = logging.getLogger(__name__)
@@ -53,8 +60,18 @@ class QueueCheck(msgspec.Struct, frozen=True):
     until: int | None = None
 
 
+class BacklogCheck(msgspec.Struct, frozen=True):
+    """The last look at the queue of a busy agent, of which nothing moved: when the next one is due, after which pause,
+    in microseconds.
+    """
+
+    arrivals: int
+    due_at: int
+    pause: int
+
+
 class TaskRerouter:
-    """Background job that reroutes the tasks of agents that are offline or suspended."""
+    """Background job that reroutes the tasks of agents that are offline, suspended or busy."""
 
     def __init__(
         self,
@@ -78,6 +95,7 @@ class TaskRerouter:
         self._grants = grants
         self._roles = roles
         self._checks: dict[str, QueueCheck] = {}
+        self._backlogs: dict[str, BacklogCheck] = {}
         agents.listeners.append(lambda _: presence.notify_arrival())
 
     async def run(self) -> None:
@@ -91,7 +109,7 @@ class TaskRerouter:
         await tick_forever("rerouting", wait, self.tick)
 
     async def tick(self) -> int:
-        """Move the tasks of such agents that another agent can do. Return how many were moved."""
+        """Move the tasks of such agents that another agent should do. Return how many were moved."""
         self._presence.changed.clear()
         self._dispatcher.resume_agents(self._presence.release_endpoints())
         moved = 0
@@ -101,7 +119,7 @@ class TaskRerouter:
             count, until = await self._reroute_queue(agent)
             self._checks[agent.agent_id] = QueueCheck(arrivals, waiting - count, until)
             moved += count
-        return moved
+        return moved + await self._relieve_busy_agents()
 
     def _list_due(self) -> list[tuple[Agent, int]]:
         """Return the agents whose queue must be checked now, with its depth.
@@ -122,6 +140,65 @@ class TaskRerouter:
         for agent_id in self._checks.keys() - queues.keys():
             del self._checks[agent_id]
         return due
+
+    async def _relieve_busy_agents(self) -> int:
+        """Move tasks from agents that have all they can do to idle ones, where those are the best now."""
+        queues, now, moved = self._dispatcher.queue_depths(), self._clock.now(), 0
+        idle_agents: dict[str, set[str]] = {}
+        for agent_id in self._backlogs.keys() - queues.keys():
+            del self._backlogs[agent_id]
+        for agent_id, waiting in queues.items():
+            agent, last = self._agents.find_in_any_tenant(agent_id), self._backlogs.get(agent_id)
+            is_due = last is None or last.due_at <= now or last.arrivals != self._presence.arrival_count
+            if agent is None or not is_due or not self._can_claim(agent) or self._has_room(agent):
+                continue
+            if agent.tenant not in idle_agents:
+                idle_agents[agent.tenant] = self._list_idle(agent.tenant, queues)
+            if not idle_agents[agent.tenant] or agent.trust_tier == "human":
+                continue
+            arrivals = self._presence.arrival_count
+            count = await self._relieve(agent, waiting, idle_agents[agent.tenant])
+            pause = 0 if count else min(MAX_PAUSE_US, max(SECOND, 2 * last.pause if last else 0))
+            self._backlogs[agent_id] = BacklogCheck(arrivals, now + pause, pause)
+            moved += count
+        return moved
+
+    def _list_idle(self, tenant: str, queues: Mapping[str, int]) -> set[str]:
+        return {
+            agent.agent_id
+            for agent in self._agents.list_capable(tenant, ())
+            if agent.status == "active" and agent.agent_id not in queues and self._has_room(agent)
+        }
+
+    def _has_room(self, agent: Agent) -> bool:
+        """Return whether the agent would begin another task at once."""
+        if agent.runtime.kind == "worker":
+            # Not one that was registered just now and counts as online: its program may never start.
+            return self._presence.has_room(agent.agent_id)
+        ahead, concurrency, is_online, *_ = self._routing.agent_load(agent)
+        return is_online and ahead < concurrency
+
+    async def _relieve(self, agent: Agent, waiting: int, idle: Set[str]) -> int:
+        """Choose again for the tasks that wait first, as if they arrived now, and move those that get an idle agent."""
+        page = await self._db.poll(partial(self._read_page, agent=agent, after=None))
+        # None of them is ahead of the first one.
+        planned, moves = Counter({agent.agent_id: -waiting}), list[TaskMove]()
+        for task, authority in page:
+            decision = None
+            # The steps of an earlier attempt are of this agent's program.
+            if task.epoch == task.retry_epoch and self._clock.now() - task.queued_at >= MIN_WAIT_US:
+                decision = self._routing.decide_for_waiting(_build_request(task, authority), planned)
+            if decision is not None and decision.agent_id in idle:
+                moves.append((task, decision))
+                planned[decision.agent_id] += 1
+            else:
+                planned[agent.agent_id] += 1
+        if not moves:
+            return 0
+        count, _ = await self._db.write(partial(self._move, agent=agent, moves=moves), NO_LOCKS)
+        if count:
+            log.info("rerouting: tasks moved from a busy agent from_agent=%s count=%d", agent.agent_id, count)
+        return count
 
     def _can_claim(self, agent: Agent) -> bool:
         """Return whether the agent gets its tasks: a worker that is suspended may be there, and gets none.
@@ -171,8 +248,7 @@ class TaskRerouter:
         """
         planned, moves = Counter[str](), []
         for task, authority in page:
-            prefer = task.metadata.prefer or "balanced"
-            request = RoutingRequest(task.tenant, task.type, task.required_capabilities, authority, None, prefer)
+            request = _build_request(task, authority)
             decision = None if request in unroutable else self._routing.decide_for_waiting(request, planned)
             if decision is None:
                 unroutable.add(request)
@@ -204,7 +280,8 @@ class TaskRerouter:
         target = self._agents.get(task.tenant, decision.agent_id)
         if target is None:
             return None
-        drafts = events.rerouting_events(decision, task.priority, left)
+        reason = left.status if left.status != "active" else "busy" if self._presence.is_online(left) else "offline"
+        drafts = events.rerouting_events(decision, task.priority, left, reason)
         head = drafts[-1].event_id
         # The row first: if it is not changed, no event may be recorded.
         if not store.reassign(tx, task, target.agent_id, target.runtime.kind, head):
@@ -228,3 +305,8 @@ class TaskRerouter:
             if event.event_type == "routing_decision":
                 return event.happened_at + self._presence.offline_after_us if "rerouted_from" in event.metadata else 0
         return 0
+
+
+def _build_request(task: Task, authority: Authority) -> RoutingRequest:
+    prefer = task.metadata.prefer or "balanced"
+    return RoutingRequest(task.tenant, task.type, task.required_capabilities, authority, None, prefer)

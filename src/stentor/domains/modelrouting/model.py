@@ -76,6 +76,7 @@ class ModelCandidate(msgspec.Struct, frozen=True):
     concurrency: int = UNLIMITED_CONCURRENCY
     resting: bool = False
     unlearned: int = 0
+    stalled_ms: float = 0.0
 
 
 class ModelOption(msgspec.Struct, frozen=True):

@@ -19,6 +19,8 @@ ANNOUNCE_INTERVAL_US = 10 * SECOND
 
 At most a third of the offline timeout, so that one lost announcement makes no worker offline.
 """
+POLL_GAP_US = 5 * SECOND
+"""The longest pause between two polls of a worker that has nothing to do, in microseconds."""
 MAX_FAILURES = 3
 """Consecutive failed deliveries after which an endpoint counts as offline, and of its provider after which an agent
 rests."""
@@ -61,6 +63,10 @@ class Presence:
         self._slots: dict[str, dict[object, int]] = {}
         """For each agent how many tasks each of its polls asks for."""
         self._leases: dict[str, dict[str, int]] = {}
+        self._polled: dict[str, int] = {}
+        """When a worker last polled this process."""
+        self._progressed: dict[str, int] = {}
+        """When a worker last took or ended a task."""
         self.arrival_count = 0
         """How often an agent became available for waiting tasks: it came online, is new, or was changed."""
         self.changed = asyncio.Event()
@@ -209,6 +215,7 @@ class Presence:
     def record_poll(self, agent_id: str, poll: object, slots: int) -> None:
         """Record how many tasks a worker polls for. An agent may have several workers, each with a poll."""
         self._slots.setdefault(agent_id, {})[poll] = slots
+        self._polled[agent_id] = self._now()
 
     def remove_poll(self, agent_id: str, poll: object) -> None:
         """Record that a poll has ended, if it was recorded."""
@@ -219,12 +226,30 @@ class Presence:
 
     def record_lease(self, agent_id: str, task_id: str, until: int) -> None:
         """Record the lease of a worker on a task; `until` in microseconds."""
-        self._leases.setdefault(agent_id, {})[task_id] = until
+        leases = self._leases.setdefault(agent_id, {})
+        if task_id not in leases:
+            self._progressed[agent_id] = self._now()
+        leases[task_id] = until
 
     def remove_lease(self, agent_id: str, task_id: str) -> None:
         leases = self._leases.get(agent_id)
-        if leases is not None:
-            leases.pop(task_id, None)
+        if leases is not None and leases.pop(task_id, None) is not None:
+            self._progressed[agent_id] = self._now()
+
+    def has_room(self, agent_id: str) -> bool:
+        """Return whether a worker would take a task at once: it polls this process, or has polled it lately and holds
+        nothing.
+        """
+        if agent_id in self._slots:
+            return True
+        polled = self._polled.get(agent_id)
+        return polled is not None and self._now() - polled < POLL_GAP_US and not self.count_held(agent_id)
+
+    def stalled_ms(self, agent_id: str) -> float:
+        """Return for how many milliseconds a worker has held tasks without taking or ending one; 0 without tasks."""
+        if not self._leases.get(agent_id):
+            return 0.0
+        return (self._now() - self._progressed[agent_id]) / 1000
 
     def count_held(self, agent_id: str) -> int:
         """Return how many tasks a worker executes, as far as this process knows."""
@@ -258,6 +283,7 @@ class Presence:
         self._started += offset
         rests = self._provider_failures
         self._provider_failures = {key: (count, until + offset) for key, (count, until) in rests.items()}
-        for times in (self._seen, self._left, self._announced, self._paused_until, *self._leases.values()):
+        known = self._seen, self._left, self._announced, self._paused_until, self._polled, self._progressed
+        for times in (*known, *self._leases.values()):
             for key in times:
                 times[key] += offset

@@ -23,6 +23,8 @@
   nothing: cancelled, failed by a provider, degraded, or above the daily limit. They are tries all the same, so an agent
   is not explored for ever for outcomes that never count. For a task that will wait for its start or an approval itself
   those that wait so are tries too.
+- The time is that of one task, times the tasks that come before it at the agent's concurrency. An agent that has all
+  it can do, and has taken or ended nothing for longer than its tasks usually take, counts with that time.
 - `ahead` are the tasks that the agent has already. Each counts as up to a quarter of a failure, less the more is known
   about the agent, so that many tasks at once do not all explore the same one.
 - `t` and `c` are so much for each doubling of time and cost over the best candidate. They take at most a share of what
@@ -82,6 +84,7 @@ class AgentCandidate(msgspec.Struct, frozen=True):
     """An agent with its load: `ahead` tasks are queued or running, and it runs `concurrency` at a time.
 
     `resting`: its last attempts ended because of its provider. `unlearned`: tasks since its last outcome that counted.
+    `stalled_ms`: how long it has neither taken nor ended a task, if it runs all it can.
     """
 
     agent: Agent
@@ -92,6 +95,7 @@ class AgentCandidate(msgspec.Struct, frozen=True):
     online: bool = True
     resting: bool = False
     unlearned: int = 0
+    stalled_ms: float = 0.0
 
 
 class RankedSubject(Protocol):
@@ -124,6 +128,8 @@ class RankableCandidate(Protocol):
     def resting(self) -> bool: ...
     @property
     def unlearned(self) -> int: ...
+    @property
+    def stalled_ms(self) -> float: ...
 
 
 class RankedCandidate(msgspec.Struct, frozen=True):
@@ -185,7 +191,8 @@ def rank_candidates(
     usual_cost = costs[known_costs.index(None)] if None in known_costs else None
     for n, candidate in enumerate(candidates):
         if candidate.ahead:
-            ready_ms[n] *= 1 + candidate.ahead // max(1, candidate.concurrency)
+            rounds = 1 + candidate.ahead // max(1, candidate.concurrency)
+            ready_ms[n] = max(ready_ms[n], candidate.stalled_ms) * rounds
     fastest, cheapest = min(ready_ms, default=0.0), min(costs, default=0.0)
     per_time, per_cost = PENALTIES_BY_PREFERENCE[prefer]
     quality_share, open_penalty = 1 - beta, OPEN_TASK_PENALTY

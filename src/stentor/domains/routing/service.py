@@ -32,8 +32,9 @@ _DENIAL_CODES = [
 ]
 AGE_STEP = 32
 """The decay of evidence is applied in steps of this many outcomes, so that a cached track record lasts that long."""
-LoadLookup = Callable[[Agent], tuple[int, int, bool, bool]]
-"""Returns an agent's number of queued and running tasks, its concurrency, whether it is online and whether it rests."""
+LoadLookup = Callable[[Agent], tuple[int, int, bool, bool, float]]
+"""Returns an agent's number of queued and running tasks, its concurrency, whether it is online, whether it rests, and
+for how long it has neither taken nor ended a task, in milliseconds; 0 if it has room."""
 MAX_CHOSEN = 100_000
 """Agents and task types whose tasks since the last counted outcome are remembered."""
 
@@ -96,9 +97,10 @@ class RoutingEngine:
         self._chosen[key] = weight.samples if weight else 0, max(0, count + change)
 
     def decide_for_waiting(self, request: RoutingRequest, planned: Mapping[str, int]) -> RoutingDecision | None:
-        """Choose an online agent for a task that is queued for an offline one; None if there is none.
+        """Choose an online agent for a task that is queued already; None if there is none.
 
-        `planned` are tasks per agent that are about to be moved there too. Not counted in the metrics.
+        `planned` are tasks per agent that are about to be moved there too, less those that are not ahead of this one.
+        Not counted in the metrics.
         """
         started = time.perf_counter_ns()
         # No agents of tier `human`: an approval, or the absence of one, was for the original agent only.
@@ -107,7 +109,7 @@ class RoutingEngine:
         if not any(self.agent_load(agent)[2] for agent in agents):
             return None
         candidates = [
-            msgspec.structs.replace(each, ahead=each.ahead + planned.get(each.agent.agent_id, 0))
+            msgspec.structs.replace(each, ahead=max(0, each.ahead + planned.get(each.agent.agent_id, 0)))
             for each in self._candidates(request, agents, self._clock.now())
         ]
         try:
@@ -187,13 +189,15 @@ class RoutingEngine:
                     agent.composite, alpha, weight, sums, age * AGE_STEP, now, stale=stale
                 )
                 entry = cache[agent_id] = (weight, sums, age, agent, track_record)
-            ahead, concurrency, online, resting = load(agent)
+            ahead, concurrency, online, resting, stalled = load(agent)
             chosen = all_chosen.get((agent_id, task_type, False))
             unlearned = max(0, _count_chosen(chosen, weight) - ahead) if chosen else 0
             if starts_later or agent.trust_tier == "human":
                 unlearned += _count_chosen(all_chosen.get((agent_id, task_type, True), (0, 0)), weight)
             score = trust(tenant, agent_id, now)
-            candidates.append(AgentCandidate(agent, entry[4], score, ahead, concurrency, online, resting, unlearned))
+            candidates.append(
+                AgentCandidate(agent, entry[4], score, ahead, concurrency, online, resting, unlearned, stalled)
+            )
         return candidates
 
     def find_capability_problem(self, tenant: str, capabilities: tuple[str, ...]) -> str | None:
@@ -263,5 +267,5 @@ def _track_record_cache(records: TaskTypeRecords, day: int) -> dict[str, Any]:
     return records.derived
 
 
-def _idle(agent: Agent) -> tuple[int, int, bool, bool]:
-    return 0, 1, True, False
+def _idle(agent: Agent) -> tuple[int, int, bool, bool, float]:
+    return 0, 1, True, False, 0.0

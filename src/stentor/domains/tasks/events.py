@@ -66,9 +66,10 @@ def placement_events(placement: Placement, priority: int, extra: JsonObject) -> 
     return [decided, queued_event(priority)]
 
 
-def rerouting_events(decision: RoutingDecision, priority: int, left: Agent) -> list[EventDraft]:
-    """Return the events of a queued task that moves from an agent that is offline or not active to another one."""
-    reason = "offline" if left.status == "active" else left.status
+def rerouting_events(decision: RoutingDecision, priority: int, left: Agent, reason: str) -> list[EventDraft]:
+    """Return the events of a queued task that moves to another agent, because the one that it waited for is `reason`:
+    busy, offline, or the status of one that is not active.
+    """
     routing = {
         "routing": msgspec.to_builtins(decision),
         "agent_name": decision.agent_name,
