@@ -312,6 +312,24 @@ async def test_what_was_said_after_a_recorded_summary_is_not_hidden_by_it(world:
     assert [item["kind"] for item in await items(world)][5:] == ["summary", "message", "message"]
 
 
+@requirement("sessions.compaction", "sessions.once")
+async def test_a_loop_of_tools_goes_on_with_its_summary_and_not_with_what_others_said(
+    world: World, upstream: Upstream, site: Site
+) -> None:
+    site.words = "w" * 2_000
+    await world.register(**agent_body(site, compact_after_tokens=200))
+    script = Script(upstream, get(site), "SUMMARY")
+    task = await say(world, "What is it?")
+    meanwhile = [{"value": {"role": "user", "content": "My name is Zoe."}}]
+    await ok(world, "POST", "/sessions/s/items", {"items": meanwhile})
+    script.turns.append("It is 42.")
+    await ok(world, "POST", f"/tasks/{task['task_id']}/retry")
+    assert (await world.ended(task["task_id"]))["result"]["text"] == "It is 42."
+    summary = "Summary of the conversation so far:\n\nSUMMARY"
+    assert [m["content"] for m in messages(upstream)] == ["Think.", "My name is Zoe.", summary]
+    assert [item["kind"] for item in await items(world)] == ["message"] * 5
+
+
 @requirement("sessions.compaction")
 @pytest.mark.parametrize(("limit", "limit_of_summary"), [(400, None), (16_000, 16_000)])
 async def test_a_summary_is_not_cut_by_the_limits_of_answers(

@@ -159,7 +159,9 @@ class ToolLoop:
         if not newer:
             self._add_item({"role": "user"}, turn.content, key, "summary")
         system = [message for message in messages if message.role == "system"]
-        return [*system, summary, *(each for each in newer if each.role != "system" and each != summary)]
+        others = [each for each in newer if each.role != "system" and each != summary]
+        # In mid-loop the summary has the last request, and that is what the model is to go on with.
+        return [*system, *others, summary] if self._turns else [*system, summary, *others]
 
     async def _summarize(self, request: ChatRequest, messages: tuple[LlmMessage, ...]) -> JsonObject:
         limit = self._options.max_tokens or 0
