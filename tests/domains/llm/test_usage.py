@@ -294,6 +294,23 @@ async def test_a_request_that_the_provider_refused_counts_nothing(world: World, 
     assert (await usage(world))["inputTokens"] == 0
 
 
+@requirement("llm.usage-estimated")
+@pytest.mark.parametrize(("reports", "tokens"), [(True, 5000), (False, 4)])
+async def test_of_embeddings_of_several_calls_those_before_a_refusal_count(
+    world: World, upstream: Upstream, monkeypatch: pytest.MonkeyPatch, *, reports: bool, tokens: int
+) -> None:
+    monkeypatch.setattr(openai_format, "MAX_EMBEDDING_INPUTS", 2)
+    counts = {"usage": {"prompt_tokens": 5000, "total_tokens": 5000}} if reports else {}
+    rows = [{"index": n, "embedding": [0.1, 0.2]} for n in range(2)]
+    part = moods.raw(json.dumps({"data": rows, **counts}).encode())
+    upstream.mood = moods.first(part, moods.status(429), upstream)
+    body = {"input": ["the sea"] * 3, "model": "openai/embed"}
+    answer = await world.admin.post("/v1/embeddings", json=body)
+    assert (answer.status_code, answer.headers["X-Should-Retry"]) == (429, "false")
+    found = await usage(world)
+    assert (found["inputTokens"], found["estimatedRequests"]) == (tokens, int(not reports))
+
+
 @requirement("llm.budgets")
 async def test_calls_at_the_same_time_do_not_pass_a_budget_together(make_llm: Gate, upstream: Upstream) -> None:
     world = await make_llm(SERVICE_LLM_BUDGETS="key:admin:tokens/day=200")

@@ -11,7 +11,15 @@ import msgspec
 from stentor.core.errors import InvalidRequest, ProviderError, ProviderFault
 from stentor.domains.llm import formats
 from stentor.domains.llm.formats.base import StreamReader, require_texts
-from stentor.domains.llm.model import ChatReply, ChatRequest, EmbeddingInput, EmbeddingReply, ReplyDelta
+from stentor.domains.llm.model import (
+    ChatReply,
+    ChatRequest,
+    EmbeddingInput,
+    EmbeddingReply,
+    ReplyDelta,
+    TokenUsage,
+    estimate_embedding_usage,
+)
 from stentor.domains.llm.model_routes import ModelTarget
 from stentor.domains.llm.providers.registry import EXTRACTIVE_MODEL, LOCAL_MODELS
 from stentor.domains.llm.providers.transport import CallEvidence, EventSource, ProviderTransport
@@ -87,15 +95,29 @@ class HttpBackend:
             form.build_embedding_request(target.model, inputs[start : start + size], dimensions)
             for start in range(0, len(inputs), size)
         ]
-        replies = [
-            form.parse_embeddings(await self._transport.send(target.provider, call, evidence), target.name)
-            for call in calls
-        ]
+        replies: list[EmbeddingReply] = []
+        try:
+            for call in calls:
+                body = await self._transport.send(target.provider, call, evidence)
+                replies.append(form.parse_embeddings(body, target.name))
+        except ProviderFault as fault:
+            if replies:
+                # Repeated, the request would be paid for again as far as it was answered.
+                fault.is_repeatable = False
+                if not evidence.may_be_billed(fault):
+                    fault.usage = _embedding_usage(replies, inputs[: len(replies) * size])
+            raise
         vectors = [vector for reply in replies for vector in reply.vectors]
         # A missing vector would shift all later ones to the wrong texts.
         if len(vectors) != len(inputs) or not all(vectors):
             raise ProviderError(f"The provider returned {len(vectors)} vectors for {len(inputs)} inputs.")
-        return EmbeddingReply(target.name, vectors, replies[0].usage if len(replies) == 1 else None)
+        return EmbeddingReply(target.name, vectors, _embedding_usage(replies, inputs))
+
+
+def _embedding_usage(replies: list[EmbeddingReply], inputs: Sequence[EmbeddingInput]) -> TokenUsage:
+    """Return what the calls for these inputs used, estimated if one did not report it."""
+    reported = [reply.usage.input_tokens for reply in replies if reply.usage is not None]
+    return TokenUsage(sum(reported)) if len(reported) == len(replies) else estimate_embedding_usage(inputs)
 
 
 async def _send_adapted(request: ChatRequest, send: Callable[[ChatRequest], Awaitable[T]]) -> T:
