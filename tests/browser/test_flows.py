@@ -82,6 +82,7 @@ def test_enter_in_a_text_beside_two_decisions_makes_none(tab: Tab, installation:
     update = seed.propose("Let it draw", installation.made.agents["critic"], {"capabilities": ["write", "draw"]})
     for path, label in (("/decisions", "How you know"), (f"/governance/updates/{update}", "What to change")):
         tab.open(path)
+        expect(page.locator("main button[disabled]").first).to_be_hidden()
         page.evaluate("addEventListener('submit', (event) => { event.preventDefault(); window.sent = true; })")
         page.locator("details").evaluate_all("(all) => all.forEach((one) => { one.open = true; })")
         for box in page.locator("textarea[required]").all():
