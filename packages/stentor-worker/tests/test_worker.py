@@ -13,6 +13,8 @@ from worker_service import AGENT, TIMEOUT_S, Reply, Service, run_service
 
 from stentor_worker import Failed, ProviderFailed, Result, ServiceError, Task, TaskCancelled, Worker
 
+ENDS = {"complete", "fail", "suspend"}
+
 
 def run_once(handler: Callable[[Task], Any], reply: Callable[[str], Reply] | None = None) -> list[Any]:
     """Run a worker for one task; return its reports as (task id, verb, body)."""
@@ -23,7 +25,7 @@ def run_once(handler: Callable[[Task], Any], reply: Callable[[str], Reply] | Non
         worker.handler(handler)
         thread = threading.Thread(target=worker.run)
         thread.start()
-        assert service.wait_until(lambda: any(verb in ("complete", "fail") for _, verb, _ in service.reports))
+        assert service.wait_until(lambda: not ENDS.isdisjoint(verb for _, verb, _ in service.reports))
         worker.stop()
         thread.join(TIMEOUT_S)
         assert not thread.is_alive()
@@ -135,6 +137,23 @@ def test_result_or_error_of_the_handler_is_reported(
     handler: Callable[[Task], Any], verb: str, body: dict[str, Any]
 ) -> None:
     assert run_once(handler) == [("t1", verb, {"epoch": 1, **body})]
+
+
+def ask(task: Task) -> Any:
+    return task.ask("ok?")
+
+
+@pytest.mark.parametrize(("end", "verbs"), [(ask, ["waits", "suspend"]), (raise_in_handler(Failed("no")), ["fail"])])
+def test_text_emitted_just_before_a_wait_or_an_error_is_sent(end: Callable[[Task], Any], verbs: list[str]) -> None:
+    def handler(task: Task) -> Any:
+        task._sent_at = float("inf")
+        task.emit("first ")
+        task.emit("second")
+        return end(task)
+
+    reports = run_once(handler, lambda verb: (200, {"state": "started"}))
+    assert [verb for _, verb, _ in reports if verb != "tokens"] == verbs
+    assert [body["tokens"] for _, verb, body in reports[:-1] if verb == "tokens"] == [["first second"]]
 
 
 def test_emitted_tokens_are_sent_before_the_result() -> None:
@@ -249,7 +268,7 @@ def test_a_text_is_not_sent_before_those_that_another_thread_is_sending(monkeypa
     assert [body["tokens"] for _, _, body in streamed] == [["first "], ["last"]]
 
 
-def test_lost_lease_cancels_the_task_in_the_handler() -> None:
+def test_lost_lease_cancels_the_task_in_the_handler_and_is_not_renewed() -> None:
     with run_service(Service(tasks=1)) as service:
         service.reply = lambda verb: (200, {}) if verb == "claims" else (409, {"error": {"code": "LEASE_LOST"}})
         worker = Worker(service.url, "key", "agent")
@@ -260,12 +279,26 @@ def test_lost_lease_cancels_the_task_in_the_handler() -> None:
             with pytest.raises(TaskCancelled):
                 task.emit("a")
             cancelled_flags.append(task.cancelled)
+            task.heartbeat(30)
             worker.stop()
             return "too late"
 
         worker.run()
         assert cancelled_flags == [True]
-        assert [verb for _, verb, _ in service.reports] == ["tokens"], "the result of a lost task is not reported"
+        assert [verb for _, verb, _ in service.reports] == ["tokens"], "no lease is renewed, no result reported"
+
+
+def test_a_worker_for_more_tasks_than_one_claim_may_have_claims_several_times(monkeypatch: pytest.MonkeyPatch) -> None:
+    worker = Worker("http://127.0.0.1:9", "key", "agent", concurrency=150)
+    claims: list[int] = []
+    claim = dict.fromkeys(("task_id", "epoch", "type", "input", "timeout_seconds", "idempotency_key"), "x")
+
+    def poll(body: dict[str, Any]) -> list[Any]:
+        claims.append(body["max"])
+        return [{**claim, "metadata": {}}] * claims[-1]
+
+    monkeypatch.setattr(worker, "_poll", poll)
+    assert [len(worker._claim()) for _ in range(2)] == claims == [100, 50]
 
 
 def test_worker_retries_claims_after_an_outage() -> None:

@@ -234,9 +234,10 @@ class Task:
             raise TaskCancelled(self.id)
 
     def heartbeat(self, lease_seconds: int, timeout_s: float | None = None) -> None:
-        """Renew the lease. Never raises; a lost lease shows in `cancelled`."""
+        """Renew the lease if it is not lost. Never raises; a lost lease shows in `cancelled`."""
         # The next one retries after any error: the lease is long enough to miss one or two.
         with suppress(Exception):
+            self.check()
             self.post("heartbeat", {"lease_seconds": lease_seconds}, tries=1, timeout_s=timeout_s)
 
     def post(self, verb: str, body: dict[str, Any], *, tries: int = 1_000_000, timeout_s: float | None = None) -> None:

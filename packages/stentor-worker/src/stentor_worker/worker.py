@@ -17,20 +17,10 @@ from contextlib import suppress
 from typing import Any
 
 from stentor_worker.client import NOT_JSON, Client, ServiceError, segment
-from stentor_worker.errors import (
-    MAX_MESSAGE,
-    AttemptEnded,
-    Failed,
-    ServiceGone,
-    Suspended,
-    TaskCancelled,
-    most_urgent,
-    to_code,
-    to_message,
-    to_plain,
-)
+from stentor_worker.ends import to_end, to_report
+from stentor_worker.errors import Failed, TaskCancelled, most_urgent, to_message, to_plain
 from stentor_worker.replay import Replay, replay
-from stentor_worker.task import Result, Task
+from stentor_worker.task import Task
 from stentor_worker.waits import to_list
 
 Handler = Callable[[Task], Any]
@@ -39,6 +29,8 @@ BEATS_PER_LEASE = 3.75
 """So that one or two lost heartbeats do not lose the task."""
 POLL_SECONDS = 5
 """How long the service may hold a long poll open."""
+MAX_CLAIM = 100
+"""How many tasks the service hands out at once."""
 RETRY_SECONDS = 5.0
 """How long a worker waits before it claims again, when the service rejected a claim that it may accept later."""
 LEAVE_SECONDS = 3.0
@@ -235,7 +227,7 @@ class Worker:
         if not self._free.acquire(timeout=0.5):
             return []
         slots = 1
-        while slots < self._concurrency and self._free.acquire(blocking=False):
+        while slots < min(self._concurrency, MAX_CLAIM) and self._free.acquire(blocking=False):
             slots += 1
         body = {"max": slots, "wait_seconds": POLL_SECONDS, "lease_seconds": self._lease_seconds}
         claims: list[dict[str, Any]] = []
@@ -331,8 +323,12 @@ class Worker:
             task.flush()
             task.require_complete()
         except BaseException as raised:  # noqa: BLE001 - the thread pool would swallow it
-            return _to_end(task, most_urgent([raised]))
-        return "complete", _to_report(result)
+            end = to_end(task, most_urgent([raised]))
+            # What it said before its question, or its error. The end is reported whether or not this arrives.
+            with suppress(Exception):
+                task.flush()
+            return end
+        return "complete", to_report(result)
 
     def _call(self, task: Task) -> Any:
         if self._handler is None:
@@ -364,36 +360,9 @@ def _configure_logging() -> None:
         logging.getLogger("stentor_worker").setLevel(logging.INFO)
 
 
-def _to_end(task: Task, error: BaseException) -> tuple[str, dict[str, Any]]:
-    """Return verb and body of the report for an attempt that ended with an error. Raises TaskCancelled."""
-    if isinstance(error, ServiceGone):
-        raise TaskCancelled(str(error))
-    if isinstance(error, Suspended):
-        return "suspend", {"keys": task.waits}
-    if isinstance(error, Failed | AttemptEnded):
-        body = {"error": {"code": to_code(error.code), "message": to_message(error) or "no reason given"}}
-        return "fail", body | {"outcome_class": error.outcome_class}
-    # Ctrl-C goes to the main thread, which runs a handler only in a replay.
-    is_ctrl_c = isinstance(error, KeyboardInterrupt) and threading.current_thread() is threading.main_thread()
-    if isinstance(error, TaskCancelled) or is_ctrl_c:
-        raise error
-    # An error of a handler ends its task, never the worker.
-    log.error("worker: handler failed task_id=%s", task.id, exc_info=error)
-    message = ": ".join(filter(None, (type(error).__name__, to_message(error))))
-    return "fail", {"error": {"code": "HANDLER_FAILED", "message": message[:MAX_MESSAGE]}}
-
-
 async def _awaited(task: Task, result: Any) -> Any:
     task.open_here()
     try:
         return await result
     finally:
         await task.finish_effects()
-
-
-def _to_report(result: Any) -> dict[str, Any]:
-    if not isinstance(result, Result):
-        return {"result": result}
-    body = {"result": result.value, "degraded": result.degraded}
-    optional = {"performance": result.performance, "cost": result.cost}
-    return body | {name: value for name, value in optional.items() if value is not None}
