@@ -5,13 +5,16 @@ from __future__ import annotations
 import asyncio
 import json
 import os
+import threading
 from pathlib import Path
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, cast
 
 import pytest
 
 from stentor.core.db import Sql
 from stentor.domains.sandbox.broker import service
+from stentor.domains.sandbox.broker.model import SandboxRun
 from tests.domains.endpoint import answering, serving
 from tests.domains.sandbox.conftest import FILES, MakeSandbox, SandboxedService
 from tests.patience import soon
@@ -336,6 +339,48 @@ async def test_other_work_goes_on_while_a_program_sends_many_lines(sandbox: Sand
             "answer(len([w.readline() for _ in range(500)]))",
         )
     assert most[0] < 10, f"{most[0]} lines were answered before anything else ran"
+
+
+@requirement("sandbox.broker-bounds")
+async def test_the_long_lines_of_a_run_are_decoded_one_at_a_time_outside_the_event_loop(
+    sandbox: SandboxedService, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tools = sandbox.world.kernel.command_agents.tools
+    run = SandboxRun("default", "", "ann", "", "admin", "", None, lambda tx: None)
+    seen, decode = list[tuple[bool, bool]](), service.jsontext.decode
+
+    def note(line: bytes) -> Any:
+        seen.append((threading.current_thread() is threading.main_thread(), run.decoding.locked()))
+        return decode(line)
+
+    monkeypatch.setattr(service.jsontext, "decode", note)
+    long = json.dumps({"tool": "tools", "arguments": {"text": "x" * service.INLINE_LINE_BYTES}}).encode()
+    await asyncio.gather(*(tools.respond(run, line) for line in [long, long[:-1], long, long]))
+    await tools.respond(run, b"{}")
+    assert seen == [*[(False, True)] * 4, (True, False)]
+
+
+@requirement("sandbox.broker-bounds")
+async def test_a_response_to_a_connection_that_was_closed_meanwhile_ends_the_connection_quietly() -> None:
+    class ClosedTransport(asyncio.Transport):
+        def is_closing(self) -> bool:
+            return True
+
+        def write(self, data: bytes | bytearray | memoryview) -> None:
+            raise RuntimeError("the handler is closed")  # as uvloop does
+
+        def close(self) -> None:
+            pass
+
+        abort = close
+
+    reader, loop = asyncio.StreamReader(), asyncio.get_running_loop()
+    writer = asyncio.StreamWriter(ClosedTransport(), asyncio.StreamReaderProtocol(reader), reader, loop)
+    reader.feed_data(b"no JSON\n")
+    tools = service.ToolDispatcher(cast("Any", SimpleNamespace()), {}, lambda tenant, agent_id: None)
+    run = SandboxRun("default", "", "ann", "", "admin", "", None, lambda tx: None)
+    await service.RunServer(tools, run).handle_connection(reader, writer)
+    assert run.call_count == 1
 
 
 @requirement("sandbox.broker-bounds")

@@ -62,6 +62,8 @@ class SandboxRun:
         self.work_folder = work_folder
         self.guard = guard
         self.call_count = 0
+        self.decoding = asyncio.Lock()
+        """Held while a long line is decoded."""
         self.revoked = asyncio.Event()
         """Set when the agent is quarantined or suspended: the run must end."""
 

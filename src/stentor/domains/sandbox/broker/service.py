@@ -29,6 +29,8 @@ MAX_REFUSED_CALLS = 100
 """Calls beyond MAX_CALLS that are answered with the reason, before the connections are closed."""
 MAX_CONCURRENT_CALLS = 8
 MAX_LINE_BYTES = 2 << 20
+INLINE_LINE_BYTES = 64 * 1024
+"""Lines below this size are decoded inline: that is faster than a thread."""
 MAX_CONNECTIONS = 16
 WRITE_TIMEOUT_SECONDS = 10.0
 """How long a client may take to read a response."""
@@ -61,7 +63,7 @@ class ToolDispatcher:
             run.call_count += 1
             if run.call_count > MAX_CALLS:
                 raise RateLimited(f"A run may make {MAX_CALLS} calls.")
-            call: ToolRequest = convert_struct(jsontext.decode(line), ToolRequest, "call")
+            call: ToolRequest = convert_struct(await _decode(run, line), ToolRequest, "call")
             call_id = call.id
             return jsontext.encode({"id": call_id, "ok": True, "result": await self.call(run, call)}) + b"\n"
         except StentorError as error:
@@ -128,6 +130,21 @@ class ToolDispatcher:
         allowed = {tool.name: tool for tool in agent.sandbox_whitelist.tools}
         found = [(self._tools[name], allowed[name]) for name in sorted(allowed) if name in self._tools]
         return [_describe_tool(tool, entry) for tool, entry in found if has_folder or not tool.needs_work_folder]
+
+
+async def _decode(run: SandboxRun, line: bytes) -> Any:
+    """Return the value of a line. Raises InvalidRequest."""
+    if len(line) < INLINE_LINE_BYTES:
+        return jsontext.decode(line)
+    loop = asyncio.get_running_loop()
+    # The decoder of a line full of numbers or arrays keeps everybody else waiting, also from a thread: so one line of a
+    # run at a time, and after it as much time for others.
+    async with run.decoding:
+        started = loop.time()
+        try:
+            return await asyncio.to_thread(jsontext.decode, line)
+        finally:
+            await asyncio.sleep(loop.time() - started)
 
 
 def _access_to_unknown(call: ToolRequest) -> Access:
@@ -205,6 +222,8 @@ class RunServer:
 
     async def _send(self, writer: asyncio.StreamWriter, response: bytes) -> None:
         """Write a response. Raises TimeoutError for a client that does not read it."""
+        if writer.transport.is_closing():
+            raise ConnectionAbortedError  # uvloop raises RuntimeError, and logs each as a fault
         writer.write(response)
         async with asyncio.timeout(WRITE_TIMEOUT_SECONDS):
             await writer.drain()
