@@ -148,6 +148,12 @@ def test_a_file_of_bytes_that_are_no_text_is_an_error(program: Program) -> None:
     assert (done.code, "is not valid TOML" in done.err) == (3, True)
 
 
+@requirement("http.config-file")
+def test_a_byte_order_mark_that_editors_on_windows_write_is_no_part_of_the_text(program: Program) -> None:
+    write(program, "\ufeff[server]\r\nport = 9000\r\n")
+    assert listed(program, "server.port") == ("9000", "file")
+
+
 def test_doctor_warns_of_secrets_that_others_can_read(program: Program) -> None:
     path = write(program, "[llm]\nopenai_key = 'sk-1f00'\n")
     path.chmod(0o644)

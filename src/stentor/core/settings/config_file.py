@@ -77,8 +77,8 @@ def find_config_file(environ: Mapping[str, str]) -> Path | None:
 def read_config_file(path: Path) -> dict[str, str]:
     """Return the environment variables that the file stands for. Raises StartRefused, which names file and setting."""
     try:
-        with path.open("rb") as file:
-            document = tomllib.load(file)
+        # Editors on Windows begin a file with a byte order mark.
+        document = tomllib.loads(path.read_bytes().decode("utf-8-sig"))
     except OSError as error:
         raise StartRefused(f"{path} cannot be read: {error.strerror}. Check {VARIABLE}.") from None
     except UnicodeDecodeError:
