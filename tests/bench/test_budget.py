@@ -47,7 +47,7 @@ def test_each_statement_is_counted_for_the_part_of_its_table(open_: SqliteConnec
 
     statements = Statements()
     count(Counted, statements, joint=False)
-    connection = Counted(open_._raw, open_._clock, open_._begin)
+    connection = Counted(open_._raw, open_._clock, open_._begin, open_._path)
     now = connection.begin()
     connection.many(INSERT, [{"event_id": "a"}, {"event_id": "b"}])
     assert Tx(connection, now).rows(Sql("select event_id from events")) == [("a",), ("b",)]

@@ -124,6 +124,8 @@ def test_a_damaged_database_is_a_problem(program: Program) -> None:
     done = program("doctor", "--json")
     assert done.code == 1
     assert "restore a backup" in _worst(done, "database")[1]
+    refused = program("serve", "--gateway-port", "0")
+    assert f"{program.data_dir / 'stentor.db'} is damaged: file is not a database. Restore a backup." in refused.err
 
 
 def test_what_cannot_be_reached_is_a_problem(program: Program) -> None:

@@ -20,7 +20,7 @@ BUSY_MS = 5_000
 
 
 @contextmanager
-def _store_errors() -> Iterator[None]:
+def _store_errors(path: Path) -> Iterator[None]:
     """Translate outages to StoreUnavailable; constraint and programming errors are bugs or races and pass unchanged."""
     try:
         yield
@@ -31,14 +31,15 @@ def _store_errors() -> Iterator[None]:
     except sqlite3.DatabaseError as error:
         if isinstance(error, sqlite3.ProgrammingError | sqlite3.DataError):
             raise
-        raise StoreUnavailable.of_driver(f"The database file is damaged: {error}.") from error
+        raise StoreUnavailable.of_driver(f"{path} is damaged: {error}. Restore a backup.") from error
 
 
 class SqliteConnection:
-    """One connection; `begin` is the statement that opens its transactions."""
+    """One connection; `begin` is the statement that opens its transactions, `path` is the file."""
 
-    def __init__(self, raw: sqlite3.Connection, clock: Clock, begin: str) -> None:
+    def __init__(self, raw: sqlite3.Connection, clock: Clock, begin: str, path: Path) -> None:
         self._raw = raw
+        self._path = path
         self._clock = clock
         self._begin = begin
 
@@ -64,7 +65,7 @@ class SqliteConnection:
         return self._raw.in_transaction
 
     def control(self, text: str) -> None:
-        with _store_errors():
+        with _store_errors(self._path):
             self._raw.execute(text)
 
     def run(self, sql: Sql, params: Params) -> int:
@@ -72,15 +73,15 @@ class SqliteConnection:
         try:
             return self._raw.execute(sql.qmark, sql.values(params)).rowcount
         except sqlite3.Error:
-            with _store_errors():
+            with _store_errors(self._path):
                 raise
 
     def many(self, sql: Sql, rows: Iterable[Params]) -> None:
-        with _store_errors():
+        with _store_errors(self._path):
             self._raw.executemany(sql.qmark, map(sql.values, rows))
 
     def add(self, inserts: list[Insert]) -> None:
-        with _store_errors():
+        with _store_errors(self._path):
             for table, rows in inserts:
                 for text, values in insert_statements(table, rows):
                     self._raw.execute(text, values)
@@ -89,7 +90,7 @@ class SqliteConnection:
         try:
             return self._raw.execute(sql.qmark, sql.values(params)).fetchall()
         except sqlite3.Error:
-            with _store_errors():
+            with _store_errors(self._path):
                 raise
 
     def allow_invalid_utf8(self) -> None:
@@ -115,7 +116,7 @@ class SqliteDriver:
         self._clock = clock or SystemClock()
 
     def writer(self) -> SqliteConnection:
-        with _store_errors():
+        with _store_errors(self.path):
             raw = sqlite3.connect(
                 self.path,
                 isolation_level=None,
@@ -135,10 +136,10 @@ class SqliteDriver:
                 raw.execute(f"pragma {pragma}")
         # Takes the write lock at once: a transaction that began with a read fails at its first write, without waiting,
         # if another connection has written meanwhile.
-        return SqliteConnection(raw, self._clock, "begin immediate")
+        return SqliteConnection(raw, self._clock, "begin immediate", self.path)
 
     def reader(self, *, may_idle: bool = False) -> SqliteConnection:
-        with _store_errors():
+        with _store_errors(self.path):
             raw = sqlite3.connect(
                 f"{self.path.absolute().as_uri()}?mode=ro",
                 uri=True,
@@ -148,7 +149,7 @@ class SqliteDriver:
                 cached_statements=256,
             )
             raw.execute("pragma cache_size=-4096")
-        return SqliteConnection(raw, self._clock, "begin")
+        return SqliteConnection(raw, self._clock, "begin", self.path)
 
     def lock_session(self) -> LockSession:
         raise NotImplementedError("One process has the database to itself, so nothing is elected.")
