@@ -57,6 +57,24 @@ async def test_a_scheduled_message_waits_for_its_time(post: Post) -> None:
     assert (await post.over(message_id))["response"]["result"] == "hi"
 
 
+@requirement("atp.messages-act-on-zones", "atp.scheduled")
+@pytest.mark.parametrize("mode", ["direct", "batch"])
+async def test_a_scheduled_message_is_cancelled_while_it_waits(post: Post, mode: str) -> None:
+    ann = await post.world.register("ann")
+    message_id = await post.send({**task(), "delay_seconds": 60}, "kernel", "schedule", client="WRITER", mode=mode)
+    cancel: Any = ({"task_id": message_id}, "kernel", "cancel")
+    assert (await post.fail(*cancel, client="BOB"))["code"] == "NOT_FOUND"
+    done = await post.do(*cancel)
+    assert (done["task_id"], done["status"]) == (message_id, "cancelled")
+    response = (await post.over(message_id))["response"]
+    ended = response["results"][0]["error"] if mode == "batch" else response
+    assert (ended["status"], ended["cancelled_by"]) == ("cancelled", "admin")
+    post.world.clock.advance(seconds=61)
+    assert (await post.fail(*cancel))["code"] == "NOT_FOUND"
+    answer = await post.world.admin.post(f"/api/v1/agents/{ann}/claims", json={})
+    assert answer.json()["tasks"] == []
+
+
 @requirement("atp.messages-act-on-zones")
 async def test_the_memory_is_written_read_searched_and_deleted(full: Post, tmp_path: Path) -> None:
     note = {"path": "Notes/a.md", "content": "# Backups\n\nWe keep them for a year.\n"}
@@ -223,7 +241,7 @@ REST_CALLS = {
 @requirement("atp.same-permission-as-rest")
 def test_an_action_on_tasks_or_updates_needs_the_permission_of_its_route() -> None:
     nothing: Any = None
-    zones = KernelZone(nothing, nothing, nothing).actions() | GovernanceZone(nothing, nothing).actions()
+    zones = KernelZone(nothing, nothing, nothing, nothing).actions() | GovernanceZone(nothing, nothing).actions()
     routes = {str(operation): operation.permission for operation in OPERATIONS}
     needed = {"/".join(name): action.permission for name, action in zones.items()}
     del needed["kernel/query"]  # gives work to an agent, or reads a task

@@ -52,14 +52,14 @@ def open_messaging(
     check_runtime: CheckRuntime,
 ) -> MessagingParts:
     settings, db, runlog = infra.settings, infra.db, infra.runlog
-    kernel = KernelZone(tasks.submission, tasks.service, agents.routing)
+    lifecycle = MessageLifecycle(db, runlog, tasks.service)
+    kernel = KernelZone(tasks.submission, tasks.service, agents.routing, lifecycle.withdraw)
     zones = kernel.actions() | SandboxZone(kernel, agents.routing, agents.registry.agents).actions()
     zones |= RegistryZone(agents.registry, _registration_parser(check_runtime), agents.trust_score).actions()
     zones |= GovernanceZone(governance.updates, governance.rollbacks).actions()
     if memory is not None:
         zones |= MemoryZone(db, memory.registry(), settings.memory.tenant).actions()
     actions = memory_actions.unavailable_actions() | zones
-    lifecycle = MessageLifecycle(db, runlog, tasks.service)
     db.set_aside[store.TABLE] = lifecycle.set_aside
     lease = settings.tasks.lease_seconds * SECOND
     follow_jump, shared = tasks.reconciler.follow_jump, not infra.is_single_process

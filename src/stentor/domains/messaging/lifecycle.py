@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 
 import msgspec
 
+from stentor.auth.principal import Principal
 from stentor.core.db import Database, Tx
 from stentor.core.errors import CorruptRow, StoreUnavailable, Timeout
 from stentor.core.jsontext import JsonObject
@@ -109,6 +110,21 @@ class MessageLifecycle:
         task_id = result.awaited_task_id
         # Only after the commit: before it `_complete_waiting` would not see that this message waits.
         tx.after_commit(lambda: self.await_task(stored.tenant, task_id))
+
+    def withdraw(self, tx: Tx, principal: Principal, message_id: str) -> bool:
+        """End a scheduled message before its time; return False unless the caller may read one that still waits."""
+        stored = store.find(tx, principal.tenant, message_id)
+        if stored is None or stored.status != "queued" or stored.due_at <= tx.now:
+            return False
+        if principal.is_bound_agent and stored.principal.name != principal.name:
+            return False
+        # Only a claimed message may end.
+        claimed = store.claim(tx, stored.tenant, message_id, stored.epoch, 0, stored.head_id)
+        if claimed is None:
+            return False
+        response = {"task_id": message_id, "status": "cancelled", "cancelled_by": principal.name}
+        self._finish(tx, claimed, "failed", response, None)
+        return True
 
     def _finish(
         self,

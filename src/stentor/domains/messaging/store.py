@@ -139,15 +139,13 @@ def claim_next(tx: Tx, lease: int, head_id: str) -> StoredMessage | None:
     if row is None:
         return None
     tenant, message_id, epoch = row
-    rows = tx.rows(
-        _CLAIM,
-        tenant=tenant,
-        message_id=message_id,
-        epoch=epoch,
-        now=tx.now,
-        lease_until=tx.now + lease,
-        head_id=head_id,
-    )
+    return claim(tx, tenant, message_id, epoch, lease, head_id)
+
+
+def claim(tx: Tx, tenant: str, message_id: str, epoch: int, lease: int, head_id: str) -> StoredMessage | None:
+    """Claim a queued message; return None if another process was faster. `lease` in microseconds."""
+    key = {"tenant": tenant, "message_id": message_id, "epoch": epoch}
+    rows = tx.rows(_CLAIM, **key, now=tx.now, lease_until=tx.now + lease, head_id=head_id)
     return _stored(rows[0]) if rows else None
 
 

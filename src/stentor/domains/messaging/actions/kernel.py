@@ -5,6 +5,7 @@ A message that requests work becomes a task; routing and execution are those of 
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import cast
 
 import msgspec
@@ -13,7 +14,7 @@ from stentor.auth.principal import Principal
 from stentor.core import runlog
 from stentor.core.clock import SECOND, format_iso, format_iso_or_none
 from stentor.core.db import Tx
-from stentor.core.errors import CapabilityUnavailable, PreferredAgentIneligible
+from stentor.core.errors import CapabilityUnavailable, NotFound, PreferredAgentIneligible
 from stentor.core.jsontext import JsonObject
 from stentor.domains.atp import header as atp_header
 from stentor.domains.atp.bodies import ActionBody, ExecuteBody, ListTasksBody, TaskDecisionBody, TaskIdBody
@@ -37,15 +38,19 @@ from stentor.domains.tasks.submission import SubmissionService
 
 INTERNAL_ROUTE = MessageRoute((), "Executed by the kernel; no agent is needed.")
 SANDBOXED_RUNTIME = "command"
+Withdraw = Callable[[Tx, Principal, str], bool]
 
 
 class KernelZone:
-    """Actions on tasks."""
+    """Actions on tasks. `withdraw` ends a scheduled message that still waits; it returns whether there is one."""
 
-    def __init__(self, submission: SubmissionService, tasks: TaskService, routing: RoutingEngine) -> None:
+    def __init__(
+        self, submission: SubmissionService, tasks: TaskService, routing: RoutingEngine, withdraw: Withdraw
+    ) -> None:
         self._submission = submission
         self._tasks = tasks
         self._routing = routing
+        self._withdraw = withdraw
 
     def actions(self) -> dict[tuple[str, str], ZoneAction]:
         internal = fixed_route(INTERNAL_ROUTE)
@@ -88,8 +93,13 @@ class KernelZone:
         task_id = _task_id(context)
 
         def commit(tx: Tx) -> ActionResult:
-            cancelled_at = self._tasks.cancel_in_tx(tx, context.principal, task_id, context.event_metadata)
-            response = {"task_id": task_id, "status": "cancelled", "cancelled_at": format_iso(cancelled_at)}
+            try:
+                self._tasks.cancel_in_tx(tx, context.principal, task_id, context.event_metadata)
+            except NotFound:
+                # A scheduled message becomes a task only at its time.
+                if not self._withdraw(tx, context.principal, task_id):
+                    raise
+            response = {"task_id": task_id, "status": "cancelled", "cancelled_at": format_iso(tx.now)}
             return ActionResult(response, INTERNAL_ROUTE)
 
         return commit
