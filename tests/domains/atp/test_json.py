@@ -160,10 +160,11 @@ def test_all_flaws_of_a_body_are_said_at_once() -> None:
         ("cancel", {"task_id": "a\0b"}, ".task_id", "must consist of printable characters"),
         ("list", {"limit": -1}, ".limit", "must be at least 1"),
         ("cancel", {"task_id": UUID, "task": 1}, ".task", "unknown field; did you mean `task_id`?"),
+        ("execute", " ", "", "must not be empty"),
     ],
 )
 def test_what_is_wrong_with_a_body_is_said_as_over_http(
-    action: str, body: dict[str, Any], field: str, problem: str
+    action: str, body: dict[str, Any] | str, field: str, problem: str
 ) -> None:
     with pytest.raises(MessageInvalid) as caught:
         bodies.parse_body(read_json_message(message("kernel", action, body)))

@@ -326,7 +326,9 @@ def _decode_body(message: AtpMessage, body_type: type[ActionBody]) -> JsonObject
             return {"task": {"type": header.task_type_of_text(message.header), "input": strip_header(content)}}
         if body_type is MemoryQueryBody:
             return {"text": content}
-    if not content.strip() and not any(field.is_required() for field in body_type.model_fields.values()):
+    if not content.strip():
+        if any(field.is_required() for field in body_type.model_fields.values()):
+            raise MessageInvalid([FieldError(CONTENT_FIELD, "must not be empty")])
         return {}
     try:
         value = jsontext.decode(content.encode())

@@ -49,8 +49,9 @@ class LlmServiceServicer:
     def StreamChat(self, request, context):
         """The next message of a conversation, piece by piece. Needs the permission `write`.
 
-        The first answer is `started`, once somebody has begun to answer; the last is `finished`. A stream that ends without
-        it has broken off, and its status says why. Leaving it ends the provider's work.
+        The first answer is `started`, once a provider has begun to answer or an agent's task is queued; the last is
+        `finished`. A stream that ends without it has broken off, and its status says why. Leaving it ends the provider's
+        work.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
