@@ -55,3 +55,8 @@ def test_a_short_section_is_one_chunk_under_its_heading() -> None:
 
 def test_a_document_without_words_has_its_title() -> None:
     assert [chunk.text for chunk in split_chunks("Empty", "", MOST, count)] == ["Empty"]
+
+
+def test_code_within_a_line_hides_no_heading() -> None:
+    made = split_chunks("Boats", "```row``` comes first.\n# Oars\nSix.\n", MOST, count)
+    assert [chunk.heading for chunk in made] == ["", "Oars"]

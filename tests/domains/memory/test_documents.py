@@ -119,6 +119,7 @@ def test_text_between_two_rules_that_a_person_wrote_is_text() -> None:
         ("1. x\n   ```c\n   #include <x>\n   ```\n#yes\n> ~~~\n> #no\n> ~~~\n#too\n```\n#no\n", ["yes", "too"]),
         ("[[Plan (2026)#Costs]] [[C++#Syntax|#x]] https://x.org/?q=#frag [x](a.md?#no) #yes", ["yes"]),
         (f"#{'a/' * 120} #{'b' * 201} #c", ["c"]),
+        ("```npm i``` then see #setup\n- ```#no``` #deploy\n```\n```#no```\n```\n#ops\n", ["setup", "deploy", "ops"]),
         ("```\n#no\n```\n`#no` x#no #1 ## Heading [[#no]] [x](#no) [[a#no]] https://x/#no\n", []),
     ],
 )

@@ -23,7 +23,8 @@ def test_extraction_finds_wikilinks_embeds_and_markdown_links_outside_code() -> 
         "---\nup: '[[Parent]]'\n---\n[[A]] and [[B|alias]] and [[C#Heading]] and [[D#^block|x]] and ![[image.png]]\n"
         "[e](E.md) and [f](<F f.md>) and [g](sub/G%20g.md#part) and [h](h.md 'title') and [[A]] again\n"
         "[web](https://example.org/x.md) [mail](mailto:x@example.org) [here](#part) [[#here]] [[ ]]\n"
-        "`[[code]]` ``[[more]]``\n\n```\n[[fenced]]\n```\n~~~\n[[fenced]]\n~~~\n| [[T\\|table]] |\n"
+        "```[[code]]``` first\n`[[code]]` ``[[more]]``\n"
+        "\n```\n[[fenced]]\n```\n~~~\n[[fenced]]\n~~~\n| [[T\\|table]] |\n"
     )
     wiki = ["Parent", "A", "B", "C", "D", "image.png", "T"]
     assert extract_link_targets(text) == [*wiki, "E.md", "F f.md", "sub/G g.md", "h.md"]

@@ -13,8 +13,8 @@ from urllib.parse import unquote
 import msgspec
 
 from stentor_vault.notes.paths import compose_path
+from stentor_vault.text import markdown
 
-_FENCE = re.compile(r" {0,3}(`{3,}|~{3,})")
 _CODE = re.compile(r"(?<!`)`++[^`\n]+`++")
 # All repetitions are bounded: a note of unclosed brackets would otherwise take quadratic time.
 _WIKI_LINK = re.compile(r"\[\[([^\[\]|\n]{1,1000})(?:\|[^\[\]\n]{0,1000})?\]\]")
@@ -47,19 +47,8 @@ def link_key(path: str) -> str:
 
 
 def _strip_code(text: str) -> str:
-    # Line by line: a regular expression over the whole text is slow on fences that are never closed.
-    prose: list[str] = []
-    fence = ""
-    for line in text.splitlines(keepends=True):
-        match = _FENCE.match(line)
-        if fence:
-            closes = match is not None and match[1].startswith(fence) and not line.strip().strip(fence[0])
-            fence = "" if closes else fence
-        elif match is not None:
-            fence = match[1]
-        else:
-            prose.append(line)
-    return _CODE.sub("", "".join(prose))
+    prose = "".join(line for line, is_code in markdown.iter_lines(text, keepends=True) if not is_code)
+    return _CODE.sub("", prose)
 
 
 def _iter_targets(text: str) -> Iterator[str]:

@@ -20,7 +20,8 @@ A tokenizer needs hundreds of bytes per token, so counting a note of some megaby
 MIN_ROOM_TOKENS = 16
 """Tokens for the text of a chunk, even if title and heading leave fewer."""
 _HEADING = re.compile(r" {0,3}(#{1,6})[ \t]+(.*)$")
-_FENCE = re.compile(r" {0,3}(`{3,}|~{3,})")
+# Backticks with others after them in the line are code within it.
+_FENCE = re.compile(r" {0,3}(`{3,}+(?!.*`)|~{3,})")
 
 
 class MarkdownSection(msgspec.Struct, frozen=True):

@@ -16,7 +16,7 @@ MAX_LEVELS = 20
 """Levels of a tag that have tags of their own: `a/b/c` has three."""
 
 # A fence may stand in a quote or an item of a list.
-_FENCE = re.compile(r"[ \t>]*(?:(?:[-*+]|\d{1,9}[.)])[ \t]+)?(`{3,}|~{3,})")
+_FENCE = re.compile(r"[ \t>]*(?:(?:[-*+]|\d{1,9}[.)])[ \t]+)?(`{3,}+(?!.*`)|~{3,})")
 _NO_PROSE = re.compile(
     r"(?<!`)`++[^`\n]+`++"  # code
     r"|\[\[[^\[\]\n]{1,2000}\]\]"  # a link, whose heading begins with `#`
