@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import enum
+import sys
 import threading
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
@@ -362,6 +363,8 @@ def test_an_error_while_sending_says_nothing_but_effect_failed_does(program: Pro
     def handler(task: Task) -> str:
         with pytest.raises(EffectUnknown):
             task.effect("first", times_out)
+        with pytest.raises(EffectUnknown, match="SystemExit: 1"):
+            task.effect("exit", lambda key: sys.exit(1))
         with pytest.raises(StepFailed, match="declined") as caught:
             task.effect("second", declined)
         assert caught.value.kind == EffectFailed.__name__
@@ -372,6 +375,7 @@ def test_an_error_while_sending_says_nothing_but_effect_failed_does(program: Pro
     steps = program.call("GET", f"/tasks/{program.task_id}/steps")["steps"]
     assert {step["key"]: step["state"] for step in steps} == {
         "first": "started",
+        "exit": "started",
         "second": "failed",
         "third": "completed",
     }
@@ -448,6 +452,21 @@ def test_coroutines_wait_side_by_side_and_the_others_finish_first(program: Progr
         verb, body = program.attempt(handler)
     assert body["result"] == [None, "slow", 1, None]
     assert ran == ["slow"]
+
+
+@requirement("steps.children", "steps.sdk")
+def test_a_coroutine_waits_for_children_and_others_together(program: Program) -> None:
+    async def slow() -> str:
+        return "slow"
+
+    async def handler(task: Task) -> Any:
+        if task.type == "child":
+            return "child"
+        child = await task.start_child("child", 1, capabilities=program.body["required_capabilities"])
+        return await task.gather(child, task.step("slow", slow))
+
+    assert [program.attempt(handler)[0] for _ in range(2)] == ["suspend", "complete"]
+    assert program.result(handler) == ["child", "slow"]
 
 
 @requirement("steps.effects", "steps.sdk")

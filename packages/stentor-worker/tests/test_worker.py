@@ -75,6 +75,20 @@ def test_a_text_in_place_of_a_list_is_refused_and_not_taken_apart() -> None:
     assert body["error"]["message"].startswith("TypeError: capabilities must be a list")
 
 
+@pytest.mark.parametrize(
+    ("wait", "message"),
+    [
+        (lambda task: task.gather([]), "TypeError: Pass children one by one"),
+        (lambda task: task.sleep(float("inf")), "ValueError: A task cannot wait inf s."),
+        (lambda task: task.wait_for("paid", timeout=float("inf")), "ValueError: A task cannot wait inf s."),
+    ],
+)
+def test_a_wait_that_cannot_be_is_an_error_that_names_it(wait: Callable[[Task], Any], message: str) -> None:
+    _, verb, body = run_once(wait)[-1]
+    assert verb == "fail"
+    assert body["error"]["message"].startswith(message)
+
+
 def test_a_second_handler_is_refused() -> None:
     worker = Worker("http://127.0.0.1:9", "key", "agent")
     worker.handler(lambda task: 1)

@@ -107,7 +107,7 @@ class EffectUnknown(AttemptEnded):
     or can be asked.
     """
 
-    def __init__(self, name: str, key: str, reason: Exception | None = None, *, is_safe: bool = False) -> None:
+    def __init__(self, name: str, key: str, reason: BaseException | None = None, *, is_safe: bool = False) -> None:
         because = f" ({type(reason).__name__}: {to_message(reason)})" if reason else ""
         what_to_do = (
             "Retry the task: it is then asked about, or sent again with the same key."

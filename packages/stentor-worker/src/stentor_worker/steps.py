@@ -94,7 +94,7 @@ async def run_effect(
             raise
         except TaskCancelled:
             raise
-        except Exception as error:
+        except (Exception, SystemExit, KeyboardInterrupt) as error:
             # It may have been sent: a timeout says nothing about the other side.
             value = None if check is None else await _ask(entry, key, check, call)
             if value is None:

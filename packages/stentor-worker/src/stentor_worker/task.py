@@ -16,7 +16,18 @@ from stentor_worker.client import Client, ServiceError, segment
 from stentor_worker.errors import TaskCancelled
 from stentor_worker.journal import Journal
 from stentor_worker.steps import finish, finish_first, here, in_thread, run_effect, run_step
-from stentor_worker.waits import Child, Duration, Wait, call, gather, gather_children, start_child, to_list, to_seconds
+from stentor_worker.waits import (
+    Child,
+    Duration,
+    Wait,
+    call,
+    gather,
+    gather_children,
+    is_in_loop,
+    start_child,
+    to_list,
+    to_seconds,
+)
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -171,11 +182,14 @@ class Task:
     def gather(self, *items: Any) -> Any:
         """Wait for all children; in a coroutine, `await` it with any awaitables. Returns their results in order.
 
-        Unlike `asyncio.gather` it lets the others finish when one has to wait, so that no work is lost.
+        Unlike `asyncio.gather` it lets the others finish when one has to wait, so that no work is lost. Raises
+        TypeError for anything else, such as a list of children.
         """
         if all(isinstance(item, Child) for item in items):
             return call(gather_children(items))
-        return gather(items)
+        if not all(isinstance(item, Child) or (inspect.isawaitable(item) and is_in_loop()) for item in items):
+            raise TypeError("Pass children one by one: task.gather(*children). Awaitables need a coroutine handler.")
+        return gather([item.result() if isinstance(item, Child) else item for item in items])
 
     def _wait(self, step_name: str, kind: str, /, **fields: Any) -> Any:
         return call(Wait(self._journal, step_name, kind, fields).run)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import math
 import uuid
 from collections.abc import Awaitable, Callable, Iterable
 from contextlib import suppress
@@ -21,11 +22,11 @@ _REFERENCES = ("signal", "question", "child_task_id")
 
 
 def to_seconds(duration: Duration | None) -> float | None:
-    """Return a duration in seconds. Raises ValueError for one that is negative or no number."""
+    """Return a duration in seconds. Raises ValueError for one that is negative, endless or no number."""
     if duration is None:
         return None
     seconds = duration.total_seconds() if isinstance(duration, timedelta) else float(duration)
-    if not seconds >= 0:
+    if not 0 <= seconds < math.inf:
         raise ValueError(f"A task cannot wait {duration} s.")
     return seconds
 
@@ -39,11 +40,16 @@ def to_list(name: str, texts: Iterable[str]) -> list[str]:
 
 def call(function: Callable[[], Any]) -> Any:
     """Call the function; in a coroutine return an awaitable that calls it in a thread."""
+    return asyncio.to_thread(function) if is_in_loop() else function()
+
+
+def is_in_loop() -> bool:
+    """Whether a coroutine runs here."""
     try:
         asyncio.get_running_loop()
     except RuntimeError:
-        return function()
-    return asyncio.to_thread(function)
+        return False
+    return True
 
 
 class Wait:
