@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import signal
 import subprocess
 import sys
@@ -10,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from stentor.cli.output import console, print_notice, strip_controls
+from stentor.cli.output import console, print_json, print_notice, strip_controls
 from tests.cli.program import COMMAND, Program
 
 # pydantic is not among them: Typer itself loads it for a command with arguments.
@@ -89,6 +90,19 @@ def test_a_full_disk_under_standard_output_is_told_in_one_line(program: Program)
 def test_what_would_turn_text_around_in_a_terminal_is_replaced() -> None:
     assert strip_controls("a\u202eb\u2066c\x1bd") == "a\ufffdb\ufffdc\ufffdd"
     assert strip_controls("\u05e9\u200f\n\U0001f468\u200d\U0001f469") == "\u05e9\u200f\n\U0001f468\u200d\U0001f469"
+
+
+def test_json_in_a_terminal_has_control_characters_as_escapes(
+    capfdbinary: pytest.CaptureFixture[bytes], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    value = {"a": "\x1b\x9b31m\u202e\\é\n"}
+    print_json(value)
+    raw = capfdbinary.readouterr().out
+    monkeypatch.setattr(sys.stdout, "isatty", lambda: True)
+    print_json(value)
+    shown = capfdbinary.readouterr().out
+    assert json.loads(raw) == json.loads(shown) == value
+    assert ("\u202e" in raw.decode(), shown) == (True, rb'{"a":"\u001b\u009b31m\u202e\\' + "é".encode() + b'\\n"}\n')
 
 
 def test_text_between_colons_is_no_emoji(capsys: pytest.CaptureFixture[str]) -> None:

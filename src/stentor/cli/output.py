@@ -74,10 +74,16 @@ def print_notice(message: str, style: str = "") -> None:
 
 
 def print_json(value: Any) -> None:
-    """Print a value as one line of JSON on standard output, in UTF-8 whatever the encoding of the terminal."""
+    """Print a value as one line of JSON on standard output, in UTF-8 whatever the encoding of the terminal.
+
+    In a terminal with the escapes of control characters, which mean the same.
+    """
+    text = jsontext.encode(value).decode()
+    if sys.stdout.isatty() and not text.isprintable():
+        text = "".join(f"\\u{ord(character):04x}" if _is_control(character) else character for character in text)
     # Not through rich, which would wrap the line.
     sys.stdout.flush()
-    sys.stdout.buffer.write(jsontext.encode(value) + b"\n")
+    sys.stdout.buffer.write(text.encode() + b"\n")
     sys.stdout.buffer.flush()
 
 
