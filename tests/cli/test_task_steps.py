@@ -56,7 +56,8 @@ def test_the_steps_are_a_tree_and_a_question_is_answered(served: Served, work: W
     assert tree.index("plan") < tree.index("fetch") < tree.index("question")
     assert "5,002 bytes" in tree
     assert "waiting for Book Sol?" in tree
-    assert re.search(r'plan  step completed \{"hotel":"Sol"\}  \d\d:\d\d:\d\d, took 1\.5 s, attempt 1', tree)
+    assert re.search(r'plan  step completed \{"hotel":"Sol"\}  \d\d:\d\d:\d\d, took 1\.5 s, attempt 1\n', tree)
+    assert "attempt 1  key plan/fetch\n" in tree, "what --step and --from-step take"
     shown = program("task", "show", work.task_id).out
     assert re.search(r"agent +ann \([0-9a-f-]{36}\)", shown)
     assert re.search(r"waits for +Waits for an answer to 'Book Sol\?' \(yes, no\)", shown)

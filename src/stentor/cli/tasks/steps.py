@@ -156,6 +156,8 @@ def _format_step(step: StepRow) -> Text:
     if step.superseded:
         line.append(" (runs again)", style="dim")
     line.append(f"  {_describe_times(step)}", style="dim")
+    if step.key != step.name:
+        line.append(f"  key {strip_controls(step.key)}", style="dim")
     return line
 
 
