@@ -9,6 +9,7 @@ from typing import Protocol
 
 from bench.routing.worlds import DOUBLING, World
 from stentor.domains.learning.model import TaskTypeProgress, Weight, apply_outcome, initial_weight
+from stentor.domains.learning.service import sum_recent
 from stentor.domains.registry.model import Agent, Runtime, SandboxWhitelist
 from stentor.domains.routing.ranking import (
     COST_OFFSET_USD,
@@ -125,27 +126,28 @@ class Evidence:
         self._costs = world.costs
         self._records: dict[int, dict[int, Weight]] = {}
         self._pace: dict[int, TaskTypeProgress] = {}
-        self._sums = [(0.0, 0.0)] * world.agents
+        self._newest: list[dict[int, Weight]] = [{} for _ in range(world.agents)]
 
     def choose(self, kind: int, ahead: list[int]) -> int:
         records, pace = self._records.get(kind, {}), self._pace.get(kind, TaskTypeProgress())
-        candidates = [self._candidate(n, agent, records.get(n), pace, ahead[n]) for n, agent in enumerate(self._agents)]
+        candidates = [
+            self._candidate(kind, n, agent, records.get(n), pace, ahead[n]) for n, agent in enumerate(self._agents)
+        ]
         prefer: Preference = "cheap" if self._costs else "quality"
         return int(rank_candidates(candidates, 0.0, prefer, limit=1).candidates[0].agent_id)
 
     def _candidate(
-        self, n: int, agent: Agent, record: Weight | None, pace: TaskTypeProgress, ahead: int
+        self, kind: int, n: int, agent: Agent, record: Weight | None, pace: TaskTypeProgress, ahead: int
     ) -> AgentCandidate:
         cost = self._costs[n] if self._costs else None
-        own = record.counted_rewards if record else (0.0, 0.0)
-        elsewhere = (max(0.0, self._sums[n][0] - own[0]), max(0.0, self._sums[n][1] - own[1]))
+        elsewhere = sum_recent(reversed(self._newest[n].values())).elsewhere(str(kind))
         stale = pace.has_changed_since(record)
         declared = agent.composite, self.alpha
         if record is None:
             return AgentCandidate(
                 agent, build_track_record(*declared, elsewhere=elsewhere, cost=cost, stale=stale), ahead=ahead
             )
-        shown = record.stale_rewards if stale else record.counted_rewards
+        shown = record.estimate_rewards(stale=stale, by_grades=False)
         age, varied = pace.tick - record.tick, record.variation
         known = build_track_record(*declared, *shown, elsewhere, age=age, variation=varied, cost=cost, stale=stale)
         return AgentCandidate(agent, known, ahead=ahead)
@@ -156,8 +158,8 @@ class Evidence:
         record = apply_outcome(known, success=reward > 0, performance=reward, duration_ms=0, now=0, progress=pace)
         records[agent] = record
         self._pace[kind] = TaskTypeProgress(max(pace.tick, record.tick), max(pace.changed_tick, record.changed_tick))
-        old, new, total = known.counted_rewards, record.counted_rewards, self._sums[agent]
-        self._sums[agent] = (total[0] + new[0] - old[0], total[1] + new[1] - old[1])
+        self._newest[agent].pop(kind, None)
+        self._newest[agent][kind] = record
 
 
 def _agent(n: int, score: float) -> Agent:

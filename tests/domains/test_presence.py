@@ -81,6 +81,21 @@ def test_an_agent_whose_provider_failed_rests_and_is_then_tried_with_one_task(kn
     assert not presence.is_resting(worker.agent_id, 1)
 
 
+@requirement("routing.provider-failures")
+def test_the_share_of_tasks_that_a_provider_fails_fades_with_time(known: Known) -> None:
+    presence, clock, worker = known
+    presence.record_outcome(worker.agent_id, "success")
+    assert presence.failing_share(worker.agent_id) == 0
+    for n in range(200):
+        presence.record_outcome(worker.agent_id, "success" if n % 2 else "provider_failure")
+    share = presence.failing_share(worker.agent_id)
+    assert share == pytest.approx(0.5, abs=0.03)
+    presence.record_outcome(worker.agent_id, "cancelled")
+    clock.jump(HOUR)
+    clock.advance(seconds=120)
+    assert presence.failing_share(worker.agent_id) == pytest.approx(share / 2)
+
+
 @requirement("routing.offline-workers")
 def test_a_worker_of_the_future_that_never_came_is_offline(known: Known) -> None:
     presence, clock, _ = known

@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 
 from stentor.domains.learning import evidence
 from stentor.domains.learning.model import TaskTypeProgress, Weight, apply_grade, apply_outcome, initial_weight
+from stentor.domains.learning.service import LearningView
 from stentor.domains.routing.model import RoutingPolicy, RoutingRequest, decide
 from stentor.domains.routing.ranking import (
     AgentCandidate,
@@ -67,7 +68,7 @@ def test_after_a_drop_the_outcomes_before_it_count_as_twelve() -> None:
 @requirement("routing.change-is-noticed")
 def test_a_drop_makes_what_is_known_of_the_others_old() -> None:
     other = after("SSF" * 10)
-    assert other.stale_rewards == pytest.approx(
+    assert other.estimate_rewards(stale=True, by_grades=False) == pytest.approx(
         (evidence.MAX_OLD_WEIGHT * other.counted_rewards[0] / 30, evidence.MAX_OLD_WEIGHT)
     )
     later = after("S", other, TaskTypeProgress(tick=90, changed_tick=80))
@@ -146,7 +147,7 @@ def play(prefer: Preference, outcome: Callable[[str, int], tuple[bool, int, floa
         for name, record in records.items():
             known = record if record.samples else None
             stale, age = progress.has_changed_since(known), progress.tick - record.tick
-            made = track_record_from_weight(0.5, 0.2, known, None, age, 0, stale=stale)
+            made = track_record_from_weight(0.5, 0.2, known, (0.0, 0.0), age, 0, stale=stale, by_grades=False)
             candidates.append(AgentCandidate(agent(name), made))
         chosen.append(best(*candidates, prefer=prefer))
         success, ms, cost = outcome(chosen[-1], n)
@@ -319,11 +320,70 @@ def test_a_record_of_an_earlier_version_is_read_from_its_letters(recent: str) ->
 def test_a_grade_takes_the_place_of_its_outcome() -> None:
     record = after("SSS")
     low = apply_grade(record, sample=2, was=1.0, grade=0.2, now=0)
-    assert evidence.decode_rewards(low.encoded_rewards) == pytest.approx([1.0, 0.2, 1.0])
+    assert list(evidence.decode_rewards(low.encoded_rewards)) == [255, 52, 255]
     assert low.weight < record.weight
     assert low.recent == record.recent
     forgotten = apply_grade(after("S" * 60), sample=1, was=1.0, grade=0.0, now=0)
     assert forgotten.counted_rewards == (50.0, 50.0)
+
+
+@requirement("tasks.grade")
+def test_what_is_not_graded_counts_as_what_is_graded() -> None:
+    record = after(("S" * 8 + "F") * 5)
+    for sample, grade in ((10, 0.0), (20, 0.0), (40, 0.0)):
+        record = apply_grade(record, sample=sample, was=1.0, grade=grade, now=0)
+    assert not record.has_good_grade
+    record = apply_grade(record, sample=30, was=1.0, grade=1.0, now=0)
+    assert record.has_good_grade
+    # Two grades of 1 are assumed, so three of six are good, and the other 36 successes count half.
+    assert record.estimate_rewards(stale=False, by_grades=True) == (pytest.approx(1 + 36 / 2, abs=0.1), 45)
+    assert record.estimate_rewards(stale=False, by_grades=False) == record.counted_rewards == (37, 45)
+    reported = after("S" * 9)
+    for performance in (0.4, 0.6, 0.996):
+        reported = apply_outcome(reported, success=True, performance=performance, duration_ms=1, now=0)
+    assert not reported.has_good_grade
+    assert reported.estimate_rewards(stale=False, by_grades=True) == reported.counted_rewards
+
+
+def test_the_grades_of_others_matter_only_if_somebody_was_graded_as_good() -> None:
+    view = LearningView()
+    poor = apply_grade(after("S" * 20), sample=1, was=1.0, grade=0.1, now=0)
+    view.put("default", poor)
+    assert view.records("default", poor.task_type).well_graded == 0
+    other = msgspec.structs.replace(apply_grade(after("S" * 20), sample=1, was=1.0, grade=0.9, now=0), agent_id="b")
+    for _ in range(2):
+        view.put("default", other)
+    assert view.records("default", poor.task_type).well_graded == 1
+    view.put("default", after("S" * 50, other))
+    assert view.records("default", poor.task_type).well_graded == 0
+
+
+@requirement("routing.change-is-noticed")
+def test_the_newest_outcomes_at_other_task_types_say_what_an_agent_does_now() -> None:
+    view = LearningView()
+
+    def learn(task_type: str, outcomes: str) -> None:
+        view.put("default", msgspec.structs.replace(after(outcomes), agent_id="a", task_type=task_type))
+
+    for n in range(200):
+        learn(f"old {n}", "S")
+    for n in range(24):
+        learn(f"new {n}", "F")
+    recent = view.recent_by_agent["a"]
+    assert recent.elsewhere("another") == (40, 64)
+    assert recent.elsewhere("new 0") == (40, 63)
+    assert recent.elsewhere("old 0") == (40, 64)
+    learn("often", "S" * 50)
+    assert view.recent_by_agent["a"].elsewhere("another") == (40, 64)
+    assert view.recent_by_agent["a"].elsewhere("often") == (24, 48)
+
+
+@requirement("routing.provider-failures")
+def test_an_agent_loses_the_share_of_tasks_that_its_provider_fails() -> None:
+    flaky, other = one("flaky", 0.5, "S" * 40), one("other", 0.5, "S" * 36 + "F" * 4)
+    assert best(flaky, other) == "flaky"
+    assert best(msgspec.structs.replace(flaky, failing=0.02), other) == "flaky"
+    assert best(msgspec.structs.replace(flaky, failing=0.2), other) == "other"
 
 
 def test_an_agent_that_is_graded_alike_each_time_is_known_after_few_outcomes() -> None:

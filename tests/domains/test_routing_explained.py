@@ -146,7 +146,8 @@ def crowd(draw: Random, number: int) -> dict[str, Any]:
             stale=draw.random() < 0.3,
         )
         ahead, online = draw.choice((0, draw.randrange(20))), draw.random() < 0.8
-        return AgentCandidate(made, known, draw.choice((None, draw.random())), ahead, draw.randint(1, 4), online)
+        trust, failing = draw.choice((None, draw.random())), draw.choice((0.0, draw.random()))
+        return AgentCandidate(made, known, trust, ahead, draw.randint(1, 4), online, failing=failing)
 
     return recorded(*(one(n) for n in range(number)), policy=RoutingPolicy(0.2, 0.3))
 

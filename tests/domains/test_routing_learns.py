@@ -164,6 +164,7 @@ async def test_a_task_that_starts_later_is_a_try_once_it_starts(world: World) ->
 async def test_an_agent_whose_provider_fails_is_left_for_another_one_and_tried_again(world: World) -> None:
     bad, good = await world.register("bad", **BOASTS), await world.register("good", **MODEST)
     await learn(world, [EligibleOutcome("default", f"t{n}", 1, bad, "echo", True, 1.0, 10) for n in range(30)])
+    await learn(world, [EligibleOutcome("default", f"g{n}", 1, good, "echo", n % 3 == 0, 1.0, 10) for n in range(30)])
     outage = {"error": {"message": "upstream"}, "outcome_class": "provider_failure"}
     chosen = Counter([await skip(world, bad, outage) for _ in range(20)])
     assert chosen == {bad: 3, good: 17}

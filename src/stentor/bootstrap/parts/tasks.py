@@ -166,16 +166,17 @@ def _open_index(infra: Infrastructure) -> TaskIndex:
 def _load_lookup(dispatcher: Dispatcher, presence: Presence) -> LoadLookup:
     """Return a function that tells how busy an agent is."""
 
-    def load(agent: Agent) -> tuple[int, int, bool, bool, float]:
+    def load(agent: Agent) -> tuple[int, int, bool, bool, float, float]:
         agent_id, online = agent.agent_id, presence.is_online(agent)
+        failing = presence.failing_share(agent_id)
         if agent.runtime.kind != "worker":
             ahead = dispatcher.count_ahead(agent_id)
-            return ahead, dispatcher.concurrency(agent_id), online, presence.is_resting(agent_id, ahead), 0.0
+            return ahead, dispatcher.concurrency(agent_id), online, presence.is_resting(agent_id, ahead), failing, 0.0
         # A worker claims into its own queue, where the dispatcher does not see the tasks that it holds.
         ahead = dispatcher.count_ahead(agent_id) + presence.count_held(agent_id)
         concurrency = presence.concurrency(agent_id) if ahead else 1
         stalled = presence.stalled_ms(agent_id) if ahead >= concurrency else 0.0
-        return ahead, concurrency, online, presence.is_resting(agent_id, ahead), stalled
+        return ahead, concurrency, online, presence.is_resting(agent_id, ahead), failing, stalled
 
     return load
 

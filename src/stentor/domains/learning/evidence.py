@@ -2,8 +2,10 @@
 
 An outcome has a reward in [0,1]: 0 for a failure, else the performance of the success. The last 50 count in full, until
 the results of an agent drop abruptly. Then the outcomes before that change count together as at most `MAX_OLD_WEIGHT`,
-for every agent at the task type: whatever changed may have changed for the others too. How the constants were chosen:
-docs/decisions/0036-routing-that-learns.md. The formula that uses the evidence is in `routing/ranking.py`.
+for every agent at the task type: whatever changed may have changed for the others too.
+
+Where some outcomes are graded, the others are estimated by the grades (`estimate_ungraded`). How the constants were
+chosen: docs/decisions/0036-routing-that-learns.md. The formula that uses the evidence is in `routing/ranking.py`.
 """
 
 from __future__ import annotations
@@ -23,18 +25,46 @@ VARIANCE_PRIOR = 0.5
 NO_CHANGE = -1
 """Value of `since_change` without a known change: every stored outcome counts in full."""
 
+UNGRADED_WEIGHT = 2.0
+"""Grades of 1 that the estimate of an ungraded success begins with."""
+GOOD_GRADE = 0.5
+"""A grade from which on an answer is good: it shows that not only bad answers are graded."""
+
+_BELOW_FULL = bytes(range(254))
 _LETTERS = b"F" + b"S" * 255
 """Translation table from an encoded reward to its letter."""
 
 
-def encode_reward(reward: float) -> str:
-    """Encode a reward in [0,1] as two hexadecimal digits; only 0 itself becomes 00, the code of a failure."""
-    return f"{round(reward * 255):02x}" if reward <= 0 else f"{max(1, round(reward * 255)):02x}"
+def encode_reward(reward: float, *, graded: bool = False) -> str:
+    """Encode a reward in [0,1] as two hexadecimal digits: of 255 parts an even number for a grade, else an odd one.
+
+    Only 0 itself becomes 00, the code of a failure and of a grade of 0. A grade of 1 is fe, an ungraded success ff.
+    """
+    if reward <= 0:
+        return "00"
+    parts = min(254, max(2, 2 * round(reward * 127.5))) if graded else min(255, 2 * int(reward * 127.5) + 1)
+    return f"{parts:02x}"
 
 
-def decode_rewards(rewards: str) -> list[float]:
-    """Decode rewards, oldest first, to numbers in [0,1]."""
-    return [byte / 255 for byte in bytes.fromhex(rewards)]
+def decode_rewards(rewards: str, ungraded: float = 1.0) -> bytes:
+    """Decode rewards, oldest first, to parts of 255; `ungraded` is the reward of full successes without a grade."""
+    return bytes.fromhex(rewards).translate(_BELOW_FULL + bytes((255, round(255 * ungraded))))
+
+
+def list_grades(rewards: str) -> list[float]:
+    """Return the grades above 0."""
+    return [value / 254 for value in bytes.fromhex(rewards) if value and not value % 2]
+
+
+def estimate_ungraded(rewards: str, recent: str) -> float:
+    """Return the expected grade of the ungraded full successes; 1 without grades.
+
+    Among a tenth of graded outcomes that are all bad, the other nine tenths are most likely as bad.
+    """
+    # A grade of 0 has the code of a failure, but the letter of a success.
+    zeros = recent.count("S") - len(rewards) // 2 + bytes.fromhex(rewards).count(0)
+    grades = list_grades(rewards)
+    return (UNGRADED_WEIGHT + sum(grades)) / (UNGRADED_WEIGHT + len(grades) + zeros)
 
 
 def rewards_from_letters(recent: str) -> str:
@@ -57,17 +87,20 @@ def append_reward(rewards: str, reward: float) -> str:
 
 
 def replace_reward(rewards: str, age: int, reward: float) -> str | None:
-    """Replace the reward of the outcome `age` outcomes ago (0 is the newest); None if it is no longer stored."""
+    """Put a grade for the outcome `age` outcomes ago (0 is the newest); None if it is no longer stored."""
     # Two digits for each reward.
     start = len(rewards) - 2 * (age + 1)
     if age < 0 or start < 0:
         return None
-    return rewards[:start] + encode_reward(reward) + rewards[start + 2 :]
+    return rewards[:start] + encode_reward(reward, graded=True) + rewards[start + 2 :]
 
 
-def sum_rewards(rewards: str, since_change: int) -> tuple[float, float]:
-    """Return sum and number of the rewards; those before the last change are scaled down to `MAX_OLD_WEIGHT`."""
-    values = bytes.fromhex(rewards)
+def sum_rewards(rewards: str, since_change: int, ungraded: float = 1.0) -> tuple[float, float]:
+    """Return sum and number of the rewards; those before the last change are scaled down to `MAX_OLD_WEIGHT`.
+
+    `ungraded` is the reward of full successes without a grade.
+    """
+    values = decode_rewards(rewards, ungraded)
     if since_change == NO_CHANGE or since_change >= len(values):
         return sum(values) / 255, float(len(values))
     split = len(values) - since_change
@@ -80,10 +113,10 @@ def relative_variation(rewards: str) -> float:
 
     1 if nothing is graded; near 0 if the grades are alike, so that few outcomes say enough.
     """
-    encoded = bytes.fromhex(rewards)
-    if encoded.count(0) + encoded.count(255) == len(encoded):
+    parts = decode_rewards(rewards)
+    if parts.count(0) + parts.count(255) == len(parts):
         return 1.0
-    values = decode_rewards(rewards)
+    values = [part / 255 for part in parts]
     total = sum(values)
     squares = total * total / max(1, len(values))
     variation = sum(value * value for value in values) - squares
@@ -98,7 +131,7 @@ def find_drop(rewards: str, since_change: int) -> int | None:
     A likelihood ratio test over every split of the outcomes since the last change. A rise needs no test, because an
     agent that is better than expected is chosen anyway.
     """
-    values = bytes.fromhex(rewards)
+    values = decode_rewards(rewards)
     if since_change != NO_CHANGE:
         values = values[max(0, len(values) - since_change) :]
     number, total = len(values), sum(values) / 255

@@ -70,9 +70,18 @@ class Weight(msgspec.Struct, frozen=True, dict=True):
         return evidence.relative_variation(self.encoded_rewards)
 
     @cached_property
-    def stale_rewards(self) -> tuple[float, float]:
-        """`counted_rewards` if the results of another agent changed after this one's last outcome."""
-        return evidence.sum_rewards(self.encoded_rewards, 0)
+    def has_good_grade(self) -> bool:
+        """Whether a recent outcome was graded, and as good."""
+        return any(grade >= evidence.GOOD_GRADE for grade in evidence.list_grades(self.encoded_rewards))
+
+    def estimate_rewards(self, *, stale: bool, by_grades: bool) -> tuple[float, float]:
+        """Return `counted_rewards` for a decision.
+
+        `stale`: the results of another agent changed after this one's last outcome. `by_grades`: what is not graded
+        counts as what is graded.
+        """
+        ungraded = evidence.estimate_ungraded(self.encoded_rewards, self.recent) if by_grades else 1.0
+        return evidence.sum_rewards(self.encoded_rewards, 0 if stale else self.since_change, ungraded)
 
 
 class HistoryEntry(msgspec.Struct, frozen=True):

@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Any
 
 import msgspec
@@ -32,8 +33,38 @@ class EligibleOutcome(msgspec.Struct, frozen=True):
     cost: float | None = None
 
 
-RewardSums = tuple[float, float]
-"""Sum of the rewards and number of outcomes, as far as they still count."""
+MAX_RECENT_OUTCOMES = 64.0
+MAX_RECENT_AT_ONE_TYPE = 16.0
+"""Outcomes of an agent, over its task types and at each one, that say what it does at others."""
+
+
+class RecentRewards(msgspec.Struct, frozen=True):
+    """The newest outcomes of an agent over its task types: rewards and outcomes, in all and by task type."""
+
+    rewards: float
+    outcomes: float
+    by_type: dict[str, tuple[float, float]]
+
+    def elsewhere(self, task_type: str) -> tuple[float, float]:
+        """Return rewards and outcomes at the other task types."""
+        rewards, outcomes = self.by_type.get(task_type, (0.0, 0.0))
+        # Never below 0, which rounding could cause.
+        return max(0.0, self.rewards - rewards), max(0.0, self.outcomes - outcomes)
+
+
+def sum_recent(newest_first: Iterable[Weight]) -> RecentRewards:
+    """Add up the newest outcomes, given an agent's records by their last outcome."""
+    total_rewards = total_outcomes = 0.0
+    by_type = {}
+    for weight in newest_first:
+        rewards, outcomes = weight.counted_rewards
+        share = min(1.0, MAX_RECENT_AT_ONE_TYPE / max(1.0, outcomes))
+        by_type[weight.task_type] = rewards * share, outcomes * share
+        total_rewards += rewards * share
+        total_outcomes += outcomes * share
+        if total_outcomes >= MAX_RECENT_OUTCOMES:
+            break
+    return RecentRewards(total_rewards, total_outcomes, by_type)
 
 
 class TaskTypeRecords:
@@ -42,9 +73,11 @@ class TaskTypeRecords:
     def __init__(self) -> None:
         self.weights_by_agent: dict[str, Weight] = {}
         self.progress = TaskTypeProgress()
+        self.well_graded = 0
+        """Number of agents with a good grade among their recent outcomes: if none, only bad answers may be graded."""
         self.derived: dict[str, Any] = {}
         """Cache of routing by agent; routing itself checks whether an entry is still valid."""
-        self.derived_at = (0, 0)
+        self.derived_at = (0, 0, False)
 
 
 NO_RECORDS = TaskTypeRecords()
@@ -56,8 +89,9 @@ class LearningView:
 
     def __init__(self) -> None:
         self._by_type: dict[tuple[str, str], TaskTypeRecords] = {}
-        self.sums_by_agent: dict[str, RewardSums] = {}
-        """Per agent, over all its task types."""
+        self.recent_by_agent: dict[str, RecentRewards] = {}
+        self._by_agent: dict[str, dict[str, Weight]] = {}
+        """The records of each agent by task type, the one that changed last at the end."""
         self._concurrent_writes = ConcurrentWrites[tuple[str, str]]()
 
     def put(self, tenant: str, weight: Weight) -> None:
@@ -65,28 +99,36 @@ class LearningView:
         # A poll that started before this write has read the older row and must not put it back.
         self._concurrent_writes.record_write((weight.task_type, weight.agent_id))
         self._set(tenant, weight)
+        self._sum_recent(weight.agent_id)
 
     def poll_query(self, since: int) -> PollQuery:
         """Return the query for records that other processes changed since `since`, in microseconds."""
         return self._concurrent_writes.start_poll(lambda tx: store.changed_since(tx, since), self._apply_changes)
 
     def _apply_changes(self, changed: list[tuple[str, Weight]], written: set[tuple[str, str]]) -> None:
-        for tenant, weight in changed:
+        agents = set()
+        for tenant, weight in sorted(changed, key=lambda row: row[1].updated_at):
             if (weight.task_type, weight.agent_id) not in written:
                 self._set(tenant, weight)
+                agents.add(weight.agent_id)
+        # Once for each agent, because after the start each may have thousands of records.
+        for agent_id in agents:
+            self._sum_recent(agent_id)
 
     def _set(self, tenant: str, weight: Weight) -> None:
         records = self._by_type.setdefault((tenant, weight.task_type), TaskTypeRecords())
         previous = records.weights_by_agent.get(weight.agent_id)
         records.weights_by_agent[weight.agent_id] = weight
+        records.well_graded += weight.has_good_grade - (previous is not None and previous.has_good_grade)
         records.progress = TaskTypeProgress(
             max(records.progress.tick, weight.tick), max(records.progress.changed_tick, weight.changed_tick)
         )
-        # Adjust the sums by the difference: adding up all task types of the agent at each outcome would be slow.
-        rewards, outcomes = self.sums_by_agent.get(weight.agent_id, (0.0, 0.0))
-        old = previous.counted_rewards if previous else (0.0, 0.0)
-        new = weight.counted_rewards
-        self.sums_by_agent[weight.agent_id] = (rewards + new[0] - old[0], outcomes + new[1] - old[1])
+        own = self._by_agent.setdefault(weight.agent_id, {})
+        own.pop(weight.task_type, None)
+        own[weight.task_type] = weight
+
+    def _sum_recent(self, agent_id: str) -> None:
+        self.recent_by_agent[agent_id] = sum_recent(reversed(self._by_agent[agent_id].values()))
 
     def records(self, tenant: str, task_type: str) -> TaskTypeRecords:
         """Return the records of a task type, to be read only and not to be stored."""

@@ -77,6 +77,7 @@ class ModelCandidate(msgspec.Struct, frozen=True):
     resting: bool = False
     unlearned: int = 0
     stalled_ms: float = 0.0
+    failing: float = 0.0
 
 
 class ModelOption(msgspec.Struct, frozen=True):
@@ -116,13 +117,17 @@ def build_candidates(
 ) -> list[ModelCandidate]:
     """Return the options with their track records; the mean cost of the record replaces the estimate."""
     records = view.records(tenant, kind)
+    by_grades = records.well_graded > 0
     candidates = []
     for option in options:
         weight = records.weights_by_agent.get(option.name)
         age = 0 if weight is None else records.progress.tick - weight.tick
         stale = records.progress.has_changed_since(weight)
-        sums = view.sums_by_agent.get(option.name)
-        track_record = track_record_from_weight(NEUTRAL_PRIOR, alpha, weight, sums, age, now, stale=stale)
+        recent = view.recent_by_agent.get(option.name)
+        elsewhere = recent.elsewhere(kind) if recent else (0.0, 0.0)
+        track_record = track_record_from_weight(
+            NEUTRAL_PRIOR, alpha, weight, elsewhere, age, now, stale=stale, by_grades=by_grades
+        )
         if track_record.cost is None:
             track_record = msgspec.structs.replace(track_record, cost=option.cost)
         candidates.append(ModelCandidate(NamedModel(option.name), track_record, option.ahead, option.online))

@@ -8,10 +8,11 @@ otherwise: a worker counts as online for one interval after its registration and
 from __future__ import annotations
 
 import asyncio
+import math
 from collections.abc import Mapping
 from typing import Protocol
 
-from stentor.core.clock import SECOND, Clock
+from stentor.core.clock import MINUTE, SECOND, Clock
 from stentor.domains.registry.model import Agent
 
 ANNOUNCE_INTERVAL_US = 10 * SECOND
@@ -26,6 +27,10 @@ MAX_FAILURES = 3
 rests."""
 ENDPOINT_PAUSE_US = 30 * SECOND
 """How long an endpoint is paused, or an agent rests, after these failures, in microseconds."""
+FAILING_SHARE = 0.05
+"""Share of the newest attempt in the moving share of those that the provider of an agent failed."""
+FAILING_HALF_LIFE_US = 2 * MINUTE
+"""Time in which that share halves, in microseconds: a provider recovers without being tried."""
 
 
 class Announce(Protocol):
@@ -60,6 +65,8 @@ class Presence:
         self._unserved: set[str] = set()
         self._provider_failures: dict[str, tuple[int, int]] = {}
         """For each agent how many of its last attempts in a row its provider failed, and until when it rests."""
+        self._failing: dict[str, tuple[float, int]] = {}
+        """For each agent the share of its attempts that its provider failed, and when it was computed."""
         self._slots: dict[str, dict[object, int]] = {}
         """For each agent how many tasks each of its polls asks for."""
         self._leases: dict[str, dict[str, int]] = {}
@@ -179,7 +186,11 @@ class Presence:
 
     def record_outcome(self, agent_id: str, outcome_class: str) -> None:
         """Record how an attempt ended: after some failures of its provider in a row an agent rests."""
-        if outcome_class == "provider_failure":
+        is_failure = outcome_class == "provider_failure"
+        if is_failure or (outcome_class != "cancelled" and agent_id in self._failing):
+            share = (1 - FAILING_SHARE) * self.failing_share(agent_id) + FAILING_SHARE * is_failure
+            self._failing[agent_id] = share, self._now()
+        if is_failure:
             count = self._provider_failures.get(agent_id, (0, 0))[0] + 1
             until = self._now() + ENDPOINT_PAUSE_US if count >= MAX_FAILURES else 0
             self._provider_failures[agent_id] = count, until
@@ -197,6 +208,14 @@ class Presence:
         now = self._now()
         count, until = self._provider_failures[agent_id]
         return count >= MAX_FAILURES and (ahead > 0 or now < until)
+
+    def failing_share(self, agent_id: str) -> float:
+        """Return which share of an agent's tasks its provider fails, from 0 to 1. Only what this process saw."""
+        if agent_id not in self._failing:
+            return 0.0
+        now = self._now()
+        share, at = self._failing[agent_id]
+        return share * math.exp2(-max(0, now - at) / FAILING_HALF_LIFE_US)
 
     def offline_endpoints(self) -> list[str]:
         """Return the ids of the agents whose endpoints are paused."""
@@ -283,6 +302,7 @@ class Presence:
         self._started += offset
         rests = self._provider_failures
         self._provider_failures = {key: (count, until + offset) for key, (count, until) in rests.items()}
+        self._failing = {key: (share, at + offset) for key, (share, at) in self._failing.items()}
         known = self._seen, self._left, self._announced, self._paused_until, self._polled, self._progressed
         for times in (*known, *self._leases.values()):
             for key in times:

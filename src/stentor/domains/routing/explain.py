@@ -29,7 +29,7 @@ from stentor.domains.routing.track_record import TrackRecord, build_track_record
 
 TOLERANCE = 1e-9
 """Relative difference up to which two numbers are equal."""
-_EVIDENCE_RULES = ("evidence-3", "evidence-4", RULE_VERSION)
+_EVIDENCE_RULES = ("evidence-3", "evidence-4", "evidence-5", RULE_VERSION)
 """Rules with the same terms: the earlier ones have other formulas for time, cost and uncertainty."""
 # Fields that records of the earlier rule have: the whole decision, and each candidate.
 _SHARES_DECISION_FIELDS = frozenset(
@@ -147,10 +147,11 @@ class _Recomputation:
         """Return the recomputed fields of a candidate by name."""
         decision = self._decision
         expected, uncertainty = estimate_reward(track_record, mean, slope, candidate.ahead, candidate.unlearned)
+        left = (expected + uncertainty) * (1 - candidate.failing)
         time_penalty, cost_penalty = compute_penalties(
-            expected + uncertainty, decision.prefer, candidate.ready_ms, fastest, cost, decision.cheapest
+            left, decision.prefer, candidate.ready_ms, fastest, cost, decision.cheapest
         )
-        quality = expected + uncertainty - time_penalty - cost_penalty
+        quality = left - time_penalty - cost_penalty
         score = (1 - decision.beta) * quality + decision.beta * candidate.trust
         return {
             "elsewhere": track_record.elsewhere,
@@ -281,12 +282,13 @@ def _advantage(record: JsonObject, first: JsonObject, second: JsonObject) -> str
     reasons = {
         "expected": ("its expected result is better", 1 - beta),
         "uncertainty": ("less is known about it, so it is explored", 1 - beta),
+        "failing": ("its provider fails less", beta - 1),
         "time_penalty": ("it is ready sooner", beta - 1),
         "cost_penalty": ("it costs less", beta - 1),
         "trust": ("it has more trust", beta),
     }
     if first["stale"]:
         reasons["uncertainty"] = ("it has no outcome since results changed here, so it is explored", 1 - beta)
-    field = max(reasons, key=lambda name: reasons[name][1] * (first[name] - second[name]))
+    field = max(reasons, key=lambda name: reasons[name][1] * (first.get(name, 0.0) - second.get(name, 0.0)))
     label = field.replace("_", " ")
     return f", mainly because {reasons[field][0]} ({label} {first[field]:.3f} against {second[field]:.3f})"

@@ -9,8 +9,9 @@
                                                                    optimism is 4, or 400 if it is stale and idle
     possible    = (expected + q / 2 + sqrt(q expected (1 - expected) + q^2 / 4)) / (1 + q)
     uncertainty = possible - expected                                the exploration bonus
-    time + cost = min(t + c, possible (1 - 0.7 / (1 + t + c)))    each in proportion to t and c
-    blended     = (1 - beta) (expected + uncertainty - time - cost) + beta trust
+    left        = possible (1 - failing)                           failing: tasks that its provider fails, as a share
+    time + cost = min(t + c, left (1 - 0.7 / (1 + t + c)))        each in proportion to t and c
+    blended     = (1 - beta) (left - time - cost) + beta trust
 
 - `possible` is the upper end of Wilson's interval at two standard deviations. It never exceeds 1, so no agent is
   explored for a result that none could reach.
@@ -49,7 +50,7 @@ from stentor.domains.routing.track_record import TrackRecord
 
 Preference = Literal["quality", "balanced", "fast", "cheap"]
 
-RULE_VERSION = "evidence-5"
+RULE_VERSION = "evidence-6"
 """Names the formula in each recorded decision; another version must not recompute it."""
 NEUTRAL_TRUST = 0.5
 """Assumed trust of an agent without a trust score."""
@@ -84,7 +85,8 @@ class AgentCandidate(msgspec.Struct, frozen=True):
     """An agent with its load: `ahead` tasks are queued or running, and it runs `concurrency` at a time.
 
     `resting`: its last attempts ended because of its provider. `unlearned`: tasks since its last outcome that counted.
-    `stalled_ms`: how long it has neither taken nor ended a task, if it runs all it can.
+    `stalled_ms`: how long it has neither taken nor ended a task, if it runs all it can. `failing`: the share of its
+    last tasks that its provider failed.
     """
 
     agent: Agent
@@ -96,6 +98,7 @@ class AgentCandidate(msgspec.Struct, frozen=True):
     resting: bool = False
     unlearned: int = 0
     stalled_ms: float = 0.0
+    failing: float = 0.0
 
 
 class RankedSubject(Protocol):
@@ -130,6 +133,8 @@ class RankableCandidate(Protocol):
     def unlearned(self) -> int: ...
     @property
     def stalled_ms(self) -> float: ...
+    @property
+    def failing(self) -> float: ...
 
 
 class RankedCandidate(msgspec.Struct, frozen=True):
@@ -163,6 +168,7 @@ class RankedCandidate(msgspec.Struct, frozen=True):
     blended: float
     resting: bool = False
     unlearned: int = 0
+    failing: float = 0.0
 
 
 class RankingResult(msgspec.Struct, frozen=True):
@@ -213,6 +219,8 @@ def rank_candidates(
         expected = (strength * expectation + record.rewards) / weight
         # The formula above, with q = 2 half_q taken out of the root.
         score = (expected + half_q + sqrt(half_q * (2 * expected * (1 - expected) + half_q))) / (1 + 2 * half_q)
+        if candidate.failing:
+            score *= 1 - candidate.failing
         if ready_ms[n] > fastest or costs[n] > cheapest:  # as `compute_penalties`
             penalty = per_time * count_doublings(ready_ms[n], fastest, DURATION_OFFSET_MS)
             penalty += per_cost * count_doublings(costs[n], cheapest, COST_OFFSET_USD)
@@ -355,7 +363,7 @@ def _ranked_candidate(
     agent, record = candidate.agent, candidate.track_record
     expected, uncertainty = estimate_reward(record, ranking.mean, ranking.slope, candidate.ahead, candidate.unlearned)
     time_penalty, cost_penalty = compute_penalties(
-        expected + uncertainty, prefer, ready_ms, ranking.fastest_ms, cost, ranking.cheapest
+        (expected + uncertainty) * (1 - candidate.failing), prefer, ready_ms, ranking.fastest_ms, cost, ranking.cheapest
     )
     return RankedCandidate(
         agent.agent_id,
@@ -382,4 +390,5 @@ def _ranked_candidate(
         blended,
         candidate.resting,
         candidate.unlearned,
+        candidate.failing,
     )

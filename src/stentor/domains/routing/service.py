@@ -18,7 +18,7 @@ from stentor.core.errors import AgentUnavailable, RoutingDenied, TenantDenied, a
 from stentor.core.jsontext import JsonObject
 from stentor.core.metrics import SHORT_BUCKETS_S, create_counter, create_histogram
 from stentor.domains.learning.model import Weight
-from stentor.domains.learning.service import NO_RECORDS, LearningView, RewardSums, TaskTypeRecords
+from stentor.domains.learning.service import NO_RECORDS, LearningView, TaskTypeRecords
 from stentor.domains.registry.agent_cache import AgentCache
 from stentor.domains.registry.model import Agent
 from stentor.domains.routing import model
@@ -32,9 +32,10 @@ _DENIAL_CODES = [
 ]
 AGE_STEP = 32
 """The decay of evidence is applied in steps of this many outcomes, so that a cached track record lasts that long."""
-LoadLookup = Callable[[Agent], tuple[int, int, bool, bool, float]]
-"""Returns an agent's number of queued and running tasks, its concurrency, whether it is online, whether it rests, and
-for how long it has neither taken nor ended a task, in milliseconds; 0 if it has room."""
+LoadLookup = Callable[[Agent], tuple[int, int, bool, bool, float, float]]
+"""Returns an agent's number of queued and running tasks, its concurrency, whether it is online, whether it rests, the
+share of its tasks that its provider fails, and for how long it has neither taken nor ended a task, in milliseconds; 0
+if it has room."""
 MAX_CHOSEN = 100_000
 """Agents and task types whose tasks since the last counted outcome are remembered."""
 
@@ -167,36 +168,37 @@ class RoutingEngine:
         cache = _track_record_cache(records, now // DAY)
         # Looked up once: this loop takes most of the time of a decision.
         tenant, trust, load, alpha = request.tenant, self._trust.score, self.agent_load, self.policy.alpha
-        tick = records.progress.tick
-        weights, sums_by_agent = records.weights_by_agent, self._learning.sums_by_agent
+        tick, by_grades = records.progress.tick, records.well_graded > 0
+        weights, recent_by_agent = records.weights_by_agent, self._learning.recent_by_agent
         all_chosen, task_type, starts_later = self._chosen, request.task_type, request.starts_later
         candidates = []
         for agent in agents:
             agent_id = agent.agent_id
-            weight, sums = weights.get(agent_id), sums_by_agent.get(agent_id)
+            weight, recent = weights.get(agent_id), recent_by_agent.get(agent_id)
             age = 0 if weight is None else (tick - weight.tick) // AGE_STEP
             entry = cache.get(agent_id)
             # Frozen values are replaced when they change, so identity tells whether the entry is still valid.
             if (
                 entry is None
                 or entry[0] is not weight
-                or entry[1] is not sums
+                or entry[1] is not recent
                 or entry[2] != age
                 or entry[3] is not agent
             ):
                 stale = records.progress.has_changed_since(weight)
+                elsewhere = recent.elsewhere(task_type) if recent else (0.0, 0.0)
                 track_record = track_record_from_weight(
-                    agent.composite, alpha, weight, sums, age * AGE_STEP, now, stale=stale
+                    agent.composite, alpha, weight, elsewhere, age * AGE_STEP, now, stale=stale, by_grades=by_grades
                 )
-                entry = cache[agent_id] = (weight, sums, age, agent, track_record)
-            ahead, concurrency, online, resting, stalled = load(agent)
+                entry = cache[agent_id] = (weight, recent, age, agent, track_record)
+            ahead, concurrency, online, resting, failing, stalled = load(agent)
             chosen = all_chosen.get((agent_id, task_type, False))
             unlearned = max(0, _count_chosen(chosen, weight) - ahead) if chosen else 0
             if starts_later or agent.trust_tier == "human":
                 unlearned += _count_chosen(all_chosen.get((agent_id, task_type, True), (0, 0)), weight)
             score = trust(tenant, agent_id, now)
             candidates.append(
-                AgentCandidate(agent, entry[4], score, ahead, concurrency, online, resting, unlearned, stalled)
+                AgentCandidate(agent, entry[4], score, ahead, concurrency, online, resting, unlearned, stalled, failing)
             )
         return candidates
 
@@ -220,25 +222,30 @@ class RoutingEngine:
 
 
 def track_record_from_weight(
-    composite: float, alpha: float, weight: Weight | None, sums: RewardSums | None, age: int, now: int, *, stale: bool
+    composite: float,
+    alpha: float,
+    weight: Weight | None,
+    elsewhere: tuple[float, float],
+    age: int,
+    now: int,
+    *,
+    stale: bool,
+    by_grades: bool,
 ) -> TrackRecord:
     """Return the track record of an agent at a task type; `weight` is None without an outcome.
 
-    `sums` are rewards and outcomes over all task types, `age` the outcomes of other agents since the agent's last one.
-    `stale`: the results of some agent changed after that one.
+    `elsewhere` are rewards and outcomes at other task types, `age` the outcomes of others since the agent's last one.
+    `stale`: the results of some agent changed after that one. `by_grades`: ungraded outcomes are estimated by grades.
     """
     if weight is None:
-        return build_track_record(composite, alpha, elsewhere=sums or (0.0, 0.0), stale=stale)
-    rewards, outcomes = weight.stale_rewards if stale else weight.counted_rewards
-    rewards_here, outcomes_here = weight.counted_rewards
-    rewards_all, outcomes_all = sums or weight.counted_rewards
+        return build_track_record(composite, alpha, elsewhere=elsewhere, stale=stale)
+    rewards, outcomes = weight.estimate_rewards(stale=stale, by_grades=by_grades)
     return build_track_record(
         composite,
         alpha,
         rewards,
         outcomes,
-        # Never below 0, which rounding of the running sums could cause.
-        (max(0.0, rewards_all - rewards_here), max(0.0, outcomes_all - outcomes_here)),
+        elsewhere,
         age=age,
         variation=weight.variation,
         weight=weight.weight_at(now),
@@ -257,15 +264,16 @@ def _count_chosen(chosen: tuple[int, int], weight: Weight | None) -> int:
 def _track_record_cache(records: TaskTypeRecords, day: int) -> dict[str, Any]:
     """Return the cached track records of a task type.
 
-    Emptied when the results of any agent change, which makes others stale, and every day, when weights decay.
+    Emptied when the results of any agent change, which makes others stale, every day, when weights decay, and with the
+    first good grade.
     """
     if records is NO_RECORDS:
         return {}  # shared by all task types without outcomes
-    state = (records.progress.changed_tick, day)
+    state = (records.progress.changed_tick, day, records.well_graded > 0)
     if records.derived_at != state:
         records.derived, records.derived_at = {}, state
     return records.derived
 
 
-def _idle(agent: Agent) -> tuple[int, int, bool, bool, float]:
-    return 0, 1, True, False, 0.0
+def _idle(agent: Agent) -> tuple[int, int, bool, bool, float, float]:
+    return 0, 1, True, False, 0.0, 0.0
