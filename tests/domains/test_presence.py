@@ -162,17 +162,27 @@ def test_a_worker_has_room_while_it_polls_and_between_two_polls_without_a_task(k
     assert not presence.has_room(agent_id)
 
 
-def test_a_worker_stalls_from_the_last_task_that_it_took_or_ended(known: Known) -> None:
+def test_a_worker_stalls_from_the_last_task_that_it_took_ended_or_asked_for(known: Known) -> None:
     presence, clock, worker = known
     agent_id, until = worker.agent_id, clock.now() + HOUR * SECOND
-    assert presence.stalled_ms(agent_id) == 0
+    presence.record_lease(agent_id, "a", until)
+    clock.advance(seconds=1)
+    assert presence.stalled_ms(agent_id) == 0, "it took the task in another process"
     for task_id in ("a", "b"):
+        presence.record_poll(agent_id, "poll", 1)
+        presence.record_claim(agent_id)
         presence.record_lease(agent_id, task_id, until)
+        presence.remove_poll(agent_id, "poll")
         clock.advance(seconds=2)
     presence.record_lease(agent_id, "a", until)  # a heartbeat
     assert presence.stalled_ms(agent_id) == 2000
     presence.remove_lease(agent_id, "a")
     assert presence.stalled_ms(agent_id) == 0
+    clock.advance(seconds=3)
+    assert presence.stalled_ms(agent_id) == 3000
+    presence.record_poll(agent_id, "poll", 1)
+    presence.remove_poll(agent_id, "poll")
     clock.advance(seconds=1)
+    assert presence.stalled_ms(agent_id) == 0, "it would have taken another one"
     presence.remove_lease(agent_id, "b")
     assert presence.stalled_ms(agent_id) == 0, "it holds nothing"

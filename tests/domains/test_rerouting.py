@@ -445,21 +445,81 @@ async def learn(world: World, agent: str, failures: int, count: int = 40) -> Non
 async def test_a_worker_that_joins_shares_what_waits_for_a_busy_one(world: World) -> None:
     busy = await world.register("busy")
     task_ids = [await world.submit() for _ in range(9)]
-    held = await take_one(world, busy)
+    await take_one(world, busy)
     here = await world.register("here")
     assert await polls(world, here) == []
     assert set(await assignments(world, task_ids)) == {busy}, "it has not waited for long"
     world.clock.advance(seconds=1)
     await world.kernel.tasks.rerouting.tick()
     await soon(lambda: moved_to(world, task_ids, here))
-    shared = Counter(await assignments(world, task_ids))
-    assert shared == {busy: 5, here: 4}
-    first = next(task_id for task_id in task_ids if task_id != held["task_id"])
-    assert (await decisions(world, first))[-1]["rerouted_from"] == {
+    first = await polls(world, here)
+    # One at each check, of which the job in the background may make another one.
+    assert 1 <= len(first) <= 3, "how fast it is may be seen first"
+    assert (await decisions(world, first[0]["task_id"]))[-1]["rerouted_from"] == {
         "agent_id": busy, "agent_name": "busy", "reason": "busy",
     }  # fmt: skip
-    assert len(await polls(world, here)) == 4
-    assert len(await polls(world, busy)) == 4
+    world.clock.advance(seconds=1)
+    for claim in first:
+        done = await world.admin.post(f"/api/v1/tasks/{claim['task_id']}/complete", json={"epoch": 1, "result": 1})
+        assert done.status_code == 200
+    assert await polls(world, here) == []
+    await world.kernel.tasks.rerouting.tick()
+    shared = Counter(await assignments(world, task_ids))
+    assert 3 <= shared[here] <= 7, shared
+    assert len(await polls(world, here)) == shared[here] - len(first)
+
+
+@requirement("routing.busy-relieved")
+async def test_an_agent_that_is_better_still_but_not_idle_keeps_nothing_from_the_idle_one(world: World) -> None:
+    busy, third = await world.register("busy"), await world.register("third")
+    for agent in (busy, third):
+        await learn(world, agent, failures=1)
+        await world.submit(agent_preference=agent)
+        await take_one(world, agent)
+    task_ids = [await world.submit() for _ in range(20)]
+    await world.kernel.infra.db.write(
+        lambda tx: tx.run(Sql("update tasks set assigned_agent = :a where status = 'queued'"), a=busy)
+    )
+    fair = await world.register("fair")
+    await learn(world, fair, failures=5)
+    world.clock.advance(seconds=2)
+    assert await polls(world, fair) == []
+    await world.kernel.tasks.rerouting.tick()
+    assert fair in await assignments(world, task_ids)
+
+
+@requirement("routing.busy-relieved")
+async def test_a_task_that_waits_for_room_in_a_limit_waits_for_no_agent(world: World) -> None:
+    busy = await world.register("busy")
+    limited = [await world.submit(limit={"key": "k", "max": 1}) for _ in range(4)]
+    await take_one(world, busy)
+    free = await world.submit()
+    assert await polls(world, busy) != []
+    held, free = free, await world.submit()
+    here = await world.register("here")
+    for _ in range(4):
+        world.clock.advance(seconds=1)
+        await polls(world, here)
+        await world.kernel.tasks.rerouting.tick()
+    assert set(await assignments(world, [*limited, held])) == {busy}
+    assert (await world.task(free))["assigned_agent"] == here
+
+
+@requirement("routing.busy-relieved")
+async def test_who_shares_no_capability_with_the_busy_agent_is_not_compared(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    busy = await world.register("busy")
+    task_id = await world.submit()
+    await take_one(world, busy)
+    waiting = await world.submit()
+    mailer = await world.register("mailer", capabilities=["mail"])
+    monkeypatch.setattr(world.kernel.tasks.rerouting, "_relieve", None)  # would raise
+    for _ in range(3):
+        world.clock.advance(seconds=1)
+        assert await polls(world, mailer) == []
+        await stays(world, waiting, busy)
+    assert (await world.task(task_id))["status"] == "executing"
 
 
 async def moved_to(world: World, task_ids: list[str], agent: str) -> bool:

@@ -13,7 +13,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import Counter
-from collections.abc import Mapping, Set
+from collections.abc import Callable, Mapping
 from functools import partial
 
 import msgspec
@@ -40,6 +40,14 @@ PAGE_SIZE = 200
 """Maximum number of tasks moved in one transaction."""
 MIN_WAIT_US = SECOND
 """How long a task waits for a busy agent before it may move, in microseconds: most get their turn sooner."""
+MAX_PAGES = 10
+"""How many pages of a busy agent's queue are read for tasks that an idle one can do."""
+MAX_COMPARED = 10_000
+"""How many agents are compared for the tasks of busy ones at one check: about 0.15 s of processor time."""
+MAX_AHEAD_MS = 5_000
+"""For how long an idle agent gets tasks at one check, in milliseconds, if its speed is known."""
+MAX_LISTED = 5_000
+"""How many agents of a tenant are looked through for idle ones in a second."""
 MAX_PAUSE_US = 32 * SECOND
 """The longest pause between two looks at the queue of a busy agent, of which nothing moved, in microseconds."""
 RECENT_EVENTS = 4
@@ -47,6 +55,7 @@ RECENT_EVENTS = 4
 log = logging.getLogger(__name__)
 
 TaskMove = tuple[Task, RoutingDecision]
+ListTasks = Callable[[Tx, str, str, Task | None, int], list[Task]]
 
 
 class QueueCheck(msgspec.Struct, frozen=True):
@@ -61,13 +70,43 @@ class QueueCheck(msgspec.Struct, frozen=True):
 
 
 class BacklogCheck(msgspec.Struct, frozen=True):
-    """The last look at the queue of a busy agent, of which nothing moved: when the next one is due, after which pause,
-    in microseconds.
+    """The last look at the queue of a busy agent: who idled then, and when the next one is due, after which pause, in
+    microseconds, unless another one idles.
     """
 
-    arrivals: int
+    idle: frozenset[str]
     due_at: int
     pause: int
+
+
+class Relief:
+    """The new choices for the tasks of a busy agent: `planned` tasks by agent, and the `moves` to idle ones."""
+
+    def __init__(self, agent: Agent, idle: Mapping[str, Agent]) -> None:
+        self.idle = idle
+        self.planned = Counter[str]()
+        self.moves: list[TaskMove] = []
+        self._agent = agent
+        self._room: dict[str, int] = {}
+
+    @property
+    def is_full(self) -> bool:
+        """Whether no idle agent has room for more."""
+        return len(self._room) == len(self.idle) and not any(self._room.values())
+
+    def count(
+        self, task: Task, decision: RoutingDecision | None, count_room: Callable[[Agent, RoutingDecision], int]
+    ) -> None:
+        """Count a task for the agent that is chosen, None for the one that has it; move it to one that has room."""
+        # Also for one that is not idle: as if the task went there, or the next ones would all be its.
+        self.planned[self._agent.agent_id if decision is None else decision.agent_id] += 1
+        if decision is None or (peer := self.idle.get(decision.agent_id)) is None:
+            return
+        if peer.agent_id not in self._room:
+            self._room[peer.agent_id] = count_room(peer, decision)
+        if self._room[peer.agent_id]:
+            self.moves.append((task, decision))
+            self._room[peer.agent_id] -= 1
 
 
 class TaskRerouter:
@@ -96,6 +135,9 @@ class TaskRerouter:
         self._roles = roles
         self._checks: dict[str, QueueCheck] = {}
         self._backlogs: dict[str, BacklogCheck] = {}
+        self._comparisons_left = 0
+        self._idle_agents: dict[str, tuple[int, list[Agent]]] = {}
+        """The idle agents of a tenant, and until when that list is used again."""
         agents.listeners.append(lambda _: presence.notify_arrival())
 
     async def run(self) -> None:
@@ -144,31 +186,42 @@ class TaskRerouter:
     async def _relieve_busy_agents(self) -> int:
         """Move tasks from agents that have all they can do to idle ones, where those are the best now."""
         queues, now, moved = self._dispatcher.queue_depths(), self._clock.now(), 0
-        idle_agents: dict[str, set[str]] = {}
+        idle_agents: dict[str, list[Agent]] = {}
+        self._comparisons_left = MAX_COMPARED
         for agent_id in self._backlogs.keys() - queues.keys():
             del self._backlogs[agent_id]
-        for agent_id, waiting in queues.items():
+        # Those that were not looked at for longest first, because there may not be time for all.
+        for agent_id in sorted(queues, key=lambda id_: self._backlogs[id_].due_at if id_ in self._backlogs else 0):
             agent, last = self._agents.find_in_any_tenant(agent_id), self._backlogs.get(agent_id)
-            is_due = last is None or last.due_at <= now or last.arrivals != self._presence.arrival_count
-            if agent is None or not is_due or not self._can_claim(agent) or self._has_room(agent):
+            if agent is None or agent.trust_tier == "human" or not self._can_claim(agent) or self._has_room(agent):
                 continue
             if agent.tenant not in idle_agents:
-                idle_agents[agent.tenant] = self._list_idle(agent.tenant, queues)
-            if not idle_agents[agent.tenant] or agent.trust_tier == "human":
+                idle_agents[agent.tenant] = self._list_idle(agent.tenant)
+            idle = {peer.agent_id: peer for peer in idle_agents[agent.tenant] if _share_work(agent, peer)}
+            if not idle:
+                self._backlogs.pop(agent_id, None)  # so that whoever idles next is looked at at once
                 continue
-            arrivals = self._presence.arrival_count
-            count = await self._relieve(agent, waiting, idle_agents[agent.tenant])
+            # Not due either way if the clock was set back meanwhile.
+            is_early = last is not None and last.due_at - last.pause <= now < last.due_at
+            if last is not None and is_early and idle.keys() <= last.idle:
+                continue
+            if self._comparisons_left <= 0:
+                break
+            count = await self._relieve(agent, queues[agent_id], idle)
             pause = 0 if count else min(MAX_PAUSE_US, max(SECOND, 2 * last.pause if last else 0))
-            self._backlogs[agent_id] = BacklogCheck(arrivals, now + pause, pause)
+            self._backlogs[agent_id] = BacklogCheck(frozenset(idle), now + pause, pause)
             moved += count
         return moved
 
-    def _list_idle(self, tenant: str, queues: Mapping[str, int]) -> set[str]:
-        return {
-            agent.agent_id
-            for agent in self._agents.list_capable(tenant, ())
-            if agent.status == "active" and agent.agent_id not in queues and self._has_room(agent)
-        }
+    def _list_idle(self, tenant: str) -> list[Agent]:
+        now = self._clock.monotonic()
+        known_until, idle = self._idle_agents.get(tenant, (0, []))
+        if known_until <= now:
+            agents = self._agents.list_capable(tenant, ())
+            idle = [agent for agent in agents if agent.status == "active" and self._has_room(agent)]
+            # Of very many agents not at each check. Who is busy by now is found when the ranking counts its tasks.
+            self._idle_agents[tenant] = now + SECOND * (len(agents) // MAX_LISTED), idle
+        return idle
 
     def _has_room(self, agent: Agent) -> bool:
         """Return whether the agent would begin another task at once."""
@@ -178,27 +231,51 @@ class TaskRerouter:
         ahead, concurrency, is_online, *_ = self._routing.agent_load(agent)
         return is_online and ahead < concurrency
 
-    async def _relieve(self, agent: Agent, waiting: int, idle: Set[str]) -> int:
+    async def _relieve(self, agent: Agent, waiting: int, idle: Mapping[str, Agent]) -> int:
         """Choose again for the tasks that wait first, as if they arrived now, and move those that get an idle agent."""
-        page = await self._db.poll(partial(self._read_page, agent=agent, after=None))
-        # None of them is ahead of the first one.
-        planned, moves = Counter({agent.agent_id: -waiting}), list[TaskMove]()
-        for task, authority in page:
-            decision = None
-            # The steps of an earlier attempt are of this agent's program.
-            if task.epoch == task.retry_epoch and self._clock.now() - task.queued_at >= MIN_WAIT_US:
-                decision = self._routing.decide_for_waiting(_build_request(task, authority), planned)
-            if decision is not None and decision.agent_id in idle:
-                moves.append((task, decision))
-                planned[decision.agent_id] += 1
-            else:
-                planned[agent.agent_id] += 1
-        if not moves:
+        relief, after = Relief(agent, idle), None
+        for _ in range(MAX_PAGES):
+            read = partial(self._read_page, agent=agent, after=after, list_tasks=store.list_movable)
+            page = await self._db.poll(read)
+            if after is None:
+                # None of them is ahead of the first one. In a queue of one page the others are pinned, and stay ahead.
+                relief.planned[agent.agent_id] = -len(page) if len(page) < PAGE_SIZE else -waiting
+            for task, authority in page:
+                if relief.is_full:
+                    break
+                decision = await self._decide_again(task, authority, relief)
+                relief.count(task, decision, self._count_room)
+            if len(page) < PAGE_SIZE or relief.is_full or self._comparisons_left <= 0:
+                break
+            after = page[-1][0]
+        if not relief.moves:
             return 0
-        count, _ = await self._db.write(partial(self._move, agent=agent, moves=moves), NO_LOCKS)
+        count, _ = await self._db.write(partial(self._move, agent=agent, moves=relief.moves), NO_LOCKS)
         if count:
             log.info("rerouting: tasks moved from a busy agent from_agent=%s count=%d", agent.agent_id, count)
         return count
+
+    def _count_room(self, agent: Agent, decision: RoutingDecision) -> int:
+        """Return how many tasks an idle agent gets at one check: what it can begin until about the next one."""
+        _, concurrency, *_ = self._routing.agent_load(agent)
+        slots = self._presence.count_slots(agent.agent_id) if agent.runtime.kind == "worker" else concurrency
+        chosen = next(each for each in decision.candidates if each.agent_id == agent.agent_id)
+        # How long one of unknown speed takes may be seen first: what has moved stays there for a while.
+        rounds = 1 if not chosen.outcomes else 1 + int(MAX_AHEAD_MS / max(1.0, chosen.ready_ms))
+        return min(PAGE_SIZE, slots * rounds)
+
+    async def _decide_again(self, task: Task, authority: Authority, relief: Relief) -> RoutingDecision | None:
+        """Return who should do a task of a busy agent; None if it stays without asking."""
+        # The steps of an earlier attempt are of this agent's program. A time ahead: the clock was set back.
+        is_new = task.epoch == task.retry_epoch and not 0 <= self._clock.now() - task.queued_at < MIN_WAIT_US
+        peers = relief.idle.values()
+        can_move = is_new and any(peer.capability_set.issuperset(task.required_capabilities) for peer in peers)
+        if not can_move or self._comparisons_left <= 0:
+            return None
+        self._comparisons_left -= len(self._agents.list_capable(task.tenant, task.required_capabilities))
+        # Other requests go on meanwhile: with a thousand agents a decision takes some milliseconds.
+        await asyncio.sleep(0)
+        return self._routing.decide_for_waiting(_build_request(task, authority), relief.planned)
 
     def _can_claim(self, agent: Agent) -> bool:
         """Return whether the agent gets its tasks: a worker that is suspended may be there, and gets none.
@@ -229,8 +306,10 @@ class TaskRerouter:
             log.info("rerouting: tasks moved from_agent=%s count=%d", agent.agent_id, moved)
         return moved, until
 
-    def _read_page(self, tx: Tx, agent: Agent, after: Task | None) -> list[tuple[Task, Authority]]:
-        tasks = store.list_reassignable(tx, agent.tenant, agent.agent_id, after, PAGE_SIZE)
+    def _read_page(
+        self, tx: Tx, agent: Agent, after: Task | None, list_tasks: ListTasks = store.list_reassignable
+    ) -> list[tuple[Task, Authority]]:
+        tasks = list_tasks(tx, agent.tenant, agent.agent_id, after, PAGE_SIZE)
         return [(task, self._authority(tx, task)) for task in tasks]
 
     def _authority(self, tx: Tx, task: Task) -> Authority:
@@ -310,3 +389,9 @@ class TaskRerouter:
 def _build_request(task: Task, authority: Authority) -> RoutingRequest:
     prefer = task.metadata.prefer or "balanced"
     return RoutingRequest(task.tenant, task.type, task.required_capabilities, authority, None, prefer)
+
+
+def _share_work(agent: Agent, peer: Agent) -> bool:
+    """Return whether some work may be for both: work that requires nothing is for agents that declare nothing, too."""
+    mine, others = agent.capability_set, peer.capability_set
+    return not mine or not others or not mine.isdisjoint(others)

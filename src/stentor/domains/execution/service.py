@@ -110,6 +110,7 @@ class WorkerService:
             self._presence.record_seen(agent_id)
             self._presence.record_poll(agent_id, gone, limit)
             if claims := await poll.claim(limit, lease * SECOND):
+                self._presence.record_claim(agent_id)
                 for claim in claims:
                     self._presence.record_lease(agent_id, claim.task_id, claim.lease_until)
                 return claims if self._spans is None else [self._spans.with_trace(claim) for claim in claims]

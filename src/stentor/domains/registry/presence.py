@@ -245,14 +245,15 @@ class Presence:
 
     def record_lease(self, agent_id: str, task_id: str, until: int) -> None:
         """Record the lease of a worker on a task; `until` in microseconds."""
-        leases = self._leases.setdefault(agent_id, {})
-        if task_id not in leases:
-            self._progressed[agent_id] = self._now()
-        leases[task_id] = until
+        self._leases.setdefault(agent_id, {})[task_id] = until
+
+    def record_claim(self, agent_id: str) -> None:
+        """Record that a worker took tasks in this process."""
+        self._progressed[agent_id] = self._now()
 
     def remove_lease(self, agent_id: str, task_id: str) -> None:
         leases = self._leases.get(agent_id)
-        if leases is not None and leases.pop(task_id, None) is not None:
+        if leases is not None and leases.pop(task_id, None) is not None and agent_id in self._progressed:
             self._progressed[agent_id] = self._now()
 
     def has_room(self, agent_id: str) -> bool:
@@ -264,11 +265,19 @@ class Presence:
         polled = self._polled.get(agent_id)
         return polled is not None and self._now() - polled < POLL_GAP_US and not self.count_held(agent_id)
 
+    def count_slots(self, agent_id: str) -> int:
+        """Return how many tasks a worker polls for; at least 1."""
+        return max(1, sum(self._slots.get(agent_id, {}).values()))
+
     def stalled_ms(self, agent_id: str) -> float:
-        """Return for how many milliseconds a worker has held tasks without taking or ending one; 0 without tasks."""
-        if not self._leases.get(agent_id):
+        """Return for how many milliseconds a worker has held tasks without taking, ending or asking for one.
+
+        0 without tasks, and of a worker that took none in this process, which does not see what it asks for.
+        """
+        progressed = self._progressed.get(agent_id)
+        if progressed is None or not self._leases.get(agent_id) or self._polled.get(agent_id, 0) > progressed:
             return 0.0
-        return (self._now() - self._progressed[agent_id]) / 1000
+        return (self._now() - progressed) / 1000
 
     def count_held(self, agent_id: str) -> int:
         """Return how many tasks a worker executes, as far as this process knows."""

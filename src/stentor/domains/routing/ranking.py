@@ -25,7 +25,7 @@
   is not explored for ever for outcomes that never count. For a task that will wait for its start or an approval itself
   those that wait so are tries too.
 - The time is that of one task, times the tasks that come before it at the agent's concurrency. An agent that has all
-  it can do, and has taken or ended nothing for longer than its tasks usually take, counts with that time.
+  it can do, and has taken, ended or asked for nothing for longer than its tasks usually take, counts with that time.
 - `ahead` are the tasks that the agent has already. Each counts as up to a quarter of a failure, less the more is known
   about the agent, so that many tasks at once do not all explore the same one.
 - `t` and `c` are so much for each doubling of time and cost over the best candidate. They take at most a share of what
