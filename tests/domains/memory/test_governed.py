@@ -363,7 +363,7 @@ async def test_what_a_call_did_hangs_under_its_admission(made: Governed) -> None
 
 
 @pytest.mark.parametrize(
-    "namespace", ["", "..", "a/../b", "/a", "a/", "a//b", "a\\b", "a\0b", ".hidden", "con", "a:b", "a" * 300, "\ud800"]
+    "namespace", ["", "..", "a/../b", "/a", "a/", "a//b", "a\\b", "a\0b", ".hidden", "a" * 300, "\ud800"]
 )
 async def test_a_namespace_that_is_none_is_refused(made: Governed, namespace: str) -> None:
     for call in (
@@ -380,6 +380,29 @@ async def test_a_namespace_that_is_none_is_refused(made: Governed, namespace: st
 async def test_a_key_that_is_none_is_refused(made: Governed, key: str) -> None:
     with pytest.raises(InvalidRequest):
         await made.write(key, "x")
+
+
+async def test_a_new_record_needs_a_namespace_that_every_system_can_have(made: Governed) -> None:
+    for namespace in ("con", "a:b", "vault/Memory/a:b"):
+        with pytest.raises(InvalidRequest, match=r"Windows|every system"):
+            await made.write("a", "x", namespace=namespace, who=authority("*"))
+    assert not made.root.exists() or list(made.root.iterdir()) == []
+
+
+async def test_a_record_that_a_person_gave_an_unportable_name_is_read_and_changed_like_others(made: Governed) -> None:
+    (folder := made.root / "Memory/team/Q: all").mkdir(parents=True)
+    (folder / "What is a quokka?.md").write_text("An animal.")
+    memory = made.world.kernel.memory
+    assert memory is not None
+    await memory.default.indexer.reconcile()
+    assert await made.found("animal", namespace="team/Q: all") == ["team/Q: all/What is a quokka?"]
+    read = await made.memory.read(authority(), ReadAsked("team/Q: all", "What is a quokka?"))
+    assert read.content == "An animal."
+    status = StatusAsked("team/Q: all", read.record_id)
+    assert (await made.memory.status(authority(), status)).record is not None
+    changed = await made.write("What is a quokka?", "A marsupial.", "team/Q: all", base_hash=read.content_sha256)
+    assert (changed.disposition, (folder / "What is a quokka?.md").read_text()) == ("updated", "A marsupial.")
+    assert (await made.write("new", "x", "team/Q: all")).disposition == "created"
 
 
 async def test_names_are_the_same_in_either_normal_form(made: Governed) -> None:

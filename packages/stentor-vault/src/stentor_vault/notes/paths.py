@@ -45,13 +45,6 @@ def split_path(path: str) -> list[str]:
     return parts
 
 
-def require_portable(path: str) -> None:
-    """Raise InvalidPath, with the reason, for a path with a name that some operating system cannot have."""
-    for part in split_path(path):
-        if problem := find_portability_problem(part):
-            raise InvalidPath(f"{display_path(path)} {problem}.")
-
-
 def find_portability_problem(part: str) -> str | None:
     """Return why some operating system cannot have a name; None for a name that all can have."""
     if match := UNPORTABLE_CHARACTERS.search(part):

@@ -58,8 +58,6 @@ def resolve_record(namespace: str, key: str) -> RecordAddress:
     if is_vault_namespace(namespace):
         key = key.removesuffix(NOTE_SUFFIX)  # callers may name a note of the vault by its file name
     path = paths.normalize_path(RecordAddress(namespace, key).path)
-    if not is_vault_namespace(namespace):
-        paths.require_portable(path)
     return record_at_path(path, vault_of_namespace(namespace))
 
 
@@ -82,8 +80,6 @@ def normalize_namespace(text: str) -> str:
     if not text:
         raise InvalidRequest("namespace: is empty.")
     folder = folder_of_namespace(text)
-    if not is_vault_namespace(text):
-        paths.require_portable(folder)
     return namespace_of_folder(paths.normalize_path(folder) if folder else "", vault_of_namespace(text))
 
 
