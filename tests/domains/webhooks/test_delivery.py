@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import json
 import time
+from pathlib import Path
 
 import pytest
 from standardwebhooks import WebhookVerificationError
 
+from stentor.core.security.sealing import Sealer
 from stentor.domains.webhooks import model
 from tests.domains.webhooks.conftest import Hooks
 from tests.requirements import requirement
@@ -135,6 +137,18 @@ async def test_as_many_old_secrets_sign_as_may_and_no_overlap_ends_them_all(hook
     assert [answer.status_code for answer in answers] == [200] * model.MAX_OLD_SECRETS + [409]
     rotated = await hooks.request_json("POST", f"/{webhook['id']}/rotate", json={"overlap_seconds": 0})
     assert rotated["old_secret_until"] is None
+    await hooks.world.register()
+    (call,) = await hooks.receiver.wait_for_calls(1)
+    assert call.headers["webhook-signature"].count("v1,") == 1
+    assert call.verify(rotated["secret"])["event"] == "agent.registered"
+
+
+@requirement("webhooks.secrets")
+async def test_a_rotation_after_a_change_of_the_master_key_lets_deliveries_go_on(hooks: Hooks, tmp_path: Path) -> None:
+    webhook = await hooks.subscribe("agent.registered")
+    webhooks = hooks.world.kernel.webhooks
+    webhooks.service._sealer = webhooks.dispatcher._sealer = Sealer(tmp_path, "another master key")
+    rotated = await hooks.request_json("POST", f"/{webhook['id']}/rotate")
     await hooks.world.register()
     (call,) = await hooks.receiver.wait_for_calls(1)
     assert call.headers["webhook-signature"].count("v1,") == 1

@@ -286,11 +286,12 @@ class DeliveryDispatcher:
         return payloads.build_payload(delivery.event, event, result)
 
     def _open_secrets(self, subscription: WebhookSubscription) -> list[str]:
-        """Return the signing secrets, the newest first. Raises ServiceUnavailable if one cannot be opened."""
+        """Return the signing secrets, the newest first. Raises ServiceUnavailable if that cannot be opened."""
         sealed = [subscription.sealed_secret, *subscription.old_secrets(self._sender.now())]
         secrets = [self._sealer.open(secret, *subscription.seal_context) for secret in sealed]
-        if None in secrets:
+        if secrets[0] is None:
             raise ServiceUnavailable("its secret was encrypted with another master key: rotate it")
+        # Old ones under another master key are left out: the rotation after that key's change must help.
         return [secret for secret in secrets if secret is not None]
 
     async def _run(self) -> None:
