@@ -40,7 +40,7 @@ def open_surface_context(
     """
     infra, tasks = kernel.infra, kernel.tasks
     settings = infra.settings
-    infra.roles.register(keys.principals)
+    infra.roles.register([*keys.principals, *filter(None, [keys.development_admin])])
     kernel.keys.attach(keys)
     # Access for a key that does not exist is reported where the governed memory is served.
     kernel.keys.configured_access = load_memory_access(

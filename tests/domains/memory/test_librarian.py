@@ -8,6 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from stentor.auth.principal import PERMISSIONS, Principal
+from stentor.bootstrap.surface_context import open_surface_context
 from stentor.domains.memory.text.excerpts import PassageSource, rank_passages, term_coverage
 from tests.conftest import MakeWorld
 from tests.domains.memory.conftest import Notes
@@ -107,6 +109,17 @@ async def test_the_librarian_finds_for_a_key_only_the_governed_namespaces_that_i
     assert await ask_as(notes, "WRITER") == [free]
     for key in ("ADMIN", "SECOND", "BOSS"):
         assert await ask_as(notes, key) == sorted((free, task, *records))
+
+
+@requirement("execution.librarian-namespaces", "http.auth-skip-in-development")
+async def test_the_librarian_finds_every_note_where_authentication_is_skipped(
+    make_world: MakeWorld, tmp_path: Any
+) -> None:
+    notes = Notes(await make_world(SERVICE_MEMORY="1", SERVICE_BUILTIN_AGENTS="true"), tmp_path / "vault")
+    assert (await notes.write("Memory/team/a.md", "A zeppelin.\n")).status_code == 200
+    notes.world.ring.development_admin = Principal("development", "admin", frozenset(PERMISSIONS))
+    open_surface_context(notes.world.kernel, notes.world.ring)
+    assert await ask_as(notes, "BOB") == ["Memory/team/a.md"]
 
 
 def test_a_rare_word_says_more_than_a_frequent_one() -> None:
