@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import math
 import re
+from collections.abc import AsyncIterator
 from typing import Any
 
 import httpx
 import pytest
+from starlette.requests import ClientDisconnect
 
 from stentor.auth.principal import Principal
 from stentor.core.errors import ServiceUnavailable
 from stentor.surfaces.dashboard.gateway import GatewayError, InProcessGatewayClient
+from stentor.surfaces.dashboard.pages.app import MAX_TEXT_BYTES
 from stentor.surfaces.dashboard.site import sessions
 from stentor.surfaces.dashboard.site.sessions import (
     HOST_SESSION_COOKIE,
@@ -125,8 +128,24 @@ async def test_a_form_without_a_session_returns_its_texts_but_no_key(stranger: h
     assert not any(secret in answer.text for secret in ("sk-7c1e", "tok-7c1e"))
     foreign = await stranger.post("/memory/edit", data=form, headers={"Origin": "https://evil.test"})
     assert (foreign.status_code, "textarea" in foreign.text) == (401, False)
+    long = await stranger.post("/memory/edit", data={"text": "a b" * (MAX_TEXT_BYTES // 3)}, headers=headers)
+    assert (long.status_code, "textarea" in long.text) == (401, False)
     too_many = await stranger.post("/memory/edit", content="a=1+2&" * 2_000, headers={"Content-Type": FORM_TYPE})
     assert (too_many.status_code, "textarea" in too_many.text) == (401, False)
+
+
+@requirement("dashboard.sign-in")
+@pytest.mark.parametrize("path", ["/memory/edit", "/sign-in"])
+async def test_a_client_that_leaves_within_its_form_is_no_error(
+    stranger: httpx.AsyncClient, caplog: pytest.LogCaptureFixture, path: str
+) -> None:
+    async def leave() -> AsyncIterator[bytes]:
+        yield b"text=a+b"
+        raise ClientDisconnect
+
+    headers = {"Content-Type": FORM_TYPE, "Content-Length": "1000"}
+    assert (await stranger.post(path, content=leave(), headers=headers)).status_code == 400
+    assert not [record for record in caplog.records if record.levelname == "ERROR"]
 
 
 @requirement("dashboard.sign-in")

@@ -13,7 +13,7 @@ from urllib.parse import quote
 from starlette.applications import Starlette
 from starlette.datastructures import MutableHeaders
 from starlette.exceptions import HTTPException
-from starlette.requests import Request
+from starlette.requests import ClientDisconnect, Request
 from starlette.responses import HTMLResponse, PlainTextResponse, RedirectResponse, Response
 from starlette.routing import Route
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
@@ -72,6 +72,8 @@ SIGN_IN_PATH = "/sign-in"
 CROSS_SITE_FORM_MESSAGE = "This form does not belong to this session. Go back and submit it again."
 ENDED_SESSION_MESSAGE = "Your session has ended, so nothing was done. Sign in and submit the form again."
 UNSUPPORTED_FORM_MESSAGE = "Unsupported form encoding: use application/x-www-form-urlencoded."
+MAX_TEXT_BYTES = 1_000_000
+"""Longest form whose texts are returned to a client without a session, which may be anybody."""
 RELOAD_HTML = '<!doctype html><meta http-equiv="refresh" content="0"><title>Stentor</title>'
 """For a user who follows a link from another site: the browser withholds the SameSite=Strict cookie from the first
 request, and sends it with the reload, which is same-origin.
@@ -96,7 +98,8 @@ def build_pages_app(site: Site) -> ASGIApp:
         HTTPException: _describe_http_exception,
         Exception: _describe_unexpected_error,
     }
-    app = Starlette(routes=routes, exception_handlers={kind: _error_handler(site, fn) for kind, fn in handlers.items()})
+    error_handlers = {kind: _error_handler(site, describe) for kind, describe in handlers.items()}
+    app = Starlette(routes=routes, exception_handlers={**error_handlers, ClientDisconnect: _answer_nobody})
     return _SecurityHeadersMiddleware(app)
 
 
@@ -175,14 +178,15 @@ async def _ask_to_sign_in(site: Site, request: Request) -> Response:
 
 async def _read_texts(request: Request) -> list[str]:
     """Return the texts of a form that cannot be repeated after the sign-in, for their writer to copy."""
-    if not is_same_origin(request):
+    length = request.headers.get("content-length", "")
+    if not is_same_origin(request) or not length.isdecimal() or int(length) > MAX_TEXT_BYTES:
         return []
     try:
         fields = (await forms.read_form(request)).multi_items()
     except HTTPException:
         return []
     # With white space: a page displays no API key, and names, choices and tokens need no copy.
-    return [str(value) for name, value in fields if name != "shown" and len(str(value).split()) > 1]
+    return [str(value) for name, value in fields if name != "shown" and len(str(value).split(None, 1)) > 1]
 
 
 def _address(request: Request) -> str:
@@ -229,6 +233,11 @@ def _error_handler(
         return response
 
     return respond
+
+
+async def _answer_nobody(request: Request, error: Exception) -> Response:
+    """The client left before the end of its form: nobody reads the answer, and it is no error of the service."""
+    return Response(status_code=400)
 
 
 def _describe_gateway_error(request: Request, error: Exception) -> ErrorPage:
