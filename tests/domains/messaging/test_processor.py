@@ -200,4 +200,4 @@ async def test_tasks_of_many_messages_at_once_do_not_all_try_the_same_agent(post
     answers = [await post.known(message_id) for message_id in message_ids]
     tasks = [await post.world.task(answer["response"]["task_id"]) for answer in answers]
     chosen = Counter(each["assigned_agent"] for each in tasks)
-    assert min(chosen[agent] for agent in agents) >= 2, chosen
+    assert min(chosen[agent] for agent in agents) >= 1, chosen

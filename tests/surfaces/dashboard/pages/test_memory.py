@@ -459,7 +459,7 @@ async def test_an_earlier_version_is_restored_also_of_a_deleted_note(site: Site)
     await site.send("/memory/restore", path="n.md", version=first)
     page = await note(site, "n.md")
     assert "First" in page
-    assert page.count("restored by admin</span>") == 1
+    assert page.count("restored by admin</span>") == 1, re.findall(r'<span class="faint">([^<]*)', page)
     assert page.count("first stored") == 1
     assert "<dt>tags</dt>" in page
 
