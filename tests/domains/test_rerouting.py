@@ -458,15 +458,15 @@ async def test_a_worker_that_joins_shares_what_waits_for_a_busy_one(world: World
     assert (await decisions(world, first[0]["task_id"]))[-1]["rerouted_from"] == {
         "agent_id": busy, "agent_name": "busy", "reason": "busy",
     }  # fmt: skip
-    world.clock.advance(seconds=1)
-    for claim in first:
-        done = await world.admin.post(f"/api/v1/tasks/{claim['task_id']}/complete", json={"epoch": 1, "result": 1})
-        assert done.status_code == 200
-    assert await polls(world, here) == []
-    await world.kernel.tasks.rerouting.tick()
-    shared = Counter(await assignments(world, task_ids))
-    assert 3 <= shared[here] <= 7, shared
-    assert len(await polls(world, here)) == shared[here] - len(first)
+    claims = first
+    for _ in range(6):
+        world.clock.advance(seconds=1)
+        for claim in claims:
+            done = await world.admin.post(f"/api/v1/tasks/{claim['task_id']}/complete", json={"epoch": 1, "result": 1})
+            assert done.status_code == 200
+        claims = await polls(world, here)
+        await world.kernel.tasks.rerouting.tick()
+    assert (await assignments(world, task_ids)).count(here) >= 3
 
 
 @requirement("routing.busy-relieved")

@@ -82,7 +82,9 @@ def test_what_waited_for_a_killed_worker_is_done_by_the_one_that_is_left(serve: 
             ends = [done(client, task_id) for task_id in ids]
             assert {end["assigned_agent"] for end in ends} == {two}
             assert all(end["attempts"] == 1 for end in ends)
-            assert sum(len(moves(client, task_id)) for task_id in ids) == before[one]
+            # Until it is offline the killed one may look idle, and get what waits for the other before that is there.
+            assert sum(len(moves(client, task_id)) for task_id in ids) >= before[one]
+            assert all(len(moves(client, task_id)) <= 2 for task_id in ids)
     service.kill()
     assert check(service.database, ids) == []
 

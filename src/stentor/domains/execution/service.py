@@ -104,7 +104,10 @@ class WorkerService:
             # In each round: the agent may be suspended or deleted while the request waits.
             agent = self.require_worker(principal, agent_id)
             # Before the worker is recorded as seen: it may have left.
-            if self._hub.closing.is_set() or await gone():
+            if self._hub.closing.is_set():
+                return []
+            if await gone():
+                self._presence.record_lost_poll(agent_id)
                 return []
             await self._forget_departure(agent)
             self._presence.record_seen(agent_id)

@@ -243,6 +243,10 @@ class Presence:
         if not polls:
             self._slots.pop(agent_id, None)
 
+    def record_lost_poll(self, agent_id: str) -> None:
+        """Record that a worker broke off its poll: it may be gone, so it has no room until it polls again."""
+        self._polled.pop(agent_id, None)
+
     def record_lease(self, agent_id: str, task_id: str, until: int) -> None:
         """Record the lease of a worker on a task; `until` in microseconds."""
         self._leases.setdefault(agent_id, {})[task_id] = until

@@ -57,6 +57,7 @@ def resolve_record(namespace: str, key: str) -> RecordAddress:
         raise InvalidRequest("key: must be the name of one record, without a slash; the namespace is a separate field.")
     if is_vault_namespace(namespace):
         key = key.removesuffix(NOTE_SUFFIX)  # callers may name a note of the vault by its file name
+    _check_spelling(namespace)
     path = paths.normalize_path(RecordAddress(namespace, key).path)
     return record_at_path(path, vault_of_namespace(namespace))
 
@@ -79,8 +80,16 @@ def normalize_namespace(text: str) -> str:
     """Return the canonical namespace, in Unicode form NFC. Raises InvalidRequest."""
     if not text:
         raise InvalidRequest("namespace: is empty.")
+    _check_spelling(text)
     folder = folder_of_namespace(text)
     return namespace_of_folder(paths.normalize_path(folder) if folder else "", vault_of_namespace(text))
+
+
+def _check_spelling(namespace: str) -> None:
+    """Raise InvalidRequest for a namespace that only looks like one of a named vault."""
+    first = namespace.partition("/")[0]
+    if not is_vault_namespace(namespace) and first.casefold().startswith(NAMED_VAULT_PREFIX):
+        raise InvalidRequest(f"namespace: {first!r} must begin with {NAMED_VAULT_PREFIX!r}, in lower case.")
 
 
 def is_vault_namespace(namespace: str) -> bool:
