@@ -418,7 +418,7 @@ async def test_the_most_urgent_move_first_and_no_page_misses_or_repeats_a_task(w
 @pytest.mark.only("sqlite", reason="the plan of PostgreSQL depends on its statistics")
 async def test_a_page_of_the_tasks_that_may_move_sorts_no_queue(world: World) -> None:
     sql = Sql(f"explain query plan {store._LIST_REASSIGNABLE.text}")
-    params = {"tenant": "t", "agent_id": "a", "priority": 2, "created_at": 0, "after": "", "limit": 200}
+    params = {"tenant": "t", "agent_id": "a", "priority": 2, "created_at": 0, "after": "", "parked": 1, "limit": 200}
     plan = await world.kernel.infra.db.read(lambda tx: tx.rows(sql, **params))
     assert ["INDEX tasks_by_agent_status" in row[-1] for row in plan] == [True]
 

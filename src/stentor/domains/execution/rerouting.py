@@ -55,7 +55,6 @@ RECENT_EVENTS = 4
 log = logging.getLogger(__name__)
 
 TaskMove = tuple[Task, RoutingDecision]
-ListTasks = Callable[[Tx, str, str, Task | None, int], list[Task]]
 
 
 class QueueCheck(msgspec.Struct, frozen=True):
@@ -137,7 +136,7 @@ class TaskRerouter:
         self._backlogs: dict[str, BacklogCheck] = {}
         self._comparisons_left = 0
         self._idle_agents: dict[str, tuple[int, list[Agent]]] = {}
-        """The idle agents of a tenant, and until when that list is used again."""
+        """The idle agents of a tenant, and until when the list is kept for later checks."""
         agents.listeners.append(lambda _: presence.notify_arrival())
 
     async def run(self) -> None:
@@ -186,8 +185,8 @@ class TaskRerouter:
     async def _relieve_busy_agents(self) -> int:
         """Move tasks from agents that have all they can do to idle ones, where those are the best now."""
         queues, now, moved = self._dispatcher.queue_depths(), self._clock.now(), 0
-        idle_agents: dict[str, list[Agent]] = {}
-        self._comparisons_left = MAX_COMPARED
+        self._comparisons_left, monotonic = MAX_COMPARED, self._clock.monotonic()
+        self._idle_agents = {tenant: known for tenant, known in self._idle_agents.items() if known[0] > monotonic}
         for agent_id in self._backlogs.keys() - queues.keys():
             del self._backlogs[agent_id]
         # Those that were not looked at for longest first, because there may not be time for all.
@@ -195,15 +194,12 @@ class TaskRerouter:
             agent, last = self._agents.find_in_any_tenant(agent_id), self._backlogs.get(agent_id)
             if agent is None or agent.trust_tier == "human" or not self._can_claim(agent) or self._has_room(agent):
                 continue
-            if agent.tenant not in idle_agents:
-                idle_agents[agent.tenant] = self._list_idle(agent.tenant)
-            idle = {peer.agent_id: peer for peer in idle_agents[agent.tenant] if _share_work(agent, peer)}
+            idle = {peer.agent_id: peer for peer in self._list_idle(agent.tenant) if _share_work(agent, peer)}
             if not idle:
                 self._backlogs.pop(agent_id, None)  # so that whoever idles next is looked at at once
                 continue
-            # Not due either way if the clock was set back meanwhile.
-            is_early = last is not None and last.due_at - last.pause <= now < last.due_at
-            if last is not None and is_early and idle.keys() <= last.idle:
+            # A time before the last look: the clock was set back, and `due_at` may be far away.
+            if last is not None and last.due_at - last.pause <= now < last.due_at and idle.keys() <= last.idle:
                 continue
             if self._comparisons_left <= 0:
                 break
@@ -214,14 +210,13 @@ class TaskRerouter:
         return moved
 
     def _list_idle(self, tenant: str) -> list[Agent]:
-        now = self._clock.monotonic()
-        known_until, idle = self._idle_agents.get(tenant, (0, []))
-        if known_until <= now:
+        if tenant not in self._idle_agents:
             agents = self._agents.list_capable(tenant, ())
             idle = [agent for agent in agents if agent.status == "active" and self._has_room(agent)]
             # Of very many agents not at each check. Who is busy by now is found when the ranking counts its tasks.
-            self._idle_agents[tenant] = now + SECOND * (len(agents) // MAX_LISTED), idle
-        return idle
+            until = self._clock.monotonic() + SECOND * (len(agents) // MAX_LISTED)
+            self._idle_agents[tenant] = until, idle
+        return self._idle_agents[tenant][1]
 
     def _has_room(self, agent: Agent) -> bool:
         """Return whether the agent would begin another task at once."""
@@ -235,8 +230,7 @@ class TaskRerouter:
         """Choose again for the tasks that wait first, as if they arrived now, and move those that get an idle agent."""
         relief, after = Relief(agent, idle), None
         for _ in range(MAX_PAGES):
-            read = partial(self._read_page, agent=agent, after=after, list_tasks=store.list_movable)
-            page = await self._db.poll(read)
+            page = await self._db.poll(partial(self._read_page, agent=agent, after=after, with_parked=False))
             if after is None:
                 # None of them is ahead of the first one. In a queue of one page the others are pinned, and stay ahead.
                 relief.planned[agent.agent_id] = -len(page) if len(page) < PAGE_SIZE else -waiting
@@ -307,9 +301,9 @@ class TaskRerouter:
         return moved, until
 
     def _read_page(
-        self, tx: Tx, agent: Agent, after: Task | None, list_tasks: ListTasks = store.list_reassignable
+        self, tx: Tx, agent: Agent, after: Task | None, *, with_parked: bool = True
     ) -> list[tuple[Task, Authority]]:
-        tasks = list_tasks(tx, agent.tenant, agent.agent_id, after, PAGE_SIZE)
+        tasks = store.list_reassignable(tx, agent.tenant, agent.agent_id, after, PAGE_SIZE, with_parked=with_parked)
         return [(task, self._authority(tx, task)) for task in tasks]
 
     def _authority(self, tx: Tx, task: Task) -> Authority:

@@ -18,8 +18,7 @@ from stentor.core.jsontext import JsonObject
 from stentor.domains.llm.call_guard import LlmCaller as LlmCaller
 from stentor.domains.llm.model import ChatRequest, LlmMessage, TextPart
 from stentor.domains.llm.results import ChatResult
-from stentor.domains.memory.caller import MemoryCaller
-from stentor.domains.memory.governed.key_access import MaySearch
+from stentor.domains.memory.caller import MaySearch, MemoryCaller
 from stentor.domains.memory.index.model import SearchFilters
 from stentor.domains.memory.model import WriteDraft
 from stentor.domains.memory.search import HybridMatch
@@ -148,7 +147,7 @@ class MemorySearch(_MemoryTool):
         top = folder.partition("/")[0]
         tools = () if agent is None else agent.sandbox_whitelist.tools
         paths = (path for tool in tools if tool.name == self.name for path in tool.paths)
-        # `**` matches the folder too, but does not say that the operator thought of it.
+        # `**` matches the folder too, but the operator may not have meant it.
         if any(path.partition("/")[0] == top and glob_matches(path, folder) for path in paths):
             return None
         raise Forbidden(

@@ -9,6 +9,9 @@ import msgspec
 from stentor.auth.principal import Principal
 from stentor.domains.memory.caches import CallerIdentity
 
+MaySearch = Callable[[str], bool]
+"""Whether the notes of a folder of the default vault may be found."""
+
 
 def _may_write_none(path: str) -> bool:
     return False

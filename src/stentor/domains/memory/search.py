@@ -6,7 +6,7 @@ Combines the scores and records each search; the index itself is in `index/`. So
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from statistics import pstdev
 from typing import Literal
 
@@ -17,7 +17,7 @@ from stentor.core.clock import Clock
 from stentor.core.db import Database
 from stentor.core.errors import InvalidRequest
 from stentor.core.runlog import EventDraft
-from stentor.domains.memory.caller import MemoryCaller
+from stentor.domains.memory.caller import MaySearch, MemoryCaller
 from stentor.domains.memory.embedding.embedder import EmbeddingUnavailable
 from stentor.domains.memory.embedding_worker import EmbeddingWorker
 from stentor.domains.memory.index.index import SearchIndex, exclude_at
@@ -169,7 +169,7 @@ class SearchService:
         limit: int,
         filters: SearchFilters,
         scope: SearchScope = VALID_NOW,
-        may_search: Callable[[str], bool] | None = None,
+        may_search: MaySearch | None = None,
     ) -> tuple[list[HybridMatch], int]:
         """Return the best documents by keywords and similarity; by keywords only while embeddings are unavailable.
 
@@ -223,14 +223,14 @@ class SearchService:
     async def _explain(self, scope: SearchScope, doc_ids: Sequence[int]) -> dict[int, Exclusion]:
         return await self._index.explain_exclusions(doc_ids) if scope.include_invalid else {}
 
-    async def _folders(self, may_search: Callable[[str], bool]) -> Folders | None:
+    async def _folders(self, may_search: MaySearch) -> Folders | None:
         """Return the folders that may be searched; None for all."""
         folders = await self._index.list_folders()
         searched = tuple(folder for folder in folders if may_search(folder))
         return None if len(searched) == len(folders) else searched
 
     async def passages(
-        self, caller: MemoryCaller, question: str, limit: int, may_search: Callable[[str], bool] | None = None
+        self, caller: MemoryCaller, question: str, limit: int, may_search: MaySearch | None = None
     ) -> list[Passage]:
         """Return the passages that best answer a question, each from a different document of the permitted folders."""
         # Three times as many documents as passages: not every document has a passage with a word of the question.

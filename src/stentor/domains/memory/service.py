@@ -277,7 +277,7 @@ class MemoryService:
             await require_portable_names(self._vault, path)
         except InvalidPath:
             # A note that was deleted may come back under the name that it had.
-            if not await self._db.read(lambda tx: store.list_versions(tx, self.key_prefix + path)):
+            if not await self._db.read(lambda tx: store.list_newest(tx, self.key_prefix + path, None)):
                 raise
 
     async def _read_bytes(self, path: str) -> bytes | None:

@@ -98,7 +98,7 @@ class RoutingEngine:
         self._chosen[key] = weight.samples if weight else 0, max(0, count + change)
 
     def decide_for_waiting(self, request: RoutingRequest, planned: Mapping[str, int]) -> RoutingDecision | None:
-        """Choose an online agent for a task that is queued already; None if there is none.
+        """Choose an online agent for a queued task; None if no such agent is online.
 
         `planned` are tasks per agent that are about to be moved there too, less those that are not ahead of this one.
         Not counted in the metrics.

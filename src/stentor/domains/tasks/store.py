@@ -111,11 +111,12 @@ _RECORD_PROGRESS = Sql(
 )
 _SET_HEAD = Sql(f"update tasks set head_id = :head_id, learning_pending = :pending where {_KEY} and epoch = :epoch")
 # By age, as an index has them; that costs one pass over the queue for each priority, and no sorting of it.
-_QUEUED_FOR = """tenant = :tenant and assigned_agent = :agent_id and status = 'queued' and agent_preference is null
-        and pinned_agent is null and priority = :priority and (created_at, task_id) > (:created_at, :after)"""
-_LIST_REASSIGNABLE = Sql(f"select {_COLUMNS} from tasks where {_QUEUED_FOR} order by created_at, task_id limit :limit")
-_LIST_MOVABLE = Sql(
-    f"select {_COLUMNS} from tasks where {_QUEUED_FOR} and parked = 0 order by created_at, task_id limit :limit"
+_LIST_REASSIGNABLE = Sql(
+    f"""select {_COLUMNS} from tasks
+    where tenant = :tenant and assigned_agent = :agent_id and status = 'queued' and agent_preference is null
+        and pinned_agent is null and priority = :priority and (created_at, task_id) > (:created_at, :after)
+        and parked <= :parked
+    order by created_at, task_id limit :limit"""
 )
 _LIST_OVERDUE = Sql(
     f"""select {_COLUMNS} from tasks
@@ -349,28 +350,25 @@ def set_head(tx: Tx, tenant: str, task_id: str, epoch: int, head_id: str, *, pen
     tx.run(_SET_HEAD, tenant=tenant, task_id=task_id, epoch=epoch, head_id=head_id, pending=int(pending))
 
 
-def list_reassignable(tx: Tx, tenant: str, agent_id: str, after: Task | None, limit: int) -> list[Task]:
-    """List an agent's queued tasks whose submitter did not name an agent, most urgent first, following `after`."""
-    return _list_queued_for(tx, _LIST_REASSIGNABLE, tenant, agent_id, after, limit)
+def list_reassignable(
+    tx: Tx, tenant: str, agent_id: str, after: Task | None, limit: int, *, with_parked: bool = True
+) -> list[Task]:
+    """List an agent's queued tasks whose submitter did not name an agent, most urgent first, following `after`.
 
-
-def list_movable(tx: Tx, tenant: str, agent_id: str, after: Task | None, limit: int) -> list[Task]:
-    """List those of them that wait for the agent, not for room in a limit."""
-    return _list_queued_for(tx, _LIST_MOVABLE, tenant, agent_id, after, limit)
-
-
-def _list_queued_for(tx: Tx, sql: Sql, tenant: str, agent_id: str, after: Task | None, limit: int) -> list[Task]:
+    Parked tasks wait for room in a limit, not for the agent.
+    """
     priority, *position = (0, 0, "") if after is None else (after.priority, after.created_at, after.task_id)
     tasks: list[Task] = []
     while len(tasks) < limit and priority <= max(PRIORITIES.values()):
         created_at, task_id = position
         rows = tx.rows(
-            sql,
+            _LIST_REASSIGNABLE,
             tenant=tenant,
             agent_id=agent_id,
             priority=priority,
             created_at=created_at,
             after=task_id,
+            parked=int(with_parked),
             limit=limit - len(tasks),
         )
         tasks += [task_from_row(row) for row in rows]

@@ -58,7 +58,7 @@ class Turn(msgspec.Struct, frozen=True, omit_defaults=True):
     """One reply of a model. `cost` in US dollars, None if the model has no price.
 
     `problem` says why an answer does not match the schema. `reasoning` is kept only with calls of tools, which some
-    providers refuse without it. `position` of a summary is that of the session's last item when it was made.
+    providers refuse without it. For a summary, `position` is the session's last item that it covers.
     """
 
     content: str = ""

@@ -15,6 +15,7 @@ from stentor.auth.authority.context import (
 )
 from stentor.auth.principal import Principal, RoleRegistry
 from stentor.core.errors import AuthorityDenied
+from stentor.domains.memory.caller import MaySearch
 from stentor.domains.memory.governed import records
 from stentor.domains.memory.governed.authorization import READ_CAPABILITY, WRITE_CAPABILITY
 
@@ -24,8 +25,6 @@ DEFAULT_ADMIN_NAMESPACES = (ALL_NAMESPACES, VAULT_NAMESPACE, f"{VAULT_NAMESPACE}
 KEY_ISSUER = "key"
 FindAccess = Callable[[str], MemoryAccess | None]
 """Returns what a key may access, by its name; None for the default of its permissions."""
-MaySearch = Callable[[str], bool]
-"""Whether the notes of a folder of the default vault may be found."""
 
 
 def default_access(name: str) -> MemoryAccess | None:
