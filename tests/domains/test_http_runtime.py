@@ -324,3 +324,20 @@ async def test_a_repetition_has_the_same_key_and_a_retry_another_one(place: Plac
         f"{task_id}:1",
         f"{task_id}:3",
     ]
+
+
+@requirement("sandbox.quarantined-worker")
+async def test_the_answer_of_an_agent_that_was_quarantined_meanwhile_is_not_accepted(place: Place) -> None:
+    go_on = asyncio.Event()
+    world, endpoint = await place(streaming(event("complete", {"result": "too late", "cost": 0.5}), after=go_on))
+    task_id = await world.submit()
+    await asyncio.wait_for(endpoint.arrived.wait(), 60)
+    agent = (await world.task(task_id))["assigned_agent"]
+    for _ in range(3):
+        call = {"tool": "shell", "operation": "run"}
+        await world.admin.post(f"/api/v1/registry/agents/{agent}/authorize", json=call)
+    go_on.set()
+    task = await world.ended(task_id)
+    assert (task["status"], task["result"], task["error"]["code"]) == ("failed", None, "AGENT_QUARANTINED")
+    (failed,) = [each for each in await world.events(task_id) if each["event_type"] == "task_failed"]
+    assert failed["metadata"]["cost"] == 0.5

@@ -9,13 +9,15 @@ import asyncio
 import logging
 from collections.abc import Mapping
 
+import msgspec
+
 from stentor.core import ids
 from stentor.core.db import NO_LOCKS, Database, Tx, locks
 from stentor.core.errors import LeaseLost, NotFound, RoutingDenied, StoreUnavailable
 from stentor.core.live import Hub
 from stentor.core.runlog import EventDraft, RunLog
 from stentor.domains.execution.limits import LimitGate
-from stentor.domains.execution.model import TIMEOUT_OUTCOME, AgentFailed, AttemptOutcome
+from stentor.domains.execution.model import QUARANTINED_OUTCOME, TIMEOUT_OUTCOME, AgentFailed, AttemptOutcome
 from stentor.domains.execution.outcomes import OutcomeRecorder
 from stentor.domains.execution.runtimes import EmitToken, RuntimeDriver
 from stentor.domains.execution.spans import AttemptTrace, caller_trace
@@ -125,7 +127,13 @@ class TaskExecutor:
         return claim
 
     def record_outcome(self, tx: Tx, claim: TaskClaim, outcome: AttemptOutcome) -> None:
-        """Record the outcome of a claim, with what it adds to a session. Raises LeaseLost."""
+        """Record the outcome of a claim, with what it adds to a session. Raises LeaseLost.
+
+        The result of an agent that was quarantined while it ran is not accepted.
+        """
+        agent = self._agents.get(claim.tenant, claim.agent_id)
+        if outcome.error is None and agent is not None and agent.status == "quarantined":
+            outcome = msgspec.structs.replace(QUARANTINED_OUTCOME, cost=outcome.cost)
         self._outcomes.record(tx, claim, claim.agent_id, claim.start_time, outcome)
         if outcome.items and claim.metadata.session is not None:
             append_of_task(tx, claim.tenant, claim.metadata.session, claim.task_id, outcome.items)
