@@ -81,6 +81,16 @@ def test_a_permit_for_an_action_makes_it_a_list_of_what_is_allowed() -> None:
         ('forbid (principal, action == Action::"rout", resource);', "rout"),
         ('forbid (principal == Agnt::"a", action, resource);', "Agnt"),
         ('\nforbid (principal, action == Action::"route", resource) when { principal.name > 1 };', "line 2"),
+        (
+            f"{FORBID} when {{ context has trsut && context.trsut > 1 }};",
+            "line 1: the schema has no context.trsut for route",
+        ),
+        (f"{FORBID} unless {{ principal has name && resource has name }};", "no resource.name for route"),
+        (f"{FORBID} when {{ [context has path].contains(true) }};", "no context.path for route"),
+        (
+            "\nforbid (principal, action, resource) when { context has rout };",
+            "line 2: .* propose_update, route, use_tool",
+        ),
         ("permit (principal == ?principal, action, resource);", "templates"),
         ("nonsense", "line 1"),
         ("permit", "line 1"),
@@ -91,6 +101,11 @@ def test_a_permit_for_an_action_makes_it_a_list_of_what_is_allowed() -> None:
 def test_a_file_that_is_no_policy_is_refused_with_line_and_reason(text: str, says: str) -> None:
     with pytest.raises(PolicyInvalid, match=says):
         PolicySet(text, "rules.cedar")
+
+
+def test_what_one_of_the_actions_of_a_policy_has_may_be_tested_for() -> None:
+    in_all = 'context has host && context.host == "a" || context has breaking || principal has composite'
+    assert PolicySet(f"forbid (principal, action, resource) when {{ {in_all} }};").covers_action("route")
 
 
 @requirement("policy.refuses-to-start")

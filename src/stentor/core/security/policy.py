@@ -11,6 +11,7 @@ import importlib
 import json
 import logging
 import math
+import re
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from types import ModuleType
@@ -144,10 +145,39 @@ def _validate(cedar: ModuleType, text: str, where: str) -> tuple[list[str], dict
     actions: dict[str, set[str]] = {"permit": set(), "forbid": set()}
     names = []
     for number in range(len(parsed["staticPolicies"])):
-        policy = parsed["staticPolicies"][f"policy{number}"]
-        actions[policy["effect"]] |= _actions(policy["action"])
-        names.append(policy.get("annotations", {}).get("id") or f"line {_line(statements, f'policy{number}')}")
+        policy, line = parsed["staticPolicies"][f"policy{number}"], _line(statements, f"policy{number}")
+        covered = _actions(policy["action"])
+        # Cedar accepts these, as a condition that never holds: a misspelt name would make a `forbid` void.
+        for variable, name in _tested_attributes(policy["conditions"]):
+            if not any(name in _attributes(variable, action) for action in covered):
+                actions_text = ", ".join(sorted(covered))
+                raise PolicyInvalid(f"{where}, line {line}: the schema has no {variable}.{name} for {actions_text}.")
+        actions[policy["effect"]] |= covered
+        names.append(policy.get("annotations", {}).get("id") or f"line {line}")
     return names, actions
+
+
+def _tested_attributes(expression: Any) -> Iterator[tuple[str, str]]:
+    """Yield the variables and names in what the parsed conditions test with `has`, as in `context has trust`."""
+    match expression:
+        case {"has": {"left": {"Var": str(variable)}, "attr": str(name)}}:
+            yield variable, name
+        case dict():
+            for part in expression.values():
+                yield from _tested_attributes(part)
+        case list():
+            for part in expression:
+                yield from _tested_attributes(part)
+
+
+def _attributes(variable: str, action: str) -> list[str]:
+    """Return the names that the schema gives a variable in the requests of an action."""
+    types = dict(zip(("principal", "resource"), ACTION_TYPES[action], strict=True))
+    head = f"entity {types[variable]} = {{" if variable in types else f'action "{action}"'
+    declared = CEDAR_SCHEMA.partition(head)[2]
+    if variable not in types:
+        declared = declared.partition("context: {")[2]
+    return re.findall(r"(\w+)\??:", declared.partition("}")[0])
 
 
 def _actions(scope: JsonObject) -> set[str]:
