@@ -448,6 +448,22 @@ async def test_a_change_that_somebody_made_meanwhile_is_merged_or_kept_as_a_copy
 
 
 @requirement("dashboard.page-memory-editing")
+async def test_a_note_that_was_deleted_meanwhile_is_written_anew_only_when_it_is_saved_again(site: Site) -> None:
+    await write(site, "n.md", "old\n")
+    base = re.search(r'name="base" value="([^"]+)"', await at(site, "/memory/edit?path=n.md"))
+    assert base
+    await write(site, "n.md", operation="delete")
+    fields = {"path": "n.md", "vault": "default", "text": "kept text\n"}
+    refused = await site.send("/memory/edit", 409, base=base[1], **fields)
+    assert "deleted or moved meanwhile" in refused.text
+    assert "kept text" in refused.text
+    assert 'name="base" value=""' in refused.text
+    assert "This note was deleted" in await note(site, "n.md")
+    await site.send("/memory/edit", base="", **fields)
+    assert "kept text" in await note(site, "n.md")
+
+
+@requirement("dashboard.page-memory-editing")
 async def test_an_earlier_version_is_restored_also_of_a_deleted_note(site: Site) -> None:
     await write(site, "n.md", "# First\n", frontmatter={"tags": ["x"]})
     await write(site, "n.md", "# Second\n")

@@ -20,6 +20,7 @@ from stentor.surfaces.dashboard.site.page import PageRequest
 REFUSALS = (400, 409, 412, 413)
 """Statuses of a write that the form shows beside what was typed."""
 EXISTS_MESSAGE = "There is a note at this path. Edit that one, or choose another path."
+GONE_MESSAGE = "This note was deleted or moved meanwhile. Save again to write it as a new one."
 
 
 async def show_editor(page: PageRequest) -> Response:
@@ -68,6 +69,9 @@ async def save(page: PageRequest) -> Response:
         document = await read_document(page, path, vault)
         if document is not None and not base:
             raise GatewayError(409, "CONFLICT", EXISTS_MESSAGE)
+        if document is None and base:
+            base = ""  # of the form that follows
+            raise GatewayError(409, "CONFLICT", GONE_MESSAGE)
         written = await _write(page, path, vault, text, (document or {}).get("frontmatter", {}), metadata)
         if written["status"] == "conflict" and not base:
             raise GatewayError(409, "CONFLICT", EXISTS_MESSAGE)
