@@ -181,6 +181,21 @@ def test_a_view_of_the_list_is_saved_under_a_name_and_removed(tab: Tab) -> None:
     expect(views).to_be_hidden()
 
 
+@requirement("dashboard.saved-views")
+def test_views_that_were_saved_in_another_tab_stay(tab: Tab) -> None:
+    page = tab.open("/tasks?status=failed").page
+    other = Tab(page.context.new_page(), tab.board).open("/tasks?status=queued").page
+    # Of a tab in the background the browser may tell late: it is not to rely on that.
+    page.evaluate("addEventListener('storage', (event) => event.stopImmediatePropagation(), true)")
+    for name, shown in (("Queued ones", other), ("Broken ones", page)):
+        shown.once("dialog", lambda dialog, name=name: dialog.accept(name))
+        shown.get_by_role("button", name="Save this view").click()
+    expect(page.locator("[data-views] a")).to_have_text(["Queued ones", "Broken ones"])
+    expect(other.locator("[data-views] a")).to_have_text(["Queued ones", "Broken ones"])
+    page.get_by_role("button", name="Remove the view Broken ones").click()
+    expect(other.locator("[data-views] a")).to_have_text(["Queued ones"])
+
+
 @requirement("dashboard.refresh")
 def test_parts_are_asked_for_every_thirty_seconds_though_nothing_is_heard(tab: Tab) -> None:
     page = tab.page

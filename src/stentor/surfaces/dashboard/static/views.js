@@ -4,7 +4,12 @@
   const place = document.querySelector("[data-views]");
   const store = `views ${location.pathname}`;
   const read = () => { try { return JSON.parse(localStorage.getItem(store)) || {}; } catch { return {}; } };
-  const write = (views) => { localStorage.setItem(store, JSON.stringify(views)); show(); };
+  const change = (act) => { // of what is saved now: another tab may have saved since
+    const views = read();
+    act(views);
+    localStorage.setItem(store, JSON.stringify(views));
+    show();
+  };
   const button = (text, label, act) => {
     const made = Object.assign(document.createElement("button"), { type: "button", textContent: text });
     made.setAttribute("aria-label", label);
@@ -22,13 +27,13 @@
       const entry = document.createElement("span");
       const link = Object.assign(document.createElement("a"), { href: `${location.pathname}?${query}`, textContent: name });
       if (query === now) link.setAttribute("aria-current", "true");
-      entry.append(link, button("×", `Remove the view ${name}`, () => { delete views[name]; write(views); }));
+      entry.append(link, button("×", `Remove the view ${name}`, () => change((saved) => delete saved[name])));
       return entry;
     });
     if (now && !Object.values(views).includes(now)) {
       entries.push(button("Save this view", "Save this view", () => {
         const name = prompt("Name of the view")?.trim().slice(0, 60);
-        if (name) write({ ...views, [name]: now });
+        if (name) change((saved) => { saved[name] = now; });
       }));
     }
     place.replaceChildren(...entries);
@@ -37,4 +42,5 @@
   show();
   document.addEventListener("htmx:pushedIntoHistory", show);
   addEventListener("popstate", show);
+  addEventListener("storage", show);
 })();
