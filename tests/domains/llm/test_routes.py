@@ -237,6 +237,31 @@ def test_calls_that_gemini_did_not_make_are_marked_so_where_it_checks_signatures
     assert [part.get("thoughtSignature") for part in sent] == expected
 
 
+@requirement("llm.tool-calls")
+@pytest.mark.parametrize(
+    ("model", "sent"),
+    [("google/Gemini-3-pro", [{"google": {"thought_signature": "c2ln"}}]), ("accounts/f/models/deepseek-v3", [None])],
+)
+def test_googles_signature_goes_back_to_gemini_and_to_no_other_model(model: str, sent: list[Any]) -> None:
+    calls = (ToolCall("c", "look", "{}", "c2ln"),)
+    asked = ChatRequest(model, (ASKED, LlmMessage("assistant", tool_calls=calls)))
+    body = openai.build_chat_request(asked, ProviderQuirks(), stream=False).body
+    assert [call.get("extra_content") for call in body["messages"][1]["tool_calls"]] == sent
+
+
+@requirement("llm.tool-calls")
+def test_ids_of_calls_go_to_mistral_in_its_own_form() -> None:
+    ids = ["call_0fypS1hVX", "toolu_01", "D681PevKs"]
+    results = (LlmMessage("tool", (TextPart("7"),), tool_call_id=id_) for id_ in ids)
+    said = (ASKED, LlmMessage("assistant", tool_calls=tuple(ToolCall(id_, "f", "{}") for id_ in ids)), *results)
+    quirks = Provider("acme", "openai", "https://api.mistral.ai/v1").quirks
+    sent = openai.build_chat_request(ChatRequest("m", said), quirks, stream=False).body["messages"]
+    called = [call["id"] for call in sent[1]["tool_calls"]]
+    assert [message["tool_call_id"] for message in sent[2:]] == called
+    assert all(re.fullmatch("[a-zA-Z0-9]{9}", id_) for id_ in called)
+    assert (len(set(called)), called[2]) == (3, "D681PevKs")
+
+
 SCHEMA_OF_OPENAI = {
     "type": "object",
     "properties": {

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import hashlib
+import re
 from collections.abc import Sequence
 from typing import Any
 
@@ -45,6 +47,7 @@ _FINISH: dict[str, FinishReason] = {
     "function_call": "tool_calls",
     "content_filter": "content_filter",
 }
+_SHORT_ID = re.compile("[a-zA-Z0-9]{9}")
 _BROKEN_OFF = frozenset(("error", "network_error", "insufficient_system_resource"))
 
 
@@ -125,7 +128,7 @@ def build_chat_request(request: ChatRequest, quirks: ProviderQuirks, *, stream: 
         choice = {"type": "function", "function": {"name": choice}}
     body = omit_none(
         model=request.model,
-        messages=[_message(message, quirks) for message in request.messages],
+        messages=[_message(message, request.model, quirks) for message in request.messages],
         temperature=request.temperature,
         top_p=request.top_p,
         stop=list(request.stop) or None,
@@ -249,19 +252,33 @@ def extract_signature(extra: Any) -> str:
     return signature if isinstance(signature, str) else ""
 
 
-def _message(message: LlmMessage, quirks: ProviderQuirks) -> JsonObject:
+def _message(message: LlmMessage, model: str, quirks: ProviderQuirks) -> JsonObject:
     """Encode a message in OpenAI's format; text alone is a string, which every compatible server accepts."""
     is_text = all(isinstance(part, TextPart) for part in message.content)
     content: Any = message.text if is_text else [_part(part) for part in message.content]
     out: JsonObject = {"role": message.role, "content": content}
     if message.tool_calls:
-        out |= {"tool_calls": [encode_tool_call(call) for call in message.tool_calls], "content": content or None}
+        calls = [_request_call(call, model, quirks) for call in message.tool_calls]
+        out |= {"tool_calls": calls, "content": content or None}
     if message.role == "tool":
-        out["tool_call_id"] = message.tool_call_id
+        out["tool_call_id"] = _call_id(message.tool_call_id, quirks)
     if message.role == "assistant" and quirks.wants_reasoning:
         # Messages of other models and clients have none, but an empty or missing text is refused.
         out["reasoning_content"] = message.reasoning or " "
     return out
+
+
+def _request_call(call: ToolCall, model: str, quirks: ProviderQuirks) -> JsonObject:
+    # By the model and not the host, since proxies have Gemini too. Of others, Mistral and Fireworks refuse the field.
+    signature = call.signature if "gemini" in model.lower() else ""
+    return encode_tool_call(msgspec.structs.replace(call, id=_call_id(call.id, quirks), signature=signature))
+
+
+def _call_id(id_: str, quirks: ProviderQuirks) -> str:
+    """Return the id of a call, or a short one derived from it if the server would refuse it."""
+    if not quirks.short_call_ids or _SHORT_ID.fullmatch(id_):
+        return id_
+    return hashlib.sha256(id_.encode()).hexdigest()[:9]
 
 
 def _part(part: ContentPart) -> JsonObject:

@@ -43,7 +43,9 @@ class Provider:
         # Decided by host and not by name: a tenant may register OpenAI or Azure under any name.
         if host.endswith((".azure.com", ".azure.us")):
             return ProviderQuirks(max_tokens="max_completion_tokens", key_header="api-key")
-        return ProviderQuirks(stream_usage=host != "api.mistral.ai", wants_reasoning=host in REASONING_HOSTS)
+        if host == "api.mistral.ai":
+            return ProviderQuirks(stream_usage=False, short_call_ids=True)
+        return ProviderQuirks(wants_reasoning=host in REASONING_HOSTS)
 
 
 @dataclass(frozen=True)
