@@ -107,6 +107,26 @@ async def test_a_revoked_key_is_invalid_at_once_and_for_good(world: World) -> No
     assert again.status_code == 409
 
 
+@requirement("keys.revoke")
+@pytest.mark.parametrize(
+    ("method", "path", "body"),
+    [("POST", "/revoke", None), ("POST", "/rotate", None), ("PATCH", "", {"permissions": ["read"]})],
+)
+async def test_a_worker_that_waits_for_work_gets_none_once_its_key_has_ended(
+    world: World, method: str, path: str, body: dict[str, Any] | None
+) -> None:
+    made = await make(world, role="agent")
+    agent = await world.register(key_name="dana")
+    async with client_of(world, made["key"]) as client:
+        waiting = asyncio.create_task(client.post(f"/api/v1/agents/{agent}/claims", json={"wait_seconds": 60}))
+        assert await soon(lambda: world.kernel.agents.presence.last_seen(agent) is not None)
+        changed = await world.admin.request(method, f"/api/v1/keys/dana{path}", json=body)
+        assert changed.status_code == 200, changed.text
+        task_id = await world.submit()
+        assert (await waiting).json() == {"tasks": []}
+    assert (await world.task(task_id))["status"] == "queued"
+
+
 @requirement("keys.rotate")
 async def test_a_rotated_key_keeps_its_name_and_loses_its_old_secret(world: World) -> None:
     made = await make(world)

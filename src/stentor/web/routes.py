@@ -26,6 +26,7 @@ from stentor.core.errors import InvalidRequest, Unauthorized
 from stentor.core.jsontext import JsonObject
 from stentor.core.unknown_fields import explain_unknown_fields
 from stentor.core.validation_errors import list_errors
+from stentor.web.sse import CALLER_CHECK
 
 PERMISSION_BY_METHOD = {"GET": "read", "HEAD": "read", "DELETE": "delete"}
 PUBLIC = "public"
@@ -172,5 +173,10 @@ async def get_caller(request: Request) -> Principal:
 
 
 async def get_disconnected(request: Request) -> Callable[[], Coroutine[Any, Any, bool]]:
-    """A dependency: a function that returns whether the client has disconnected."""
-    return request.is_disconnected
+    """A dependency: a function that returns whether the client has disconnected, or its key has ended or changed."""
+    is_unchanged = request.scope.get("state", {}).get(CALLER_CHECK)
+
+    async def is_gone() -> bool:
+        return (is_unchanged is not None and not await is_unchanged()) or await request.is_disconnected()
+
+    return is_gone

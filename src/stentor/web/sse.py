@@ -27,8 +27,9 @@ RESEND_MESSAGE = "The service is stopping. Send the request again."
 """For streams that cannot be resumed."""
 ENDED_MESSAGE = "The stream has ended because its key or session ended or changed."
 CALLER_CHECK = "is_caller_unchanged"
-"""The name in a request's state of a function without arguments that is awaited before each event and heartbeat: it
-returns whether the key or session of the request still gives what it gave at the beginning.
+"""The name in a request's state of a function without arguments that is awaited before each event and heartbeat, and
+before each look of a long poll: it returns whether the key or session of the request still gives what it gave at the
+beginning.
 """
 NO_DATA: Mapping[str, Any] = {}
 log = logging.getLogger(__name__)

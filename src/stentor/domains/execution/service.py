@@ -71,7 +71,7 @@ class WorkerService:
     ) -> list[TaskClaim]:
         """Claim up to `limit` tasks, waiting up to `wait` seconds for the first; `lease` in seconds.
 
-        `gone` returns whether the client has disconnected; then nothing is claimed.
+        `gone` returns whether the client has disconnected or its key has ended; then nothing is claimed.
         Raises NotFound, Forbidden, AgentUnavailable, and Conflict for an agent that is not a worker.
         """
         # Before anything is recorded: the agent may be another caller's, or be none.
