@@ -149,8 +149,11 @@ async def test_a_task_without_an_agent_names_its_submitter(world: World) -> None
 
 
 @requirement("audit.sign-ins")
-async def test_agents_do_not_sign_in_and_addresses_are_no_texts(world: World) -> None:
+async def test_only_agents_with_admin_sign_in_and_addresses_are_no_texts(world: World) -> None:
     assert (await world.clients["BOB"].post("/api/v1/audit/sign-ins", json={"surface": "x"})).status_code == 403
+    assert (await world.clients["BOSS"].post("/api/v1/audit/sign-ins", json={"surface": "x"})).status_code == 201
+    (sign_in,) = await audit(world, category="sign-ins")
+    assert (sign_in["by"], sign_in["metadata"]["role"]) == ("boss", "agent")
     for address in ("<script>", "a" * 61, "a b"):
         body = {"surface": "x", "address": address}
         assert (await world.admin.post("/api/v1/audit/sign-ins", json=body)).status_code == 400

@@ -86,7 +86,7 @@ class AuditOperations:
         return AuditPage(events=events, next_cursor=encode_cursor(following) if following else None)
 
     async def sign_in(self, caller: Caller, body: SignInBody) -> SignInOut:
-        """Record that the holder of this key signed in somewhere. Raises Forbidden for the key of an agent."""
+        """Record that the holder of this key signed in somewhere. Forbidden for an agent's key without `admin`."""
         return SignInOut(event_id=await self._audit.record_sign_in(caller, body.surface, body.address))
 
 

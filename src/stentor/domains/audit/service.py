@@ -17,8 +17,8 @@ class AuditService:
         self._db, self._runlog = db, runlog
 
     async def record_sign_in(self, caller: Principal, surface: str, address: str) -> str:
-        """Record a sign-in of a person, and return the id of its event. Raises Forbidden for the key of an agent."""
-        if not caller.is_person:
+        """Record a sign-in, and return the id of its event. Raises Forbidden for an agent's key without `admin`."""
+        if caller.is_bound_agent:
             raise Forbidden("Agents do not sign in.")
         metadata = {"by": caller.name, "role": caller.role, "surface": surface, "address": address}
         draft = EventDraft("signed_in", "audit", f"{caller.name} signed in to the {surface}.", metadata)
