@@ -11,7 +11,14 @@ from hypothesis import strategies as st
 from stentor.core.clock import SECOND
 from stentor.domains.registry.model import AllowedNetwork, AllowedTool, SandboxWhitelist
 from stentor.domains.sandbox import model
-from stentor.domains.sandbox.model import Access, AccessDenial, check_access, is_path_allowed, take_token
+from stentor.domains.sandbox.model import (
+    Access,
+    AccessDenial,
+    check_access,
+    is_path_allowed,
+    normalize_path,
+    take_token,
+)
 from tests.requirements import requirement
 
 FILES = AllowedTool("files", ("notes/*.md", "src/**/*.py", "docs/**"), ("read", "write"))
@@ -53,6 +60,24 @@ def test_no_path_that_could_mean_another_place_is_matched(parts: list[str]) -> N
     path = "/".join(parts)
     if (len(parts) > 1 and {"..", ".", ""} & set(parts)) or {"\\", "\0", ".."} & set(parts):
         assert not is_path_allowed(anything, path)
+
+
+@pytest.mark.parametrize(
+    ("written", "meant"),
+    [
+        ("./notes/x.md", "notes/x.md"),
+        ("notes//x.md", "notes/x.md"),
+        ("notes/", "notes"),
+        ("/shared/./a/", "/shared/a"),
+        ("./", "."),
+        ("notes/../secret", "notes/../secret"),
+        ("./..", "./.."),
+        ("//etc/passwd", "//etc/passwd"),
+        ("", ""),
+    ],
+)
+def test_a_path_is_brought_into_its_plain_form_unless_it_may_mean_another_place(written: str, meant: str) -> None:
+    assert normalize_path(written) == meant
 
 
 @pytest.mark.parametrize("pattern", ["**", "**/*", "*/etc/passwd", "**/passwd"])
@@ -139,6 +164,13 @@ def test_an_access_that_does_not_say_enough_is_denied(access: Access, kind: str)
 )
 def test_what_is_named_is_allowed(access: Access) -> None:
     assert isinstance(check_access(WHITELIST, access), AllowedTool)
+
+
+def test_a_folder_narrows_a_search_that_may_be_of_everything() -> None:
+    access = Access("memory_search", "search", "team")
+    free, limited = (AllowedTool("memory_search", paths, ("search",)) for paths in ((), ("other/**",)))
+    assert isinstance(check_access(SandboxWhitelist((free,)), access), AllowedTool)
+    assert isinstance(check_access(SandboxWhitelist((limited,)), access), AccessDenial)
 
 
 def test_an_empty_allowlist_allows_nothing() -> None:

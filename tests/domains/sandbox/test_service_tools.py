@@ -25,8 +25,8 @@ CHAT_TOOL = [{"name": "llm_chat", "operations": ["chat"]}]
 async def test_memory_tools_write_and_search_as_the_agent(make_sandbox: MakeSandbox) -> None:
     sandbox: SandboxedService = await make_sandbox(SERVICE_MEMORY="1")
     await sandbox.python(
-        "answer([call('memory_write', path='team/sea.md', content='Salt comes from rocks.'),"
-        " call('memory_search', query='salt', folder='team'), call('memory_search', query='salt', folder='other')])",
+        "answer([call('memory_write', path='./team//sea.md', content='Salt comes from rocks.'),"
+        " call('memory_search', query='salt', folder='team/'), call('memory_search', query='salt', folder='other')])",
         tools=MEMORY_TOOLS,
     )
     task = await sandbox.do()
@@ -65,6 +65,8 @@ async def test_memory_search_finds_only_governed_namespaces_of_the_agents_key_an
 
     assert await found("keyless", "", everywhere) == ["Memory/shared/a.md", "docs/a.md"]
     assert await found("bob", "", everywhere, key_name="bob") == ["Memory/bob/a.md", "Memory/shared/a.md", "docs/a.md"]
+    assert await found("narrow", ", folder='docs'", everywhere) == ["docs/a.md"]
+    assert await found("foreign", ", folder='Memory/ann'", everywhere, key_name="bob") == "FORBIDDEN"
     assert await found("own", ", folder='Memory/bob'", everything, key_name="bob") == ["Memory/bob/a.md"]
     assert await found("other", ", folder='Memory/ann'", everything, key_name="bob") == "FORBIDDEN"
     assert await found("named", ", folder='Memory/ann'", one) == ["Memory/ann/a.md"]

@@ -31,6 +31,10 @@ class Access(msgspec.Struct, frozen=True):
     capability: str | None = None
 
 
+SEARCH_TOOL = "memory_search"
+"""Without paths on the allow-list it may search everything, so a folder only narrows the search."""
+
+
 class AccessDenial(msgspec.Struct, frozen=True):
     """The kind of violation and the reason for people."""
 
@@ -49,7 +53,8 @@ def check_access(whitelist: SandboxWhitelist, access: Access) -> AllowedTool | A
         )
     if access.path is None and tool.paths:
         return AccessDenial("unauthorized_path", f"The tool {tool.name!r} is limited to paths, but none was given.")
-    if access.path is not None and not is_path_allowed(tool, access.path):
+    is_narrowed = tool.name == SEARCH_TOOL and not tool.paths
+    if access.path is not None and not is_narrowed and not is_path_allowed(tool, access.path):
         return AccessDenial("unauthorized_path", f"The tool {tool.name!r} may not touch {access.path!r}.")
     if (access.host is not None or access.port is not None) and not is_network_allowed(whitelist, access):
         return AccessDenial("unsafe_network", f"{access.host}:{access.port} is not on the allow-list of network hosts.")
@@ -72,6 +77,12 @@ def is_path_allowed(tool: AllowedTool, path: str) -> bool:
     absolute = path.startswith("/")
     globs = (pattern for pattern in tool.paths if pattern.startswith("/") is absolute)
     return not path.startswith("//") and any(glob_matches(glob, path) for glob in globs)
+
+
+def normalize_path(path: str) -> str:
+    """Return a path without `./`, doubled slashes and a slash at its end; as it is if it might mean another place."""
+    is_doubtful = not path or path.startswith("//") or ".." in path.split("/")
+    return path if is_doubtful else posixpath.normpath(path)
 
 
 def is_network_allowed(whitelist: SandboxWhitelist, access: Access) -> bool:

@@ -60,7 +60,8 @@ class SandboxService:
         `guard` may raise in the transaction to prevent everything.
         Raises NotFound.
         """
-        access = self.complete_access(access)
+        path = None if access.path is None else model.normalize_path(access.path)
+        access = self.complete_access(msgspec.structs.replace(access, path=path))
 
         def work(tx: Tx) -> AccessDecision:
             if guard is not None:

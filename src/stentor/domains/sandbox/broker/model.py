@@ -17,7 +17,7 @@ import msgspec
 from stentor.core.db import Tx
 from stentor.core.errors import InvalidRequest, StentorError
 from stentor.core.jsontext import JsonObject
-from stentor.domains.sandbox.model import Access
+from stentor.domains.sandbox.model import Access, normalize_path
 
 
 class ToolRequest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -68,6 +68,10 @@ class SandboxRun:
         """Set when the agent is quarantined or suspended: the run must end."""
 
 
+PATH_ARGUMENTS = ("path", "folder")
+"""Names of the arguments that are paths."""
+
+
 class Tool(ABC):
     """A tool with its operations, the default one first, and the time limit of a call."""
 
@@ -115,7 +119,12 @@ class TypedTool(Tool):
         return {"type": "object", **{k: v for k, v in schema.items() if k in ("properties", "required")}}
 
     def parse_arguments(self, call: ToolRequest) -> Any:
-        return convert_struct(call.arguments, self.arguments_type, self.name)
+        # The path that is used must be the one that `SandboxService.authorize` checks.
+        arguments = {
+            name: normalize_path(value) if name in PATH_ARGUMENTS and isinstance(value, str) else value
+            for name, value in call.arguments.items()
+        }
+        return convert_struct(arguments, self.arguments_type, self.name)
 
     def resolve_operation(self, call: ToolRequest) -> str:
         """Return the operation of the call. Raises InvalidRequest."""
