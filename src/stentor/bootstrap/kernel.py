@@ -52,6 +52,7 @@ from stentor.domains.registry.service import AgentDraft
 from stentor.domains.retention.service import TaskArchiver
 from stentor.domains.sessions.service import SessionService
 from stentor.domains.steps.service import StepService
+from stentor.domains.tasknotes.model import is_in_inbox
 
 REFRESH_OVERLAP_US = 5 * SECOND
 """How far a refresh looks back: a row may become visible after later ones, by the time its commit took."""
@@ -333,7 +334,7 @@ def build(
         infra, agents, memory_tools(memory, agents, rights, tenant) if memory else (), llm
     )
     ray_agents = open_ray_agents(infra)
-    librarian = LibrarianAgent(memory.default.search, tenant, rights.of_submitter) if memory else None
+    librarian = LibrarianAgent(memory.default.search, tenant, rights.of_submitter, is_in_inbox) if memory else None
     builtin = BuiltinDriver({"librarian": librarian.run} if librarian else None)
     sessions = SessionService(infra.db, infra.runlog)
     steps = StepService(infra.db, infra.runlog, agents.registry.agents)

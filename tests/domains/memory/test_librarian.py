@@ -99,7 +99,7 @@ async def test_the_librarian_finds_for_a_key_only_the_governed_namespaces_that_i
     access = {"SERVICE_MEMORY_ACCESS_PROPOSER": "ann/deep:r,vault/Tasks:r", "SERVICE_MEMORY_ACCESS_WRITER": ""}
     world = await make_world(SERVICE_MEMORY="1", SERVICE_BUILTIN_AGENTS="true", **access)
     notes = Notes(world, tmp_path / "vault")
-    free, task = "docs/a.md", "Tasks/Inbox/a.md"
+    free, task = "docs/a.md", "Tasks/notes/a.md"
     records = ("Memory/a.md", "Memory/ann/a.md", "Memory/ann/deep/a.md", "Memory/bob/a.md", "Memory/shared/a.md")
     for path in (free, task, *records):
         assert (await notes.write(path, f"A zeppelin of {path}.\n")).status_code == 200
@@ -109,6 +109,14 @@ async def test_the_librarian_finds_for_a_key_only_the_governed_namespaces_that_i
     assert await ask_as(notes, "WRITER") == [free]
     for key in ("ADMIN", "SECOND", "BOSS"):
         assert await ask_as(notes, key) == sorted((free, task, *records))
+
+
+@requirement("execution.librarian-inbox")
+async def test_the_librarian_answers_a_question_with_no_note_of_the_inbox(library: Notes) -> None:
+    for path in ("Tasks/Inbox/q.md", "Tasks/Inbox/q (answer).md", "Tasks/Inbox/done/q.md"):
+        assert (await library.write(path, "What happens when a lease ends?\n")).status_code == 200
+    result = (await answer(library, "What happens when a lease ends?"))["result"]
+    assert [citation["path"] for citation in result["citations"]] == ["docs/workers.md"]
 
 
 @requirement("execution.librarian-namespaces", "http.auth-skip-in-development")

@@ -13,6 +13,7 @@ import pytest
 from stentor.domains.tasknotes import inbox as inbox_of_notes
 from stentor_vault.notes import frontmatter
 from tests.conftest import MakeWorld
+from tests.domains.memory.conftest import Notes
 from tests.domains.tasknotes.conftest import Tasks
 from tests.patience import soon
 from tests.requirements import requirement
@@ -126,6 +127,22 @@ async def test_an_object_is_answered_by_what_it_says_and_the_rest_below(inbox: I
     await inbox.until_answer()
     text = inbox.answer() or ""
     assert text.partition("---\n\n")[2] == 'So [1].\n\n1. [[a/b]], C\n\n```json\n{"sure":true}\n```\n'
+
+
+@requirement("tasks.inbox-answer", "memory.invalidate-note")
+async def test_an_answer_leaves_the_searches_with_a_note_that_it_cites(inbox: Inbox) -> None:
+    agent_id = await inbox.world.register()
+    notes = Notes(inbox.world, inbox.root)
+    assert (await notes.write("Offers/zylo.md", "# Zylo\n\nIt costs 4711 euros.\n")).status_code == 200
+    inbox.put("q.md")
+    others = [{"path": "Other.md", "heading": ""}, {"path": "C# guide.md", "heading": "Costs"}]
+    citations = [{"path": "Offers/zylo.md", "heading": "Zylo"}, *others]
+    await inbox.finish(agent_id, result={"answer": "It costs 4711 euros.", "citations": citations})
+    assert (await inbox.until_answer())["derived_from"] == ["[[Offers/zylo#Zylo]]", "[[Other]]", "C# guide.md"]
+    await notes.until_found("4711", ["Offers/zylo.md", "Tasks/Inbox/q (answer).md"])
+    marked = await notes.post("invalidate", note="Offers/zylo.md", reason="withdrawn")
+    assert [note["path"] for note in marked.json()["left"]] == ["Offers/zylo.md", "Tasks/Inbox/q (answer).md"]
+    assert await notes.found("4711") == []
 
 
 @requirement("tasks.inbox-answer")

@@ -22,7 +22,7 @@ from stentor.core.errors import Conflict, RoutingDenied, ServiceUnavailable
 from stentor.core.live import Hub
 from stentor.domains.tasknotes import inbox_notes, render, store
 from stentor.domains.tasknotes.inbox_notes import InboxNote, InvalidTaskNote
-from stentor.domains.tasknotes.model import INBOX_FOLDER, TASKS_FOLDER
+from stentor.domains.tasknotes.model import INBOX_FOLDER, TASKS_FOLDER, is_in_inbox
 from stentor.domains.tasks.model import TaskDraft
 from stentor.domains.tasks.submission import SubmissionService
 from stentor_vault.notes.model import (
@@ -125,7 +125,7 @@ class TaskInbox:
 
     def notify_changed(self, paths: Iterable[str]) -> None:
         """Trigger a scan if one of the changed paths of the vault belongs to the inbox."""
-        if any(path in (TASKS_FOLDER, INBOX_FOLDER) or path.startswith(f"{INBOX_FOLDER}/") for path in paths):
+        if any(path == TASKS_FOLDER or is_in_inbox(path) for path in paths):
             self._wake.set()
 
     async def run(self) -> None:

@@ -87,6 +87,11 @@ def is_mirrored(path: str) -> bool:
     return _MIRROR.match(path) is not None
 
 
+def is_in_inbox(path: str) -> bool:
+    """Return whether a path of the vault is the inbox or is in it."""
+    return f"{path}/".startswith(f"{INBOX_FOLDER}/")
+
+
 def build_frontmatter(record: TaskNoteRecord) -> JsonObject:
     """Return the fields of the frontmatter in their order; times in ISO 8601."""
     meta, error = record.metadata, _error(record.error)

@@ -14,6 +14,7 @@ import msgspec
 
 from stentor.core import jsontext
 from stentor.core.jsontext import JsonObject
+from stentor.domains.memory.validity.frontmatter_keys import DERIVED_FROM, MAX_SOURCE_CHARS, MAX_SOURCES
 from stentor.domains.tasknotes.model import MAX_READ_CHARS, RenderedNote, TaskNoteRecord, build_frontmatter, locate_note
 from stentor_vault.notes import yaml_codec
 
@@ -24,6 +25,8 @@ TEXT_KEYS = ("answer", "summary", "text", "content", "message")
 """Fields of a result object that may hold its text; the first that exists is shown as Markdown."""
 RETRY_HINT = "To try again, change the note and save it."
 _CONTROL = {code: chr(0x2400 + code) for code in range(32) if chr(code) not in "\t\n"} | {0x7F: "␡"}
+_NOT_LINKED = re.compile(r"[#^|\[\]]")
+"""Characters that a link cannot have in a path or a heading."""
 _UNWANTED = re.compile(r"[\x00-\x08\x0b-\x1f\x7f]")
 
 
@@ -101,6 +104,8 @@ def render_answer(record: TaskNoteRecord, agent: str | None, *, note_changed: bo
     }
     if note_changed:
         values["note_changed"] = True
+    if record.status == "completed" and (sources := _list_sources(record.result or "null")):
+        values[DERIVED_FROM] = sources
     body = _result(record.result or "null") if record.status == "completed" else _failure(record)
     return encode_text(render_frontmatter(values) + "\n" + body)
 
@@ -139,6 +144,23 @@ def _citations(value: Any) -> str:
         return ""
     lines = [_citation(number, entry) for number, entry in enumerate(value, 1) if isinstance(entry, dict)]
     return "\n" + "".join(lines) if lines else ""
+
+
+def _list_sources(stored: str) -> list[str]:
+    """Return what a result cites as entries of `derived_from`."""
+    value = jsontext.load(stored) if len(stored) <= MAX_READ_CHARS else None
+    citations = value.get("citations") if isinstance(value, dict) else None
+    entries = [entry for entry in citations if isinstance(entry, dict)] if isinstance(citations, list) else []
+    sources = dict.fromkeys(_source(entry) for entry in entries if entry.get("path"))
+    return [source for source in sources if len(source) <= MAX_SOURCE_CHARS][:MAX_SOURCES]
+
+
+def _source(citation: JsonObject) -> str:
+    path, heading = str(citation["path"]), _NOT_LINKED.sub(" ", str(citation.get("heading") or ""))
+    if _NOT_LINKED.search(path):
+        return path
+    anchor = f"#{' '.join(heading.split())}" if heading.strip() else ""
+    return f"[[{path.removesuffix('.md')}{anchor}]]"
 
 
 def _citation(number: int, value: JsonObject) -> str:

@@ -103,13 +103,21 @@ class PassageSearch(Protocol):
 class LibrarianAgent:
     """Answers questions from the notes. `tenant` owns the vault; tasks of other tenants fail.
 
-    `find_rights` returns which folders may be searched for the submitter of a task, None for all.
+    `find_rights` returns which folders may be searched for the submitter of a task, None for all. Folders that
+    `is_excluded` are never searched.
     """
 
-    def __init__(self, memory: PassageSearch, tenant: str, find_rights: Callable[[str, str], MaySearch | None]) -> None:
+    def __init__(
+        self,
+        memory: PassageSearch,
+        tenant: str,
+        find_rights: Callable[[str, str], MaySearch | None],
+        is_excluded: Callable[[str], bool],
+    ) -> None:
         self._memory = memory
         self._tenant = tenant
         self._find_rights = find_rights
+        self._is_excluded = is_excluded
 
     async def run(self, claim: TaskClaim, agent: Agent, emit: EmitToken) -> AttemptOutcome:
         """Answer a question: a string, or `{question or text, passages?}`. Result: `{answer, citations}`."""
@@ -118,10 +126,13 @@ class LibrarianAgent:
             raise AgentFailed("MEMORY_DENIED", "The notes belong to another tenant.")
         principal = Principal("librarian", "agent", frozenset(("read",)), claim.tenant)
         caller = MemoryCaller(principal, agent.agent_id, claim.task_id)
+        rights = self._find_rights(claim.tenant, claim.submitted_by)
+
+        def may_search(folder: str) -> bool:
+            return not self._is_excluded(folder) and (rights is None or rights(folder))
+
         try:
-            passages = await self._memory.passages(
-                caller, question, limit, self._find_rights(claim.tenant, claim.submitted_by)
-            )
+            passages = await self._memory.passages(caller, question, limit, may_search)
         except StentorError as error:
             raise ProviderFailed("MEMORY_UNAVAILABLE", error.message) from None
         numbered = list(enumerate(passages, 1))
