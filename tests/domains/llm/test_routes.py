@@ -317,6 +317,32 @@ def test_a_call_without_an_id_gets_one_that_no_other_has() -> None:
 
 
 @requirement("llm.tool-calls")
+def test_calls_of_a_stream_are_told_apart_by_their_ids_where_all_have_one_index() -> None:
+    """Google's compatible API and some proxies give each call of a stream the index 0."""
+
+    def call(id_: str, name: str, arguments: str, index: int | None = 0) -> dict[str, Any]:
+        return {"index": index, "id": id_, "function": {"name": name, "arguments": arguments}}
+
+    reader, builder = openai.stream_reader(), ReplyBuilder()
+    begun = []
+    for calls in (
+        [call("a", "f", '{"n":'), call("b", "g", "{")],
+        [call("", "", "}")],
+        [call("c", "h", "[", 1), call("c", "h", "]", 1)],
+        [call("late", "", " ", 1)],
+    ):
+        for delta in reader.read("", json.dumps({"choices": [{"delta": {"tool_calls": calls}}]}).encode()):
+            builder.add(delta)
+            begun += [part.id for part in delta.tool_calls if part.id]
+    assert begun == ["a", "b", "c"]
+    assert builder.build("m").tool_calls == (
+        ToolCall("a", "f", '{"n":'),
+        ToolCall("b", "g", "{}"),
+        ToolCall("c", "h", "[] "),
+    )
+
+
+@requirement("llm.tool-calls")
 def test_a_schema_goes_to_anthropic_without_what_it_refuses() -> None:
     tools = tuple(ToolDefinition("f", parameters=SCHEMA_OF_OPENAI, strict=strict) for strict in (True, None))
     wrapped = {"type": "json_schema", "json_schema": {"name": "answer", "schema": SCHEMA_OF_OPENAI}}

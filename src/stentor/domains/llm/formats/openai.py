@@ -173,8 +173,9 @@ class _OpenAiStreamReader:
     """Parser of one stream."""
 
     def __init__(self) -> None:
-        self._calls: set[int] = set()
-        """Indexes of the tool calls that have begun."""
+        self._calls: dict[int, tuple[int, str]] = {}
+        """By the server's index, the number and the id of the latest tool call; without an id it is empty."""
+        self._call_count = 0
         self._has_choice = False
 
     def read(self, event: str, data: bytes) -> list[ReplyDelta]:
@@ -206,11 +207,17 @@ class _OpenAiStreamReader:
 
     def _tool_call_delta(self, call: _ToolCall, position: int) -> ToolCallDelta:
         arguments = "" if call.function.arguments is None else _arguments(call.function)
-        index = position if call.index is None else call.index
+        index, name = position if call.index is None else call.index, call.function.name or ""
+        number, known_id = self._calls.get(index, (-1, ""))
+        # Google's compatible API gives all calls the index 0. Only with a name: some servers change the id in between.
+        is_other = bool(name and call.id and known_id) and call.id != known_id
         # Only the first delta of a call has an id: clients join what follows, and some servers repeat it or have none.
-        id_ = "" if index in self._calls else call.id or _new_call_id()
-        self._calls.add(index)
-        return ToolCallDelta(index, id_, call.function.name or "", arguments, extract_signature(call.extra_content))
+        id_ = ""
+        if number < 0 or is_other:
+            number, self._call_count = self._call_count, self._call_count + 1
+            self._calls[index] = number, call.id or ""
+            id_ = call.id or _new_call_id()
+        return ToolCallDelta(number, id_, name, arguments, extract_signature(call.extra_content))
 
 
 stream_reader = _OpenAiStreamReader
