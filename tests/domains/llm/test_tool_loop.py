@@ -17,6 +17,7 @@ from stentor.core.db import Sql
 from tests.conftest import Service, World
 from tests.domains.llm.conftest import Gate
 from tests.domains.llm.upstream import Upstream
+from tests.domains.test_steps import begin_attempt
 from tests.patience import PATIENCE_SECONDS, soon
 from tests.requirements import requirement
 from tests.service import SHORT_LEASE
@@ -450,6 +451,65 @@ async def test_a_run_goes_on_from_a_step_with_another_model(world: World, upstre
     assert len(site.requests) == 1, "the request was not sent again"
     assert second["result"]["usage"] == {"input_tokens": 11, "output_tokens": 7}, "the first two were paid for before"
     assert [step["key"] for step in await steps(world, second["task_id"])] == ["model 1", "model 1/tool 1", "model 2"]
+
+
+async def run_again(world: World, task_id: str, key: str, **more: Any) -> httpx.Response:
+    return await world.admin.post(f"/api/v1/tasks/{task_id}/rerun", json={"from_step": key, **more})
+
+
+@requirement("tasks.rerun-from")
+async def test_a_reply_that_is_asked_for_again_gets_none_of_the_outcomes_of_the_calls_before(
+    world: World, upstream: Upstream, site: Site
+) -> None:
+    await thinker(world, site)
+    Script(upstream, get(site), "It is 42.", get(site, url=f"{site.url}/b"), "It is 43.")
+    first = await think(world)
+    second = await world.ended((await run_again(world, first["task_id"], "model 1")).json()["task_id"])
+    assert (second["status"], second["result"]["text"]) == ("completed", "It is 43."), second
+    assert [path for _, path, _ in site.requests] == ["/answer", "/answer/b"]
+
+
+@requirement("tasks.rerun-from")
+async def test_a_run_goes_on_from_a_call_after_its_reply_and_the_calls_before_it(
+    world: World, upstream: Upstream, site: Site
+) -> None:
+    await thinker(world, site)
+    calls = [get(site, method="POST", url=f"{site.url}/{letter}") for letter in "abc"]
+    Script(upstream, calls, "It is 42.", "It is 43.")
+    first = await think(world)
+    second = await world.ended((await run_again(world, first["task_id"], "model 1/tool 2")).json()["task_id"])
+    assert (second["status"], second["result"]["text"]) == ("completed", "It is 43."), second
+    assert [path[-1] for _, path, _ in site.requests] == ["a", "b", "c", "b", "c"]
+    assert len(upstream.asked) == 3, "the reply with the calls was not asked for again"
+
+
+@requirement("tasks.rerun-from")
+async def test_a_reply_of_which_a_call_had_its_effect_is_not_asked_for_again(
+    world: World, upstream: Upstream, site: Site
+) -> None:
+    await thinker(world, site)
+    Script(upstream, [get(site, method="POST"), get(site)], "It is 42.")
+    first = await think(world)
+    answer = await run_again(world, first["task_id"], "model 1")
+    assert (answer.status_code, answer.json()["error"]["code"]) == (409, "CONFLICT"), answer.text
+    assert "from 'model 1/tool 1'" in answer.json()["error"]["message"]
+
+
+@requirement("tasks.rerun-from")
+async def test_a_call_gets_no_outcome_that_another_program_recorded_in_its_place(
+    world: World, upstream: Upstream, site: Site
+) -> None:
+    first = await begin_attempt(world, capabilities=["think"], task={"required_capabilities": ["think"]})
+    await first.begin("model 1/tool 1")
+    await first.step("model 1/tool 1", {"result": "paid"}, kind="effect")
+    await first.step("model 1", 1)
+    await first.fail()
+    other = await thinker(world, site)
+    Script(upstream, get(site, method="POST"), "It is 42.")
+    answer = await run_again(world, first.task_id, "model 1", agent_preference=other)
+    second = await world.ended(answer.json()["task_id"])
+    assert (second["status"], second["error"]["code"]) == ("failed", "STEP_MISMATCH"), second
+    assert site.requests == []
 
 
 async def test_an_agent_without_tools_has_no_journal(world: World, upstream: Upstream) -> None:

@@ -37,7 +37,8 @@ def take_over(tx: Tx, task: Task) -> None:
     """Copy into a new task what is recorded before the step from which it goes on.
 
     Raises NotFound for an unknown step, and Conflict while it is not known whether an effect before it happened, or
-    whether an effect came before it: the new task would send it again, with another key.
+    whether an effect came before it: the new task would send it again, with another key. So it might with an effect of
+    a reply that is asked for again.
     """
     key = task.metadata.rerun_from or ""
     source = tasks.find(tx, task.tenant, task.metadata.rerun_of or "")
@@ -46,18 +47,27 @@ def take_over(tx: Tx, task: Task) -> None:
     if source is None or target is None:
         raise NotFound(f"The journal of the task has no step {key!r}; `stentor task steps TASK` lists them.")
     has_run_again = source.retry_epoch > 0 or source.metadata.rerun_from is not None
-    places = find_places(steps, _read_first_events(tx, source) if has_run_again else {}, target)
-    taken = [step for step in steps if _is_before(step, places, target)]
-    for step in taken:
-        if step.kind == "effect" and step.state == "started":
+    events = _read_first_events(tx, source) if has_run_again else {}
+    has_program = _has_program(tx, source)
+    if has_program:
+        places = find_places(steps, events, target)
+        taken = [step for step in steps if _is_before(step, places, target)]
+    else:
+        # The calls of a model's reply come after it, not within it: another reply has others.
+        places = _list_places(steps, events, target)
+        taken = [step for step in steps if places[step.key].at < places[step.key].before]
+    for step in steps:
+        if step.kind == "effect" and step.state == "started" and (step in taken or is_inside(step.key, key)):
             raise Conflict(
                 f"It is not known whether the effect {step.name!r} happened. Find out, record it with `stentor task "
                 "resolve`, then run the task again."
             )
-    if _has_program(tx, source):
+    if has_program:
         earlier = [step for step in taken if not is_inside(step.key, key)]
         _require_known_order(steps, places, target, earlier)
         _require_known_order_within(tx, source, steps, places, target)
+    else:
+        _require_no_effect(steps, target)
     before = min(place.before for place in places.values())
     store.copy_before(tx, task, source.task_id, before, f"{key}/")
     moved = [s for s in taken if s.event_id >= before or places[s.key].first != s.event_id]
@@ -95,6 +105,12 @@ def find_places(steps: list[OrderedStep], events: dict[str, str], target: Ordere
             places[step.key] = Place(at, places[outer].before, began)
         around.append(step.key)
     return places
+
+
+def _list_places(steps: list[OrderedStep], events: dict[str, str], target: OrderedStep) -> dict[str, Place]:
+    """Return the same for steps of which none ran in another one."""
+    first = {step.key: events.get(step.key, step.event_id) for step in steps}
+    return {key: Place(began, first[target.key], began) for key, began in first.items()}
 
 
 def is_inside(key: str, outer: str) -> bool:
@@ -142,6 +158,18 @@ def _has_program(tx: Tx, task: Task | None) -> bool:
             return False
         task = tasks.find(tx, task.tenant, task.metadata.rerun_of or "")
     return True
+
+
+def _require_no_effect(steps: list[OrderedStep], reply: OrderedStep) -> None:
+    """Raise Conflict if a call of a model's reply may have had its effect."""
+    effects = [step for step in steps if step.kind == "effect" and is_inside(step.key, reply.key)]
+    for step in reversed(effects):
+        if step.state != "failed":
+            raise Conflict(
+                f"The call {step.name!r} of {reply.key!r} may have had its effect, and another reply would not know of "
+                f"it. Run the task again from {step.key!r}, which sends it again, from a step after that, or from the "
+                "start."
+            )
 
 
 def _require_known_order(

@@ -209,9 +209,7 @@ class ToolLoop:
         try:
             turn = msgspec.convert(value, Turn)
         except msgspec.ValidationError:
-            raise AgentFailed(
-                "STEP_MISMATCH", f"The journal has another program's step {key!r}: run the task again from the start."
-            ) from None
+            raise _mismatch(key) from None
         if not self._journal.is_taken_over(key):
             self._own_turns.append(turn)
         return turn
@@ -255,7 +253,10 @@ class ToolLoop:
         """Make a call of a tool; return its result as the model gets it, and its step, if there is one."""
         self._tool_calls += 1
         # By place and not by the model's own id of the call, which another attempt need not get again.
-        key = f"model {len(self._turns)}/tool {number}"
+        reply = f"model {len(self._turns)}"
+        key = f"{reply}/tool {number}"
+        if self._journal.is_taken_over(key) and not self._journal.is_taken_over(reply):
+            raise _mismatch(key)  # the outcome of a call of another reply
         try:
             if number > MAX_TOOL_CALLS:
                 raise InvalidRequest(f"One reply may call {MAX_TOOL_CALLS} tools; call the others later.")
@@ -347,6 +348,11 @@ def _without_fence(text: str) -> str:
     if text.startswith("```") and text.endswith("```") and "\n" in text:
         return text.partition("\n")[2].removesuffix("```").strip()
     return text
+
+
+def _mismatch(key: str) -> AgentFailed:
+    text = f"The journal has another program's step {key!r}: run the task again from the start."
+    return AgentFailed("STEP_MISMATCH", text)
 
 
 def _describe(error: StentorError) -> JsonObject:
