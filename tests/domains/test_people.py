@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import base64
 import json
 from collections.abc import Callable, Iterator
@@ -13,8 +14,11 @@ from joserfc import jwt
 from joserfc.jwk import OctKey, RSAKey
 
 from stentor.auth.api_keys import digest_key
+from stentor.auth.oidc.provider import OidcProvider
 from stentor.core.clock import SECOND
 from stentor.core.db import Database, Sql
+from stentor.core.errors import ServiceUnavailable
+from stentor.core.settings.sign_in import SignInSettings
 from stentor.testing import FixedClock
 from tests.conftest import MakeWorld, World
 from tests.domains.governance.conftest import DECISION_FIELDS, proposal
@@ -208,6 +212,19 @@ async def test_new_keys_of_the_provider_are_found_and_made_up_ones_do_not_call_i
     assert (await sign_in(office, provider)).status_code == 403  # the provider has withdrawn the old one
 
 
+@requirement("people.keys")
+@pytest.mark.parametrize("header", [{"kid": "one"}, {}])
+async def test_a_new_key_of_the_provider_with_the_old_id_or_none_is_found(
+    office: World, provider: IdentityProvider, clock: FixedClock, header: dict[str, str]
+) -> None:
+    for key in (KEY, OTHER_KEY):
+        public = key.as_dict(private=False)
+        provider.keys = [{name: public[name] for name in ("kty", "n", "e")} | header]
+        provider.sign = lambda claims, key=key: jwt.encode({"alg": "RS256", **header}, claims, key)
+        assert (await sign_in(office, provider)).status_code == 201
+        clock.advance(seconds=31)
+
+
 @requirement("people.claims")
 async def test_claims_that_the_id_token_lacks_come_from_the_user_info_of_the_same_person(
     office: World, provider: IdentityProvider
@@ -391,3 +408,23 @@ async def test_a_provider_that_is_down_or_calls_itself_otherwise_is_said(
     answer = await sign_in(world, provider)
     assert answer.status_code == 503
     assert "must be exactly that" in answer.json()["error"]["message"]
+
+
+@requirement("people.provider-down")
+async def test_all_who_wait_for_a_provider_that_does_not_answer_wait_for_one_request(
+    clock: FixedClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made = OidcProvider(SignInSettings(issuer="https://id.example.com"), clock)
+    asked: list[str] = []
+
+    async def time_out(_method: str, url: str) -> tuple[int, bytes]:
+        asked.append(url)
+        await asyncio.sleep(0)
+        raise ServiceUnavailable("The sign-in provider id.example.com cannot be reached.")
+
+    monkeypatch.setattr(made, "_request", time_out)
+    for requests in (1, 2):
+        sign_ins = (made.authorization_url("https://stentor.test/", "state", "nonce", "verifier") for _ in range(4))
+        answers = await asyncio.gather(*sign_ins, return_exceptions=True)
+        assert all(isinstance(answer, ServiceUnavailable) for answer in answers)
+        assert len(asked) == requests

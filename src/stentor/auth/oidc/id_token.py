@@ -43,7 +43,9 @@ def verify(token: str, keys: Iterable[Key], *, issuer: str, client_id: str, nonc
 
     Raises SignInFailed, which says what is wrong.
     """
-    claims = _verify_signature(token, keys)
+    claims = _read_signed(token, keys)
+    if claims is None:
+        raise SignInFailed("The ID token is not signed with a key of the provider.")
     audience = claims.get("aud")
     audiences = audience if isinstance(audience, list) else [audience]
     if claims.get("iss") != issuer:
@@ -63,13 +65,18 @@ def verify(token: str, keys: Iterable[Key], *, issuer: str, client_id: str, nonc
     return claims
 
 
-def _verify_signature(token: str, keys: Iterable[Key]) -> dict[str, Any]:
+def is_signed(token: str, keys: Iterable[Key]) -> bool:
+    """Return whether one of the keys has signed the token; what it claims is not checked."""
+    return _read_signed(token, keys) is not None
+
+
+def _read_signed(token: str, keys: Iterable[Key]) -> dict[str, Any] | None:
     for key in keys:
         try:
             return jwt.decode(token, key, algorithms=ALGORITHMS).claims
         except (JoseError, ValueError, TypeError):
             continue  # signed with another key, or with an algorithm that does not fit this one
-    raise SignInFailed("The ID token is not signed with a key of the provider.")
+    return None
 
 
 def _time(claims: JsonObject, name: str) -> int:

@@ -9,8 +9,9 @@ from __future__ import annotations
 import asyncio
 import base64
 import hashlib
-from collections.abc import Mapping
-from typing import TYPE_CHECKING
+from collections.abc import Awaitable, Callable, Mapping
+from functools import partial
+from typing import TYPE_CHECKING, TypeVar
 from urllib.parse import quote, urlencode, urlsplit
 
 import msgspec
@@ -31,6 +32,7 @@ if TYPE_CHECKING:
 else:
     aiohttp = lazy_module("aiohttp")
 
+T = TypeVar("T")
 KEEP_US = HOUR
 """How long the provider's description and keys are kept."""
 MIN_REFRESH_US = 30 * SECOND
@@ -76,6 +78,8 @@ class OidcProvider:
         self._described_at = 0
         self._keys: list[Key] = []
         self._keys_read_at = 0
+        self._failures = 0
+        self._failure = ""
 
     async def close(self) -> None:
         await self._http.close()
@@ -127,10 +131,13 @@ class OidcProvider:
         """Return the claims of an ID token that was issued just now, with this nonce. Raises SignInFailed."""
         key_id = id_token.read_key_id(token)
         description = await self._describe()
-        keys = await self._find_keys(description.jwks_uri, key_id)
+        # By the signature and not by the id alone: a provider may have other keys with the same id, or with none.
+        keys = await self._find_keys(
+            description.jwks_uri, lambda keys: id_token.is_signed(token, _matching(keys, key_id))
+        )
         return id_token.verify(
             token,
-            keys,
+            _matching(keys, key_id),
             issuer=description.issuer,
             client_id=self._settings.client_id,
             nonce=nonce,
@@ -151,14 +158,28 @@ class OidcProvider:
 
     async def count_keys(self) -> int:
         """Return how many keys for signatures the provider publishes, after reading its description."""
-        return len(await self._find_keys((await self._describe()).jwks_uri, None))
+        return len(await self._find_keys((await self._describe()).jwks_uri, bool))
 
     async def _describe(self) -> ProviderDescription:
+        failures = self._failures
         async with self._lock:
             if self._description is None or self._clock.monotonic() > self._described_at + KEEP_US:
-                self._description = await self._discover()
+                self._description = await self._read(self._discover, failures)
                 self._described_at = self._clock.monotonic()
         return self._description
+
+    async def _read(self, read: Callable[[], Awaitable[T]], failures: int) -> T:
+        """Call `read` unless it has failed for others since the count was `failures`.
+
+        Else, with a provider that does not answer, each sign-in that waits for the lock would add its own time-out.
+        """
+        if self._failures > failures:
+            raise ServiceUnavailable(self._failure)
+        try:
+            return await read()
+        except ServiceUnavailable as error:
+            self._failures, self._failure = self._failures + 1, error.message
+            raise
 
     async def _discover(self) -> ProviderDescription:
         url = f"{self._settings.issuer.rstrip('/')}/.well-known/openid-configuration"
@@ -176,15 +197,15 @@ class OidcProvider:
             )
         return description
 
-    async def _find_keys(self, url: str, key_id: str | None) -> list[Key]:
-        """Return the keys that may have signed a token; read them again for an unknown one, now and then."""
+    async def _find_keys(self, url: str, suffice: Callable[[list[Key]], bool]) -> list[Key]:
+        """Return the keys of the provider; read them again, now and then, if those that are known do not suffice."""
+        failures = self._failures
         async with self._lock:
             age = self._clock.monotonic() - self._keys_read_at
-            is_unknown = not _matching(self._keys, key_id)
-            if age > KEEP_US or (is_unknown and (age > MIN_REFRESH_US or not self._keys)):
-                self._keys = await self._read_keys(url)
+            if age > KEEP_US or ((age > MIN_REFRESH_US or not self._keys) and not suffice(self._keys)):
+                self._keys = await self._read(partial(self._read_keys, url), failures)
                 self._keys_read_at = self._clock.monotonic()
-        return _matching(self._keys, key_id)
+            return self._keys
 
     async def _read_keys(self, url: str) -> list[Key]:
         _, body = await self._request("GET", url)
