@@ -33,6 +33,7 @@ async def test_agents_stand_side_by_side_with_their_results_and_durations(site: 
     page = await site.read("/agents/compare", agent=[ann, bob])
     assert page.index(">ann<") < page.index(">bob<")
     assert [cell.strip() for cell in cells(page, "Success")] == ["100%", "0%"]
+    assert cells(page, "Quality: echo") == ["100%", "0%"]
     assert cells(page, "Duration, median") == ["2.0 s", "7.0 s"]
     assert cells(page, "Duration, p95") == ["40.0 s", "7.0 s"]
     own = await site.read(f"/agents/{ann}")

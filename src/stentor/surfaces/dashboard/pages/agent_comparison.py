@@ -58,7 +58,7 @@ async def _read_agent(
         await page.read(chart_queries.read_agent_durations, agent_id),
         costs.get(agent_id),
         {
-            weight.task_type: fmean(evidence.decode_rewards(weight.encoded_rewards))
+            weight.task_type: fmean(evidence.decode_rewards(weight.encoded_rewards)) / 255
             for weight in weights
             if weight.recent
         },
