@@ -143,6 +143,9 @@ _LATEST_TASK_EVENTS = Sql(
     f"select {', '.join(EVENT_COLUMNS)} from events "
     "where tenant = :tenant and task_id = :task_id order by event_id desc limit :limit"
 )
+_COUNT_TASK_EVENTS = Sql(
+    "select count(*) from events where tenant = :tenant and task_id = :task_id and event_type = :event_type"
+)
 
 
 class EventDraft(msgspec.Struct, frozen=True):
@@ -200,6 +203,11 @@ def read_task_events(tx: Tx, tenant: str, task_id: str, limit: int, after: str =
 def read_latest_events(tx: Tx, tenant: str, task_id: str, limit: int) -> list[RunLogEvent]:
     """Return the last `limit` events of a task, oldest first. Raises CorruptRecord."""
     return _decode_rows(tx.rows(_LATEST_TASK_EVENTS, tenant=tenant, task_id=task_id, limit=limit)[::-1], task_id)
+
+
+def count_task_events(tx: Tx, tenant: str, task_id: str, event_type: EventType) -> int:
+    """Count the events of a type of a task."""
+    return int(tx.rows(_COUNT_TASK_EVENTS, tenant=tenant, task_id=task_id, event_type=event_type)[0][0])
 
 
 def _decode_rows(rows: list[Row], task_id: str) -> list[RunLogEvent]:

@@ -8,6 +8,7 @@ import shlex
 
 import pytest
 
+from stentor.surfaces.dashboard.pages import tasks as task_pages
 from tests.domains.test_steps import Attempt, begin_attempt, retry
 from tests.domains.test_waits import suspend, wait
 from tests.requirements import requirement
@@ -75,6 +76,24 @@ async def test_the_console_of_a_task_that_asks_leads_to_the_page_that_answers(si
     page = await site.read(f"/console/{attempt.task_id}")
     assert f'It waits: <a href="/tasks/{attempt.task_id}">' in page
     assert "is working on it" not in page
+
+
+@requirement("steps.pages")
+async def test_a_question_and_a_held_effect_are_shown_after_more_steps_than_the_page_has(
+    site: Site, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(task_pages, "MAX_STEPS", 1)
+    monkeypatch.setattr(task_pages, "MAX_EVENTS", 1)
+    attempt = await ask(site)
+    path = f"/tasks/{attempt.task_id}"
+    page = await site.read(path)
+    assert "The first 1;" in page
+    assert f'action="{path}/answer"' in page
+    held = await begin_attempt(site.world, name="ben", capabilities=["pay"], task={"required_capabilities": ["pay"]})
+    await held.step("plan")
+    await held.begin("pay")
+    await held.fail()
+    assert f'action="/tasks/{held.task_id}/resolve"' in await site.read(f"/tasks/{held.task_id}")
 
 
 @requirement("steps.pages")

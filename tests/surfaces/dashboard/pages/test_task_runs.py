@@ -6,6 +6,7 @@ import re
 
 import httpx
 
+from stentor.core.runlog import EventDraft
 from tests.conftest import World
 from tests.requirements import requirement
 from tests.surfaces.dashboard.signed_in import Site
@@ -88,6 +89,17 @@ async def test_two_runs_are_compared_side_by_side(site: Site) -> None:
     other = (await browser.get(f"/tasks/{first}/compare?with={second}")).text
     assert other.index(">ben</a>") < other.index(">ann</a>")
     assert (await browser.get(f"/tasks/{first}/compare?with=nothing")).status_code == 404
+
+
+@requirement("dashboard.page-compare")
+async def test_all_tool_calls_of_a_long_run_are_counted(site: Site) -> None:
+    await site.world.register()
+    task_id = await site.world.submit()
+    infra = site.world.kernel.infra
+    drafts = [EventDraft("tool_called", "sandbox", "read was called.") for _ in range(501)]
+    await infra.db.write(lambda tx: infra.runlog.append(tx, "default", drafts, task_id=task_id))
+    page = await site.read(f"/tasks/{task_id}/compare?with={task_id}")
+    assert page.count('<td class="n">501</td>') == 2
 
 
 @requirement("dashboard.page-compare")

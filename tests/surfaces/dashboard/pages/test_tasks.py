@@ -7,10 +7,14 @@ import re
 from typing import Any
 from urllib.parse import parse_qsl, urlsplit
 
+import pytest
+
 from stentor.core import jsontext
 from stentor.core.db import Sql, Tx
+from stentor.core.runlog import EventDraft
 from stentor.domains.llm import store as llm_store
 from stentor.domains.llm.store import CallRow
+from stentor.surfaces.dashboard.pages import tasks
 from tests.domains.retention.archives import archive
 from tests.domains.test_task_search import index
 from tests.requirements import requirement
@@ -311,3 +315,34 @@ async def test_the_page_of_an_archived_task_says_where_it_is(site: Site) -> None
     assert task not in await site.read("/tasks")
     for path in ("/audit", "/provenance", "/"):
         await site.read(path)
+
+
+@requirement("dashboard.page-tasks")
+async def test_a_task_with_many_events_shows_the_first_and_the_last_ones(
+    site: Site, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(tasks, "MAX_EVENTS", 4)
+    monkeypatch.setattr(tasks, "MAX_SUBTASKS", 1)
+    agent = await site.world.register("ann")
+    task_id = await site.world.submit()
+    claim = await site.world.claim(agent)
+    infra = site.world.kernel.infra
+    drafts = [EventDraft("agent_logged", "execution", f"line {n}") for n in range(9)]
+    await infra.db.write(lambda tx: infra.runlog.append(tx, "default", drafts, task_id=task_id))
+    for title in ("One", "Two"):
+        await site.world.submit(title=title, metadata={"parent_task_id": task_id})
+    site.world.clock.advance(seconds=5)
+    await site.world.admin.post(f"/api/v1/tasks/{task_id}/complete", json={"epoch": claim["epoch"], "result": 1})
+    page = await site.read(f"/tasks/{task_id}")
+    assert "<b>task started</b>" in page
+    assert "<b>task completed</b>" in page
+    assert re.search('<span class="label">Attempt 1</span><svg[^\n]*</svg><span class="n">5.0 s</span>', page)
+    assert "line 3" not in page
+    assert page.count("Events between the first 4 and the last 4 are not shown.") == 2
+    assert "Only the first 1 subtasks are shown." in page
+    monkeypatch.setattr(tasks, "MAX_EVENTS", 500)
+    monkeypatch.setattr(tasks, "MAX_SUBTASKS", 2)
+    page = await site.read(f"/tasks/{task_id}")
+    assert "line 3" in page
+    assert "not shown" not in page
+    assert "subtasks are shown" not in page

@@ -5,17 +5,15 @@ with the agent as it is now, or with another agent or model.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterable
 from typing import Any
 
 import msgspec
 from starlette.responses import RedirectResponse, Response
 
-from stentor.core import jsontext
+from stentor.core import jsontext, runlog
 from stentor.core.jsontext import JsonObject
 from stentor.domains.governance.impact import diff_documents
 from stentor.domains.llm import queries as llm_queries
-from stentor.domains.llm.queries import TaskCalls
 from stentor.domains.registry import queries as registry_queries
 from stentor.domains.registry.queries import AgentListFilter
 from stentor.domains.tasks import queries as task_queries
@@ -27,7 +25,6 @@ from stentor.surfaces.dashboard.presenters.filters import explain_denial
 from stentor.surfaces.dashboard.presenters.replay_view import SUMMARIES, build_rows, color_of
 from stentor.surfaces.dashboard.site.page import PageRequest
 
-MAX_EVENTS = 500
 MAX_STEPS, MAX_AGENTS = 200, 1_000
 MAX_TEXT_CHARACTERS = 20_000
 ALL_CHARACTERS = 2**31 - 1
@@ -90,28 +87,21 @@ async def compare_tasks(page: PageRequest) -> Response:
 
 
 async def _read_run(page: PageRequest, task_id: str) -> RunSummary:
-    trail, text, calls, grade = await asyncio.gather(
-        page.call("tasks.activity", task_id=task_id, limit=MAX_EVENTS),
+    task, text, calls, tool_calls, grade = await asyncio.gather(
+        page.call("tasks.get", task_id=task_id),
         page.read(task_queries.read_input, task_id, ALL_CHARACTERS),
         page.read(llm_queries.read_task_calls, task_id),
+        page.read(runlog.count_task_events, task_id, "tool_called"),
         page.find("tasks.get_grade", task_id=task_id),
     )
-    task = trail["task"] or await page.call("tasks.get", task_id=task_id)
-    return _summarize_run(task, jsontext.decode_or_none((text or "").encode()) or text, calls, trail["events"], grade)
-
-
-def _summarize_run(
-    task: JsonObject, task_input: Any, calls: TaskCalls, events: Iterable[JsonObject], grade: JsonObject | None
-) -> RunSummary:
-    """Return the figures of a run; `events` is its activity."""
     return RunSummary(
         task,
-        task_input,
+        jsontext.decode_or_none((text or "").encode()) or text,
         calls.calls,
         calls.input_tokens,
         calls.output_tokens,
         calls.dollars,
-        tool_calls=sum(event["event_type"] == "tool_called" for event in events),
+        tool_calls,
         grade=grade["grade"] if grade else None,
     )
 

@@ -12,13 +12,18 @@ from urllib.parse import urlencode
 
 from starlette.responses import RedirectResponse, Response
 
-from stentor.core import jsontext
+from stentor.core import jsontext, runlog
 from stentor.core.clock import format_iso
 from stentor.core.jsontext import JsonObject
+from stentor.domains.activity.model import event_to_json
 from stentor.domains.conversation.model import find_result_text
 from stentor.domains.llm import queries as llm_queries
 from stentor.domains.registry import queries as registry_queries
+from stentor.domains.registry import store as registry_store
 from stentor.domains.routing import explain
+from stentor.domains.steps import store as step_store
+from stentor.domains.steps.decision_text import describe_question
+from stentor.domains.steps.operations import StepOut
 from stentor.domains.tasks import queries as task_queries
 from stentor.domains.tasks.chart_queries import CHART_RANGES, MINUTE_US
 from stentor.surfaces.dashboard.gateway import GatewayError, quote_segment
@@ -36,7 +41,8 @@ FILTERS = ("status", "agent", "type", "by", "since", "session")
 """Conditions of the list, by their names in its address."""
 SINCE = {"1h": "hour", "24h": "24 hours", "7d": "7 days"}
 """Names of the ranges of time in the list, by those of the charts."""
-MAX_EVENTS = 500
+MAX_EVENTS = 250
+"""How many of the first and of the last events of a task are on its page."""
 _LIKE_AN_ID = re.compile(r"(?=\S*[\d-])\S+")
 MAX_SUBTASKS, MAX_STEPS = 100, 200
 STEP_EVENTS = ("step_started", "step_completed", "step_failed")
@@ -149,16 +155,17 @@ def _agents_for_rerun(page: PageRequest, trail: JsonObject, names: dict[str, str
 async def show_task(page: PageRequest, problem: str = "", status: int = 200) -> Response:
     """Show a task. `problem` is why it cannot run again as asked for."""
     task_id = page.path_param("task_id")
-    trail, names, current, input_text, subtasks, calls = await asyncio.gather(
-        page.call("tasks.activity", task_id=task_id, limit=MAX_EVENTS),
+    (trail, has_gap), names, current, input_text, subtasks, calls = await asyncio.gather(
+        _read_trail(page, task_id),
         page.read(registry_queries.read_names),
         read_agent_choices(page),
         page.read(task_queries.read_input, task_id, MAX_TEXT_CHARACTERS),
-        page.call("tasks.list", parent_task_id=task_id, limit=MAX_SUBTASKS),
+        page.call("tasks.list", parent_task_id=task_id, limit=MAX_SUBTASKS + 1),
         page.read(llm_queries.read_task_calls, task_id),
     )
     is_completed = trail["task"] is not None and trail["task"]["status"] == "completed"
-    journal = await _read_journal(page, trail)
+    journal = await _read_journal(page, trail, has_gap=has_gap)
+    decisions = await _read_decisions(page, trail["task"], journal)
     state = await _read_state(page, trail["task"])
     return page.render(
         "task.html",
@@ -179,9 +186,15 @@ async def show_task(page: PageRequest, problem: str = "", status: int = 200) -> 
         result_text=find_result_text(trail["task"]["result"]) if trail["task"] else None,
         state=state,
         choices=CHOICES,
+        decisions=[row.step for row in build_journal(decisions, trail["status"]) if row.is_open],
         journal=build_journal(journal["steps"], trail["status"]),
         more_steps=journal["next_cursor"] is not None,
-        waterfall=build_waterfall(trail["events"], map(build_subtask_bar, subtasks["tasks"]), page.site.now()),
+        has_gap=has_gap,
+        max_events=MAX_EVENTS,
+        waterfall=build_waterfall(
+            trail["events"], map(build_subtask_bar, subtasks["tasks"][:MAX_SUBTASKS]), page.site.now()
+        ),
+        first_subtasks=MAX_SUBTASKS if len(subtasks["tasks"]) > MAX_SUBTASKS else 0,
         max_characters=MAX_TEXT_CHARACTERS,
         terms=LEGACY_SCORE_TERMS,
         grade=await page.find("tasks.get_grade", task_id=task_id) if is_completed else None,
@@ -201,11 +214,38 @@ async def _read_state(page: PageRequest, task: JsonObject | None) -> JsonObject:
     return found if found is not None and found["status"] == task["status"] else state
 
 
-async def _read_journal(page: PageRequest, trail: JsonObject) -> JsonObject:
+async def _read_trail(page: PageRequest, task_id: str) -> tuple[JsonObject, bool]:
+    """Return the activity of a task with its first and last events, and whether there are others between them."""
+    trail = await page.call("tasks.activity", task_id=task_id, limit=MAX_EVENTS)
+    if trail["next_cursor"] is None:
+        return trail, False
+    # One more than needed shows whether there are others.
+    latest = await page.read(runlog.read_latest_events, task_id, MAX_EVENTS + 1)
+    shown = trail["events"][-1]["event_id"]
+    latest = [event for event in latest if event.event_id > shown]
+    events = [*trail["events"], *map(event_to_json, latest[-MAX_EVENTS:])]
+    return {**trail, "events": events}, len(latest) > MAX_EVENTS
+
+
+async def _read_journal(page: PageRequest, trail: JsonObject, *, has_gap: bool) -> JsonObject:
     """Return the first steps of a task, none of one whose activity has no step."""
-    if trail["task"] is None or not any(event["event_type"] in STEP_EVENTS for event in trail["events"]):
+    has_steps = has_gap or any(event["event_type"] in STEP_EVENTS for event in trail["events"])
+    if trail["task"] is None or not has_steps:
         return {"steps": [], "next_cursor": None}
     return dict(await page.call("steps.list", task_id=trail["task"]["task_id"], limit=MAX_STEPS))
+
+
+async def _read_decisions(page: PageRequest, task: JsonObject | None, journal: JsonObject) -> list[JsonObject]:
+    """Return the steps that a person may have to decide, also those after the first ones."""
+    if task is None or journal["next_cursor"] is None:
+        return list(journal["steps"])
+    started = await page.read(step_store.list_open, task["task_id"])
+    agent = await page.read(registry_store.find, task["assigned_agent"] or "")
+    asked = [(step, question) for step in started if (question := describe_question(step, agent)) is not None]
+    return [
+        StepOut.of(step, value=None, superseded=False, question=question).model_dump(mode="json")
+        for step, question in asked[:MAX_STEPS]
+    ]
 
 
 def _present_decision(decision: JsonObject | None) -> JsonObject | None:

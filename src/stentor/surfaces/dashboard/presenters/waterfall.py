@@ -80,7 +80,8 @@ def build_waterfall(events: Iterable[JsonObject], subtasks: Iterable[Bar], now: 
             label = (str(event["message"]).rstrip(".") if wait == "wait" else "") or label
             current = Bar(wait, label, at, None)
         elif kind == "task_started":
-            attempts += 1
+            # The epoch counts attempts too, and knows those whose events are left out.
+            attempts = max(attempts + 1, event["metadata"].get("epoch", 0))
             current = Bar("attempt", f"Attempt {attempts}", at, None, details=event["metadata"])
         # Bars are added when they begin, and `_close` sets their end in place.
         if current is not None and current not in bars:
