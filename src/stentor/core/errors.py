@@ -189,8 +189,8 @@ class BudgetExceeded(RateLimited):
     """A key or an agent has used up its budget of tokens or money for this period."""
 
     code = "BUDGET_EXCEEDED"
-    is_of_key = False
-    """Whether it is the budget of one key, so that other keys may go on."""
+    is_outage = True
+    """Whether calls of other keys fail too; not for the budget of one key, or one that calls in progress reserve."""
 
 
 class AgentFault(StentorError):

@@ -12,6 +12,7 @@ import pytest
 from stentor.core.db import Sql
 from stentor.core.errors import BudgetExceeded, ProviderError, StartRefused
 from stentor.domains.llm import costs
+from stentor.domains.llm.budgets import RESERVED_RETRY_SECONDS
 from stentor.domains.llm.call_guard import LlmCaller
 from stentor.domains.llm.costs import PriceList
 from stentor.domains.llm.formats import gemini
@@ -324,6 +325,25 @@ async def test_calls_at_the_same_time_do_not_pass_a_budget_together(make_llm: Ga
     assert len(upstream.asked) == 2
     upstream.mood = None
     assert (await chat(world)).status_code == 200  # what was reserved and not spent is free again
+
+
+@requirement("llm.budgets")
+async def test_a_budget_that_calls_in_progress_reserve_is_not_said_to_be_used_up(
+    make_llm: Gate, upstream: Upstream
+) -> None:
+    world = await make_llm(SERVICE_LLM_BUDGETS="tenant:default:tokens/day=200")
+    upstream.go.clear()
+    upstream.mood = moods.held(upstream)
+    open_call = asyncio.create_task(chat(world, options={"max_tokens": 300}))
+    await upstream.arrived.wait()
+    answer = await chat(world)
+    assert refused(answer) == RESERVED_RETRY_SECONDS
+    assert "calls in progress" in answer.text
+    with pytest.raises(BudgetExceeded) as reserved:
+        await world.kernel.llm.gateway.chat(LlmCaller("default", "admin"), SAID)
+    assert not reserved.value.is_outage, "an agent must not rest for it"
+    upstream.go.set()
+    assert [(await open_call).status_code, (await chat(world)).status_code] == [200, 200]
 
 
 async def test_a_budget_that_cannot_be_read_stops_the_start(make_llm: Gate) -> None:

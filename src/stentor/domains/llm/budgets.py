@@ -15,6 +15,8 @@ from stentor.core.errors import BudgetExceeded
 from stentor.domains.llm import costs, store
 from stentor.domains.llm.costs import NANOS_PER_DOLLAR, Budget, BudgetAccount, SpentAmount
 
+RESERVED_RETRY_SECONDS = 5
+"""Retry-After if only calls in progress use up a budget."""
 _PERIOD_ADJECTIVES = {"day": "daily", "month": "monthly"}
 
 
@@ -98,12 +100,19 @@ class BudgetLedger:
             return _read_spent(tx, account, budget), costs.seconds_until_reset(budget.period, tx.now)
 
         spent, reset_s = await self._db.read(read)
-        if budget.remaining(SpentAmount(spent.tokens + reserved.tokens, spent.cost + reserved.cost)) <= 0:
-            name = f"{_PERIOD_ADJECTIVES[budget.period]} {'token' if budget.unit == 'tokens' else 'cost'} budget"
-            _, kind, subject = account
-            error = BudgetExceeded(f"The {name} of {kind} {subject!r} is used up. It resets in {reset_s} seconds.")
-            error.retry_after, error.is_of_key = reset_s, kind == "key"
-            raise error
+        if budget.remaining(SpentAmount(spent.tokens + reserved.tokens, spent.cost + reserved.cost)) > 0:
+            return
+        _, kind, subject = account
+        unit = "token" if budget.unit == "tokens" else "cost"
+        name = f"{_PERIOD_ADJECTIVES[budget.period]} {unit} budget of {kind} {subject!r}"
+        is_spent = budget.remaining(spent) <= 0
+        if is_spent:
+            error = BudgetExceeded(f"The {name} is used up. It resets in {reset_s} seconds.")
+        else:
+            error = BudgetExceeded(f"What is left of the {name} is reserved by calls in progress.")
+        error.retry_after = reset_s if is_spent else RESERVED_RETRY_SECONDS
+        error.is_outage = is_spent and kind != "key"
+        raise error
 
 
 def _read_spent(tx: Tx, account: BudgetAccount, budget: Budget) -> SpentAmount:

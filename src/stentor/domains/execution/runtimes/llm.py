@@ -123,7 +123,7 @@ def _is_outage(error: StentorError) -> bool:
     A request that the provider rejects counts, because it may be the agent's options that it rejects.
     """
     if isinstance(error, BudgetExceeded):
-        return not error.is_of_key
+        return error.is_outage
     return isinstance(error, ModelNotFound) or not isinstance(error, (InvalidRequest, NotFound, Conflict))
 
 
