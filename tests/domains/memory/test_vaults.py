@@ -143,6 +143,41 @@ async def test_a_write_that_a_crash_left_open_is_carried_out_in_its_own_vault(
     assert await several.world.kernel.infra.db.read(lambda tx: store.list_open_intents(tx, None, "alpha:")) == []
 
 
+@requirement("memory.vaults-apart")
+async def test_a_note_with_a_colon_in_its_name_is_no_note_of_a_vault_of_that_name(
+    several: Notes, tmp_path: Path
+) -> None:
+    (tmp_path / "vault" / "alpha:plan.md").write_text("By default.\n")
+    assert await read(several, "default", "alpha:plan.md") == "By default.\n"
+    admin = several.world.clients["ADMIN"]
+    for vault, path, status in (("default", "alpha:plan.md", 200), ("alpha", "plan.md", 404)):
+        versions = await admin.get("/api/v1/memory/versions", params={"path": path, "vault": vault})
+        assert versions.status_code == status
+
+
+@requirement("memory.vaults-apart")
+@pytest.mark.parametrize("prefix", ["", "alpha:"])
+async def test_an_open_write_of_a_note_with_a_colon_in_its_name_is_carried_out(
+    several: Notes, tmp_path: Path, prefix: str
+) -> None:
+    vault = several.world.memory.others["alpha"] if prefix else several.world.memory.default
+    paths = ["left.md", "alpha:left.md", ":a: b.md", "Project: Alpha/plan.md"]
+    after = content_hash(b"Left.\n")
+
+    def decide(tx: Tx) -> None:
+        for number, path in enumerate(paths):
+            store.save_version(tx, store.stored_path(prefix, path), after, b"Left.\n", "bus")
+            write_id = f"00000000-0000-7000-8000-00000000000{number}"
+            store.insert_intent(tx, WriteIntent(write_id, path, "", after, 0), prefix)
+
+    await several.world.kernel.infra.db.write(decide)
+    assert await vault.service.journal.is_open("alpha:left.md", after)
+    for memory in several.world.memory.vaults:
+        assert await memory.service.journal.recover() == (len(paths) if memory is vault else 0)
+    folder = tmp_path / ("alpha" if prefix else "vault")
+    assert [(folder / path).read_text() for path in paths] == ["Left.\n"] * len(paths)
+
+
 @pytest.mark.parametrize("failure", [None, OSError(22, "Invalid argument"), InvalidPath("no")])
 async def test_a_write_that_a_crash_left_open_and_that_fails_by_now_does_not_prevent_the_start(
     notes: Notes, monkeypatch: pytest.MonkeyPatch, failure: Exception | None

@@ -61,13 +61,13 @@ class DiskEdits:
         return [
             change.path
             for change in changes
-            if not store.has_version(tx, self._key_prefix + change.path, change.before_hash)
+            if not store.has_version(tx, store.stored_path(self._key_prefix, change.path), change.before_hash)
         ]
 
     def _save_all(self, tx: Tx, changes: Sequence[DiskChange], before: dict[str, bytes]) -> None:
         for change in changes:
-            self._save(tx, self._key_prefix + change.path, change, before.get(change.path))
-        store.prune_versions(tx, {self._key_prefix + change.path for change in changes})
+            self._save(tx, store.stored_path(self._key_prefix, change.path), change, before.get(change.path))
+        store.prune_versions(tx, {store.stored_path(self._key_prefix, change.path) for change in changes})
 
     def _save(self, tx: Tx, key: str, change: DiskChange, before: bytes | None) -> None:
         newest = store.list_newest(tx, key, change.after_hash)

@@ -110,6 +110,10 @@ class MemoryService:
         self.cache = DocumentCache()
         self.estimate_vectors_ready_at: Callable[[], int | None] = lambda: None
 
+    def stored_path(self, path: str) -> str:
+        """Return the path by which the database knows a note of this vault."""
+        return store.stored_path(self.key_prefix, path)
+
     async def read(self, caller: MemoryCaller, path: str) -> tuple[NoteDocument, str]:
         """Return the document and the hash of its file's bytes. Raises NoSuchNote, InvalidPath."""
         path = paths.normalize_path(path)
@@ -140,8 +144,8 @@ class MemoryService:
     def _record_read(self, tx: Tx, caller: MemoryCaller, note: Note, event: EventDraft) -> None:
         self.record_event(tx, caller, event)
         # A later write of this caller may need these bytes as the base of a three-way merge.
-        if not store.keep_if_stored(tx, self.key_prefix + note.path, note.hash):
-            store.save_version(tx, self.key_prefix + note.path, note.hash, note.content, "vault")
+        if not store.keep_if_stored(tx, self.stored_path(note.path), note.hash):
+            store.save_version(tx, self.stored_path(note.path), note.hash, note.content, "vault")
 
     async def write(
         self, caller: MemoryCaller, draft: WriteDraft, on_journaled: OnJournaled = _do_nothing
@@ -169,7 +173,7 @@ class MemoryService:
         current = await self._read_bytes(draft.path)
         seen_hashes = self._last_seen.get(caller.identity, draft.path)
         if not seen_hashes and draft.knows_last_written:
-            written = await self._db.read(lambda tx: store.find_last_written(tx, self.key_prefix + draft.path))
+            written = await self._db.read(lambda tx: store.find_last_written(tx, self.stored_path(draft.path)))
             seen_hashes = [] if written is None else [written]
         base = await self._find_base(draft, seen_hashes) if draft.resolution == "merge" else None
         decision = await _decide(draft, current, frozenset(seen_hashes), base)
@@ -237,9 +241,9 @@ class MemoryService:
         if changes:
             if before is not None:
                 # Before the file is changed: afterwards the replaced bytes would be nowhere.
-                store.save_replaced_version(tx, self.key_prefix + intent.path, intent.before_hash, before)
+                store.save_replaced_version(tx, self.stored_path(intent.path), intent.before_hash, before)
             if after is not None:
-                store.save_version(tx, self.key_prefix + intent.path, intent.after_hash, after, "bus")
+                store.save_version(tx, self.stored_path(intent.path), intent.after_hash, after, "bus")
             store.insert_intent(tx, intent, self.key_prefix)
         return tx.now
 
@@ -277,7 +281,7 @@ class MemoryService:
             await require_portable_names(self._vault, path)
         except InvalidPath:
             # A note that was deleted may come back under the name that it had.
-            if not await self._db.read(lambda tx: store.list_newest(tx, self.key_prefix + path, None)):
+            if not await self._db.read(lambda tx: store.list_newest(tx, self.stored_path(path), None)):
                 raise
 
     async def _read_bytes(self, path: str) -> bytes | None:
@@ -298,7 +302,7 @@ class MemoryService:
         hashes = [draft.base_hash] if draft.base_hash is not None else seen_hashes
 
         def find(tx: Tx) -> bytes | None:
-            contents = (store.read_version(tx, self.key_prefix + draft.path, version) for version in hashes if version)
+            contents = (store.read_version(tx, self.stored_path(draft.path), version) for version in hashes if version)
             return next((content for content in contents if content is not None), None)
 
         return await self._db.read(find)
@@ -326,7 +330,7 @@ class VersionHistory:
         Raises NoSuchNote for a path without versions.
         """
         path = paths.normalize_path(path)
-        versions = await self._db.read(lambda tx: store.list_versions(tx, self._memory.key_prefix + path))
+        versions = await self._db.read(lambda tx: store.list_versions(tx, self._memory.stored_path(path)))
         if not versions:
             raise NoSuchNote(f"No version of {path!r} is stored.")
         return versions, await self._current_hash(path)
@@ -334,7 +338,7 @@ class VersionHistory:
     async def read_version(self, caller: MemoryCaller, path: str, version: str) -> NoteDocument:
         """Return a version, named by the hash of its bytes, and record the read. Raises NoSuchNote."""
         path = paths.normalize_path(path)
-        content = await self._db.read(lambda tx: store.read_version(tx, self._memory.key_prefix + path, version))
+        content = await self._db.read(lambda tx: store.read_version(tx, self._memory.stored_path(path), version))
         document = None if content is None else documents.parse_document(path, content)
         if document is None:
             raise NoSuchNote(f"No version {version[:80]!r} of {path!r} is stored as text.")
@@ -349,7 +353,7 @@ class VersionHistory:
         Raises NoSuchNote, and Conflict if too many versions of the note have a name.
         """
         path = paths.normalize_path(path)
-        key = self._memory.key_prefix + path
+        key = self._memory.stored_path(path)
         meta = {"path": path, "version": version, "name": name, "by": caller.principal.name}
         message = f"A version of {path} lost its name." if name is None else f"A version of {path} was named."
         event = EventDraft("version_named", "memory", message, meta, agent_id=caller.agent_id)

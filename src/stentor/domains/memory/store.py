@@ -1,6 +1,6 @@
 """The SQL of the tables that outlive the index: the write journal, and the versions of notes.
 
-Paths of a named vault begin with its key prefix, such as `archive:`; no path in a vault contains a colon.
+Paths there are those of `stored_path`.
 """
 
 from __future__ import annotations
@@ -131,11 +131,19 @@ class NewestVersion(msgspec.Struct, frozen=True):
     provisional: bool
 
 
+def stored_path(key_prefix: str, path: str) -> str:
+    """Return the path by which the tables know a note: in a named vault it begins with a prefix, such as `archive:`.
+
+    In the default vault a path with a colon begins with another one, so that it is no path of a named vault.
+    """
+    return f"{key_prefix or ':' * (':' in path)}{path}"
+
+
 def insert_intent(tx: Tx, intent: WriteIntent, key_prefix: str = "") -> None:
     tx.run(
         _INSERT_INTENT,
         write_id=intent.write_id,
-        path=key_prefix + intent.path,
+        path=stored_path(key_prefix, intent.path),
         before_hash=intent.before_hash,
         after_hash=intent.after_hash,
         now=tx.now,
@@ -152,10 +160,14 @@ def list_open_intents(tx: Tx, min_age_us: int | None, key_prefix: str = "") -> l
     until = NO_AGE_LIMIT if min_age_us is None else tx.now - min_age_us
     intents = (WriteIntent(*row) for row in tx.rows(_LIST_INTENTS, until=until))
     # Filtered here, because the default vault's prefix is empty and would match all paths in SQL.
-    parts = ((intent, *intent.path.rpartition(":")) for intent in intents)
-    return [
-        msgspec.structs.replace(intent, path=path) for intent, name, colon, path in parts if name + colon == key_prefix
-    ]
+    parts = ((intent, *_split_stored_path(intent.path)) for intent in intents)
+    return [msgspec.structs.replace(intent, path=path) for intent, prefix, path in parts if prefix == key_prefix]
+
+
+def _split_stored_path(stored: str) -> tuple[str, str]:
+    """Return the prefix of the vault, empty for the default vault, and the path in it."""
+    name, colon, path = stored.partition(":")
+    return (f"{name}:" if name else "", path) if colon else ("", stored)
 
 
 def count_open_intents(tx: Tx) -> tuple[int, int | None]:

@@ -73,7 +73,7 @@ class WriteJournal:
 
     async def _recover_write(self, intent: WriteIntent) -> None:
         after = await self._db.read(
-            lambda tx: store.read_version(tx, self._key_prefix + intent.path, intent.after_hash)
+            lambda tx: store.read_version(tx, store.stored_path(self._key_prefix, intent.path), intent.after_hash)
         )
         # Its version was pruned. Writing nothing is right: to delete the note instead would lose its text.
         if after is None and intent.after_hash != NO_FILE:
@@ -114,4 +114,4 @@ class WriteJournal:
 
 def _delete_and_prune(tx: Tx, intents: list[WriteIntent], key_prefix: str) -> None:
     store.delete_intents(tx, [intent.write_id for intent in intents])
-    store.prune_versions(tx, {key_prefix + intent.path for intent in intents})
+    store.prune_versions(tx, {store.stored_path(key_prefix, intent.path) for intent in intents})

@@ -109,7 +109,7 @@ class GovernedMemory:
             if isinstance(result, WrittenRecord):
                 return result
             return await self._db.write(
-                lambda tx: _store_result(tx, caller, address, parts.memory.key_prefix, result, key)
+                lambda tx: _store_result(tx, caller, address, parts.memory.stored_path(address.path), result, key)
             )
 
     async def _write(
@@ -159,7 +159,7 @@ class GovernedMemory:
             context, AccessRequest("read-memory", READ_CAPABILITY, address.namespace), _do_nothing
         )
         parts = self._vaults.get(address.vault)
-        stored_path = parts.memory.key_prefix + address.path
+        stored_path = parts.memory.stored_path(address.path)
         document, raw_hash = await _read_document(parts, caller, address)
         version = await self._db.read(lambda tx: records.find_version(tx, stored_path, raw_hash))
         if version is None:
@@ -236,7 +236,7 @@ class GovernedMemory:
             return None  # deleted since the search, or not a note
         address = records.record_at_path(path, vault)
         version = await self._db.read(
-            lambda tx: records.find_version(tx, parts.memory.key_prefix + path, document.raw_hash)
+            lambda tx: records.find_version(tx, parts.memory.stored_path(path), document.raw_hash)
         )
         return FoundRecord(
             address.record_id, path, address.key, document.title or address.key, excerpt, score, version,
@@ -248,7 +248,7 @@ class GovernedMemory:
         if document is None:
             raise _not_found(address)
         version = await self._db.read(
-            lambda tx: records.find_version(tx, parts.memory.key_prefix + address.path, document.raw_hash)
+            lambda tx: records.find_version(tx, parts.memory.stored_path(address.path), document.raw_hash)
         )
         return RecordStatus(
             address.record_id, version, document.content_hash, document.size, format_iso(document.modified_at), True,
@@ -361,12 +361,12 @@ def _store_result(
     tx: Tx,
     caller: MemoryCaller,
     address: RecordAddress,
-    key_prefix: str,
+    stored_path: str,
     result: WriteResult,
     key: IdempotencyKey | None,
 ) -> WrittenRecord:
     hashes = (result.before_hash, result.etag) if result.etag else ()
-    version = records.record_versions(tx, key_prefix + address.path, *hashes)
+    version = records.record_versions(tx, stored_path, *hashes)
     response = WrittenRecord(
         address.record_id, address.namespace, address.key, version, result.content_hash,
         "updated" if result.before_hash else "created", caller.parent_event_id or "", address.path,
