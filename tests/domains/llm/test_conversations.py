@@ -330,6 +330,31 @@ async def test_a_loop_of_tools_goes_on_with_its_summary_and_not_with_what_others
     assert [item["kind"] for item in await items(world)] == ["message"] * 5
 
 
+@requirement("sessions.compaction", "sessions.once")
+@pytest.mark.parametrize("change", ["items", "clear", "pop"])
+async def test_a_summary_is_not_added_to_a_session_that_was_changed_meanwhile(
+    world: World, upstream: Upstream, change: str
+) -> None:
+    """It would hide what was appended, and bring back what was removed."""
+    await talker(world, compact_after_tokens=100)
+    script = Script(upstream, "First.", "SUMMARY", "Second.")
+    bodies = {"items": {"items": [{"value": {"role": "user", "content": "My name is Zoe."}}]}, "clear": {"items": True}}
+
+    async def answer(request: web.Request) -> web.StreamResponse:
+        if script.turns == ["Second."]:
+            await ok(world, "POST", f"/sessions/s/{change}", bodies.get(change))
+        response = await script.answer(request)
+        upstream.mood = answer
+        return response
+
+    upstream.mood = answer
+    await say(world, "salt " * 100)
+    await say(world, "And now?")
+    left = {"items": ["First.", "My name is Zoe."], "clear": [], "pop": []}[change]
+    said = [content for _, content in await conversation(world) if "salt" not in content]
+    assert said == [*left, "And now?", "Second."]
+
+
 @requirement("sessions.compaction")
 @pytest.mark.parametrize(("limit", "limit_of_summary"), [(400, None), (16_000, 16_000)])
 async def test_a_summary_is_not_cut_by_the_limits_of_answers(

@@ -61,7 +61,9 @@ class Session(msgspec.Struct, frozen=True):
 class ItemDraft(msgspec.Struct, frozen=True):
     """An item to be appended: a value of its own, or one that refers to what a task has stored already.
 
-    Of a reference, `value` has the fields of the message that are not there, and `size` is that of the message.
+    Of a reference, `value` has the fields of the message that are not there, and `size` is that of the message. A
+    task's summary `covers` its session up to the item at this position, and is left out if that is not the last any
+    more.
     """
 
     value: Any
@@ -69,6 +71,7 @@ class ItemDraft(msgspec.Struct, frozen=True):
     source: ItemSource = "own"
     step_key: str | None = None
     size: int | None = None
+    covers: int | None = None
 
 
 class Item(msgspec.Struct, frozen=True):

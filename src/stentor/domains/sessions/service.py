@@ -327,13 +327,15 @@ def _key_of(session: Session, key: IdempotencyKey | None) -> IdempotencyKey | No
 def append_of_task(tx: Tx, tenant: str, session_id: str, task_id: str, drafts: Sequence[ItemDraft]) -> None:
     """Append what a task said, in the transaction that ends the task; nothing if the session was deleted meanwhile.
 
-    Another one with its id is not held by the task.
+    Another one with its id is not held by the task. A summary is left out if the session was changed since: it would
+    hide what was appended, and bring back what was removed.
     """
     # Places are numbered on from the session's last one, which is read below.
     tx.lock(locks.session_lock(tenant, session_id))
     session = store.find(tx, tenant, session_id)
     if session is not None and store.find_holder(tx, tenant, session_id) == task_id:
-        append_in_tx(tx, session, drafts, task_id)
+        last = item_store.find_last_position(tx, session)
+        append_in_tx(tx, session, [draft for draft in drafts if draft.covers in (None, last)], task_id)
 
 
 def append_in_tx(tx: Tx, session: Session, drafts: Sequence[ItemDraft], task_id: str | None) -> None:

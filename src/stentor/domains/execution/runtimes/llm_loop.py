@@ -36,7 +36,7 @@ from stentor.domains.llm.service import LlmGateway
 from stentor.domains.registry.model import LlmOptions
 from stentor.domains.sandbox.broker.model import SandboxRun, ToolInterrupted, ToolRequest
 from stentor.domains.sandbox.broker.service import ToolDispatcher
-from stentor.domains.sessions.model import Item, ItemDraft, ItemKind, describe_outcome
+from stentor.domains.sessions.model import Item, ItemDraft, describe_outcome
 
 MAX_TOOL_CALLS = 100
 """Calls of tools in one reply."""
@@ -136,12 +136,12 @@ class ToolLoop:
                 return msgspec.structs.replace(outcome, items=tuple(self._items)) if items else outcome
             messages = await self._compact(request, tuple(messages))
 
-    def _add_item(self, frame: JsonObject, text: str, step_key: str | None, kind: ItemKind = "message") -> None:
+    def _add_item(self, frame: JsonObject, text: str, step_key: str | None) -> None:
         """Note an item of the session: it refers to a step of the journal, or has its own text."""
         if step_key is None:
-            self._items.append(ItemDraft(frame | {"content": text}, kind))
+            self._items.append(ItemDraft(frame | {"content": text}))
         else:
-            self._items.append(ItemDraft(frame, kind, "step", step_key, len(text)))
+            self._items.append(ItemDraft(frame, "message", "step", step_key, len(text)))
 
     async def _compact(self, request: ChatRequest, messages: tuple[LlmMessage, ...]) -> list[LlmMessage]:
         """Return the messages, or if they are too long the summary that the model writes of them: a step of its own."""
@@ -156,8 +156,7 @@ class ToolLoop:
         summary = summary_message(turn.content)
         # Others may have continued the session since it was made, such as between a failure and a retry.
         newer = [read_item(item) for item in self._history if item.position > turn.position]
-        if not newer:
-            self._add_item({"role": "user"}, turn.content, key, "summary")
+        self._items.append(ItemDraft({"role": "user"}, "summary", "step", key, len(turn.content), covers=turn.position))
         system = [message for message in messages if message.role == "system"]
         others = [each for each in newer if each.role != "system" and each != summary]
         # In mid-loop the summary has the last request, and that is what the model is to go on with.
