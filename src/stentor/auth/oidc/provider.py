@@ -237,6 +237,9 @@ class OidcProvider:
                 allow_redirects=False,
                 timeout=aiohttp.ClientTimeout(TIMEOUT_SECONDS),
             ) as response:
+                if response.status >= 500:
+                    host = urlsplit(url).hostname
+                    raise ServiceUnavailable(f"The sign-in provider {host} has failed: HTTP status {response.status}.")
                 body = b""
                 while len(body) < MAX_BODY_BYTES and (chunk := await response.content.read(MAX_BODY_BYTES)):
                     body += chunk

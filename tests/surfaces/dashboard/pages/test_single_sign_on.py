@@ -15,7 +15,9 @@ from stentor.surfaces.dashboard.site import sessions
 from stentor.testing import FixedClock
 from tests.conftest import MakeWorld
 from tests.identity_provider import Account, IdentityProvider, identity_provider
+from tests.patience import soon
 from tests.requirements import requirement
+from tests.stub import Answer
 from tests.surfaces.dashboard.board import LOCAL, Board
 from tests.surfaces.dashboard.signed_in import Site
 
@@ -169,6 +171,25 @@ async def test_failed_sign_ins_of_others_at_one_address_keep_nobody_out_and_fill
     assert all(line.isprintable() for line in lines)
     assert (await sign_in(office, provider, ANNA)).status_code == 303
     await browser.aclose()
+
+
+@requirement("audit.refused-sign-ins")
+async def test_a_response_that_cannot_be_trusted_is_in_the_audit_and_an_outage_of_the_provider_is_not(
+    office: Site, provider: IdentityProvider, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with monkeypatch.context() as outage:
+        outage.setattr(provider, "_exchange", lambda _: Answer(503, {}))
+        failed = await sign_in(office, provider, ANNA)
+    assert (failed.status_code, "has failed: HTTP status 503" in failed.text) == (503, True)
+    monkeypatch.setattr(provider, "change_claims", lambda claims: claims | {"nonce": "another"})
+    assert (await sign_in(office, provider, ANNA)).status_code == 403
+
+    async def recorded() -> Any:
+        answer = await office.world.admin.get("/api/v1/audit", params={"category": "sign-ins"})
+        return answer.json()["events"]
+
+    (event,) = await soon(recorded)
+    assert (event["event_type"], event["metadata"]["count"]) == ("sign_in_refused", 1)
 
 
 @requirement("dashboard.single-sign-on")

@@ -9,7 +9,7 @@ from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import RedirectResponse, Response
 
-from stentor.core.errors import ServiceUnavailable, SignInFailed
+from stentor.core.errors import ServiceUnavailable, SignInFailed, SignInRefused
 from stentor.surfaces.dashboard.gateway import GatewayError
 from stentor.surfaces.dashboard.pages.recent_changes import read_visit
 from stentor.surfaces.dashboard.pages.sign_in import open_session, render_sign_in
@@ -67,6 +67,9 @@ async def finish(site: Site, request: Request) -> Response:
         # Not for an outage of the provider or the gateway, which is not the user's fault.
         if error.status in (401, 403):
             site.login_throttle.record_failure(address)
+            # The gateway has recorded a refused account itself.
+            if error.code != SignInRefused.code:
+                site.refused_sign_ins.add(address)
         response = render_sign_in(site, request, error.message, error.status)
     else:
         token = site.sessions.create(made["session"], made, read_visit(request), is_personal=True)
