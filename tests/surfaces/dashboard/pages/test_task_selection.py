@@ -8,9 +8,12 @@ from typing import Any
 import httpx
 import pytest
 
+from stentor.surfaces.dashboard.pages import tasks
 from tests.conftest import World
 from tests.requirements import requirement
 from tests.surfaces.dashboard.signed_in import Site
+
+OFFERED = re.compile(r'<button name="action" value="(\w+)">')
 
 
 async def bulk(world: World, action: str, ids: list[str], key: str = "ADMIN", **fields: Any) -> httpx.Response:
@@ -129,3 +132,15 @@ async def test_only_actions_that_fit_a_listed_task_are_offered(site: Site) -> No
     assert 'value="cancel"' in page
     assert 'value="retry"' not in page
     assert 'name="action"' not in await site.read("/tasks", key="READER")
+
+
+@requirement("dashboard.page-selection")
+async def test_a_list_of_one_status_offers_only_what_its_tasks_may_have(
+    site: Site, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(tasks, "PAGE_SIZE", 1)
+    agent = await site.world.register("ann")
+    for _ in range(2):
+        await site.world.do(agent, ok=False)
+    assert OFFERED.findall(await site.read("/tasks?status=failed")) == ["retry"]
+    assert OFFERED.findall(await site.read("/tasks")) == ["approve", "reject", "cancel", "retry"]

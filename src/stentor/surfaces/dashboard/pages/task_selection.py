@@ -24,7 +24,7 @@ MAX_SELECTED = 500
 
 
 def offered_actions(page: PageRequest, tasks: list[JsonObject], *, is_whole: bool) -> dict[str, str]:
-    """Return the actions that the user may take on a listed task, with their labels; all if more tasks follow."""
+    """Return the actions that the user may take on a listed task, with their labels; all if others may follow."""
     statuses = {task["status"] for task in tasks}
     return {
         action: label

@@ -73,7 +73,11 @@ async def list_tasks(page: PageRequest) -> Response:
         "tasks.html",
         block="rows" if page.query_param("cursor") else "results",
         tasks=result["tasks"],
-        offered=task_selection.offered_actions(page, result["tasks"], is_whole=not result["next_cursor"]),
+        # With a filter, the tasks that follow have the status of these.
+        offered=task_selection.offered_actions(
+            page, result["tasks"], is_whole=not result["next_cursor"] or bool(filters["status"])
+        ),
+        max_selected=task_selection.MAX_SELECTED,
         costs=costs,
         total=result["total"],
         total_is_exact=result["total_is_exact"],

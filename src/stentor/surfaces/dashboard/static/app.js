@@ -161,7 +161,7 @@
     const n = [...form.elements].filter((one) => one.checked).length;
     const { least = 1, most = Infinity } = form.dataset;
     all("button", form).forEach((button) => { button.disabled = n < least || n > most; });
-    all("[data-count]", form).forEach((text) => { text.textContent = `${n} selected`; });
+    all("[data-count]", form).forEach((text) => { text.textContent = `${n} selected${n > most ? `, at most ${most}` : ""}`; });
   });
   const selectAll = () => {
     all("[data-select-all]").forEach((box) => { box.hidden = false; });
