@@ -22,6 +22,7 @@ _LIST = Sql(
     where tenant = :tenant and (cast(:creator as text) is null or created_by = :creator and runs_as = :creator)
     order by name"""
 )
+_LIST_NAMES = Sql("select name from schedules where tenant = :tenant")
 _COUNT = Sql("select count(*) from schedules where tenant = :tenant and created_by = :creator")
 _DUE = Sql(
     f"""select {_COLUMNS} from schedules where next_at <= :now and (next_at, tenant, name) > (:after, :tenant, :name)
@@ -79,6 +80,10 @@ def find(tx: Tx, tenant: str, name: str) -> Schedule | None:
 def list_schedules(tx: Tx, tenant: str, creator: str | None) -> list[Schedule]:
     """Return a tenant's schedules by name; with `creator` those that this key made."""
     return [_schedule(row) for row in tx.rows(_LIST, tenant=tenant, creator=creator)]
+
+
+def list_names(tx: Tx, tenant: str) -> set[str]:
+    return {str(name) for (name,) in tx.rows(_LIST_NAMES, tenant=tenant)}
 
 
 def count(tx: Tx, tenant: str, creator: str) -> int:

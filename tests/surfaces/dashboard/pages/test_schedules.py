@@ -169,3 +169,16 @@ async def test_a_refused_change_keeps_what_was_typed(site: Site, wrong: dict[str
     assert 'name="title" value="The day"' in page
     await site.send("/schedules/morning", **shown(page, "/schedules/morning"), **FORM | {"cron": "@daily"})
     assert (await stored(site))["cron"] == "@daily"
+
+
+@requirement("dashboard.page-schedules")
+async def test_no_page_links_a_schedule_that_was_deleted(site: Site) -> None:
+    await site.world.register(capabilities=["echo"])
+    await site.send("/schedules", **FORM)
+    await site.send("/schedules/morning/run")
+    (run,) = (await site.world.admin.get(f"{PATH}/morning/runs")).json()["runs"]
+    link, pages = 'href="/schedules/morning"', ("/", "/audit", f"/tasks/{run['task_id']}")
+    assert [link in await site.read(path) for path in pages] == [True] * 3
+    await site.send("/schedules/morning/delete")
+    assert [link in await site.read(path) for path in pages] == [False] * 3
+    assert "morning was deleted by admin" in await site.read("/")

@@ -164,6 +164,17 @@ async def test_the_page_of_a_task_links_its_session_and_says_that_another_one_co
 
 
 @requirement("dashboard.task-session")
+async def test_the_page_of_a_task_does_not_link_a_session_that_was_deleted(site: Site) -> None:
+    await create(site, "s")
+    await site.world.register()
+    task_id = await site.world.submit(session="s")
+    await site.send("/sessions/session/delete?id=s")
+    page = await site.read(f"/tasks/{task_id}")
+    assert '<dd>s <span class="faint">deleted</span></dd>' in page
+    assert "/sessions/session?" not in page
+
+
+@requirement("dashboard.task-session")
 async def test_the_page_of_a_task_says_that_it_waits_for_room_under_its_limit(site: Site) -> None:
     agent = await site.world.register()
     limit = {"key": "<crm>", "max": 2}

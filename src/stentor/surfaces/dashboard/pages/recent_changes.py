@@ -20,6 +20,7 @@ from stentor.domains.audit import store as audit_store
 from stentor.domains.llm import trend_queries
 from stentor.domains.llm.trend_queries import ModelWeek
 from stentor.domains.registry import queries as registry_queries
+from stentor.domains.schedules import store as schedule_store
 from stentor.domains.tasks import rate_queries
 from stentor.domains.tasks.chart_queries import AgentResults
 from stentor.surfaces.dashboard.pages.alerts import alert_reader, alert_url
@@ -48,11 +49,11 @@ async def read_changes(page: PageRequest) -> JsonObject:
     """Return the lines of what changed since `since`, and how many more there are."""
     now = page.site.now()
     since = changes_since(page.session.visited_at, now)
-    (events, alerts, names), weeks = await asyncio.gather(
+    (events, alerts, names, schedules), weeks = await asyncio.gather(
         page.read(_read_changes, alert_reader(page), since), _read_weeks(page)
     )
     link = partial(alert_url, is_admin=page.session.may("admin"))
-    lines = recent_changes.describe_changes(events, alerts, link, since, names)
+    lines = recent_changes.describe_changes(events, alerts, link, since, names, schedules)
     trend_lines = trends.describe_trends(*weeks, names)
     shown, more = recent_changes.select(lines, trend_lines, page.session.may)
     return {
@@ -70,10 +71,10 @@ def changes_since(visited_at: int, now: int) -> int:
 
 def _read_changes(
     tx: Tx, tenant: str, reader: str | None, since: int
-) -> tuple[list[RunLogEvent], list[Alert], dict[str, str]]:
+) -> tuple[list[RunLogEvent], list[Alert], dict[str, str], set[str]]:
     events = audit_store.list_recent_changes(tx, tenant, min_id_at(since))
     alerts = alert_store.list_recent(tx, tenant, reader, since, MAX_ALERTS)
-    return events, alerts, registry_queries.read_names(tx, tenant)
+    return events, alerts, registry_queries.read_names(tx, tenant), schedule_store.list_names(tx, tenant)
 
 
 async def _read_weeks(page: PageRequest) -> Weeks:

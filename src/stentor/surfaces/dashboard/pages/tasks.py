@@ -14,6 +14,7 @@ from starlette.responses import RedirectResponse, Response
 
 from stentor.core import jsontext, runlog
 from stentor.core.clock import format_iso
+from stentor.core.db import Tx
 from stentor.core.jsontext import JsonObject
 from stentor.domains.activity.model import event_to_json
 from stentor.domains.conversation.model import find_result_text
@@ -21,6 +22,8 @@ from stentor.domains.llm import queries as llm_queries
 from stentor.domains.registry import queries as registry_queries
 from stentor.domains.registry import store as registry_store
 from stentor.domains.routing import explain
+from stentor.domains.schedules import store as schedule_store
+from stentor.domains.sessions import store as session_store
 from stentor.domains.steps import store as step_store
 from stentor.domains.steps.decision_text import describe_question
 from stentor.domains.steps.operations import StepOut
@@ -189,6 +192,7 @@ async def show_task(page: PageRequest, problem: str = "", status: int = 200) -> 
         task_input=None if input_text is None else jsontext.decode_or_none(input_text.encode()) or input_text,
         result_text=find_result_text(trail["task"]["result"]) if trail["task"] else None,
         state=state,
+        linked=await page.read(_find_linked, trail["task"]),
         choices=CHOICES,
         decisions=[row.step for row in build_journal(decisions, trail["status"]) if row.is_open],
         journal=build_journal(journal["steps"], trail["status"]),
@@ -216,6 +220,13 @@ async def _read_state(page: PageRequest, task: JsonObject | None) -> JsonObject:
         return state
     found = await page.find("tasks.get", task_id=task["task_id"])
     return found if found is not None and found["status"] == task["status"] else state
+
+
+def _find_linked(tx: Tx, tenant: str, task: JsonObject | None) -> set[str]:
+    """Return which of the session and the schedule of a task still have a page."""
+    names = task["metadata"] if task else {}
+    finders = {"session": session_store.find, "schedule": schedule_store.find}
+    return {kind for kind, find in finders.items() if names.get(kind) and find(tx, tenant, str(names[kind]))}
 
 
 async def _read_trail(page: PageRequest, task_id: str) -> tuple[JsonObject, bool]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 
 import msgspec
 
@@ -51,12 +51,19 @@ class AuditRow(msgspec.Struct, frozen=True):
 
 
 def present(
-    event: JsonObject, names: Mapping[str, str], titles: Mapping[str, str], webhooks: Mapping[str, str]
+    event: JsonObject,
+    names: Mapping[str, str],
+    titles: Mapping[str, str],
+    webhooks: Mapping[str, str],
+    schedules: Collection[str],
 ) -> AuditRow:
-    """Return a row. `names` are those of agents, `titles` of tasks, `webhooks` the addresses, each by id."""
+    """Return a row. `names` are those of agents, `titles` of tasks, `webhooks` the addresses, each by id.
+
+    `schedules` are the names of those that exist.
+    """
     by, agent = _find_actor(event, names), _agent_link(event, names)
-    about = _find_subject(event, webhooks) or _find_record(event, titles, agent) or (agent if agent != by else None)
-    return AuditRow(event, by, about)
+    subject = _find_subject(event, webhooks, schedules) or _find_record(event, titles, agent)
+    return AuditRow(event, by, subject or (agent if agent != by else None))
 
 
 def _find_actor(event: JsonObject, names: Mapping[str, str]) -> AuditLink:
@@ -74,7 +81,7 @@ def _agent_link(event: JsonObject, names: Mapping[str, str]) -> AuditLink | None
     return AuditLink(names.get(agent_id, agent_id), f"/agents/{quote_segment(agent_id)}")
 
 
-def _find_subject(event: JsonObject, webhooks: Mapping[str, str]) -> AuditLink | None:
+def _find_subject(event: JsonObject, webhooks: Mapping[str, str], schedules: Collection[str]) -> AuditLink | None:
     metadata, type_ = event["metadata"], event["event_type"]
     if type_ in ("webhook_changed", "webhook_disabled"):
         webhook_id = str(metadata.get("webhook_id"))
@@ -89,6 +96,8 @@ def _find_subject(event: JsonObject, webhooks: Mapping[str, str]) -> AuditLink |
     if event["agent_id"] or not metadata.get(member):
         return None
     name = str(metadata[member])
+    if type_ == "schedule_changed" and name not in schedules:
+        return AuditLink(name)
     return AuditLink(name, path + quote_segment(name) if path else _PAGES.get(type_))
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 
 import msgspec
 
@@ -48,10 +48,13 @@ class RecentChange(msgspec.Struct, frozen=True):
 
 def describe_changes(
     events: Iterable[RunLogEvent], alerts: Iterable[Alert], alert_url: Callable[[Alert], str], since: int,
-    names: Mapping[str, str],
+    names: Mapping[str, str], schedules: Collection[str],
 ) -> list[RecentChange]:  # fmt: skip
-    """Return a line for each change since a time, the latest first; the same change of one thing is one line."""
-    lines = [line for event in events if (line := _describe_event(event, names))]
+    """Return a line for each change since a time, the latest first; the same change of one thing is one line.
+
+    `names` are those of agents by id, `schedules` the names of those that exist.
+    """
+    lines = [line for event in events if (line := _describe_event(event, names, schedules))]
     for alert in alerts:
         if alert.resolved_at is not None and alert.resolved_at >= since:
             lines.append(RecentChange("Alert", f"Resolved: {alert.message}", alert_url(alert), alert.resolved_at))
@@ -80,7 +83,7 @@ def select(
     return shown, sum(map(len, visible)) - len(shown)
 
 
-def _describe_event(event: RunLogEvent, names: Mapping[str, str]) -> RecentChange | None:
+def _describe_event(event: RunLogEvent, names: Mapping[str, str], schedules: Collection[str]) -> RecentChange | None:
     meta, type_ = event.metadata, event.event_type
     agent = names.get(event.agent_id or "", "An agent")
     if type_ in _AGENT_EVENTS and event.agent_id:
@@ -90,7 +93,9 @@ def _describe_event(event: RunLogEvent, names: Mapping[str, str]) -> RecentChang
     if type_ in ("key_changed", "schedule_changed"):
         kind, name = type_.removesuffix("_changed"), str(meta.get("name"))
         text = f"{name} was {meta.get('change')} by {meta.get('by')}"
-        return RecentChange(kind.capitalize(), text, f"/{kind}s/{quote_segment(name)}", event.happened_at)
+        is_gone = kind == "schedule" and name not in schedules
+        url = "/schedules" if is_gone else f"/{kind}s/{quote_segment(name)}"
+        return RecentChange(kind.capitalize(), text, url, event.happened_at)
     if type_ == "provider_changed":
         text = f"{meta.get('provider')} was {'removed' if meta.get('removed') else 'set'} by {meta.get('by')}"
         return RecentChange("Provider", text, "/models/providers", event.happened_at)
