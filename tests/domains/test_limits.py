@@ -13,6 +13,7 @@ from stentor.domains.execution.limits import BATCH_SIZE, RoomFinder
 from tests.conftest import MakeWorld, World
 from tests.domains.alerts.test_alerts import alerts
 from tests.domains.monitoring.metrics_scrape import scrape
+from tests.domains.test_rerouting import BOASTS, MODEST, assigned
 from tests.domains.test_steps import Attempt
 from tests.domains.test_waits import suspend, wait
 from tests.requirements import requirement
@@ -184,6 +185,24 @@ async def test_many_tasks_whose_agent_takes_nothing_hold_up_no_other_agent_for_l
         looks += 1
     assert [task["task_id"] for task in tasks] == [mine]
     assert looks <= 7, "each look without effect puts twice as many back"
+
+
+@requirement("limits.room")
+async def test_a_task_that_waits_for_room_moves_from_an_agent_that_went_away_when_there_is_room(world: World) -> None:
+    gone, here = await world.register("gone", **BOASTS), await world.register("here", **MODEST)
+    other, one = await world.register("other", capabilities=["write"]), {"key": "k", "max": 1}
+    await world.submit(type="write", required_capabilities=["write"], limit=one)
+    (holder,) = await claim(world, other)
+    parked = await world.submit(limit=one, queue_timeout_seconds=3_600)
+    assert await claim(world, gone) == []
+    await world.kernel.tasks.reconciler.tick(0)
+    assert world.kernel.tasks.dispatcher.queue_depths() == {}, "nothing that anybody could claim"
+    world.clock.advance(seconds=61)
+    assert await claim(world, here) == []
+    await end(world, holder)
+    await look(world)
+    await assigned(world, parked, here)
+    assert [task["task_id"] for task in await claim(world, here)] == [parked]
 
 
 @requirement("limits.concurrency")

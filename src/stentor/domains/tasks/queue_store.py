@@ -27,9 +27,11 @@ _HAS_QUEUED = Sql(
     """select 1 from tasks where status = 'queued' and parked = 0 and assigned_agent = :agent_id
     order by priority limit 1"""
 )
-_FIRST_AGENT = "select tenant, assigned_agent from tasks where status = 'queued'{more} order by assigned_agent limit 1"
+_FIRST_AGENT = """select tenant, assigned_agent from tasks where status = 'queued' and parked = 0{more}
+    order by assigned_agent limit 1"""
 # A recursive "skip scan": steps through the index from one agent with queued tasks to the next, so that the cost
-# depends neither on the number of idle agents nor on the length of the queues.
+# depends neither on the number of idle agents nor on the length of the queues. Only the indexes of tasks that are not
+# parked begin with the agent.
 _QUEUE_DEPTHS = Sql(
     f"""with recursive waiting (tenant, agent_id) as (
         ({_FIRST_AGENT.format(more="")})
@@ -67,7 +69,10 @@ def next_in_process(tx: Tx, full: list[str], limit: int) -> list[QueuedTask]:
 
 
 def read_queue_depths(tx: Tx) -> dict[str, int]:
-    """Return the number of queued tasks per agent, without agents that have none; PostgreSQL only."""
+    """Return the number of queued tasks per agent, without agents that have none or only parked ones; PostgreSQL only.
+
+    The parked ones of the others are counted.
+    """
     return {agent_id: int(n) for agent_id, n in tx.rows(_QUEUE_DEPTHS)}
 
 
