@@ -33,7 +33,7 @@ async def test_a_task_whose_id_has_a_slash_has_its_pages_and_actions(site: Site)
     assert all(link.startswith(f"/tasks/{segment}") for link in found), found
     for link in {link for link in found if not link.endswith(("/cancel", "/approve", "/stream"))}:
         answer = await (await site.browser()).get(link)
-        assert answer.status_code in (200, 303, 405), link
+        assert answer.status_code in (200, 303), link
     answer = await site.send(f"/tasks/{segment}/cancel")
     assert answer.headers["location"].startswith(f"/tasks/{segment}?")
     assert (await site.world.task(segment))["status"] == "cancelled"

@@ -116,7 +116,10 @@ async def test_a_held_effect_is_decided_on_its_page(site: Site, happened: str, s
     assert "Did the effect &#39;pay&#39; happen?" in page
     assert key in page
     fields = {"step": "pay", "happened": happened, "reason": "seen in the bank"}
-    await site.send(f"{path}/resolve", 400, **{**fields, "happened": "yes", "value": "{no json"})
+    refused = await site.send(f"{path}/resolve", 400, **{**fields, "happened": "yes", "value": '{"eur": 5'})
+    assert "The result looks like JSON but is not valid: Input data was truncated." in refused.text
+    assert 'name="reason" value="seen in the bank"' in refused.text
+    assert 'name="value" value="{&#34;eur&#34;: 5"' in refused.text
     await site.send(f"{path}/resolve", **{**fields, "value": '{"eur": 5}' if happened == "yes" else ""})
     step = (await site.world.admin.get(f"/api/v1/tasks/{attempt.task_id}/steps/pay")).json()
     assert (step["state"], step["value"]) == (state, {"eur": 5} if happened == "yes" else None)

@@ -136,3 +136,5 @@ async def test_an_agent_that_cannot_do_it_is_refused_on_the_page_of_the_task(sit
     assert "<h2>Run again</h2>" in page
     addresses = set(re.findall(r'(?:action|data-src|data-stream)="(/tasks/[^"]*)"', page))
     assert {"", "/rerun", "/cancel", "/stream"} == {address.removeprefix(f"/tasks/{task_id}") for address in addresses}
+    entered_again = await (await site.browser()).get(f"/tasks/{task_id}/rerun")
+    assert (entered_again.status_code, entered_again.headers["location"]) == (303, f"/tasks/{task_id}")

@@ -38,6 +38,17 @@ async def test_the_list_shows_tasks_with_their_agents_and_filters_them(site: Sit
     assert "No task matches" in await site.part("/tasks", q="\0%_")
 
 
+@requirement("dashboard.page-tasks")
+async def test_a_filter_without_a_match_is_shown_as_chosen(site: Site) -> None:
+    agent = await site.world.register("ann")
+    chosen = {"agent": agent, "status": "failed", "type": "rare", "by": "nobody"}
+    page = await site.read("/tasks", key="READER", **chosen)
+    assert "No task matches" in page
+    for value, label in ((agent, "ann"), ("rare", "rare"), ("nobody", "nobody")):
+        assert f'<option value="{value}" selected>{label}</option>' in page
+    assert '<option value="unknown" selected>' in await site.read("/tasks", key="READER", agent="unknown")
+
+
 @requirement("dashboard.page-tasks", "tasks.search")
 async def test_tasks_are_found_by_their_words_type_and_submitter_and_show_their_cost(site: Site) -> None:
     world = site.world

@@ -218,6 +218,9 @@ def _error_handler(
             return PlainTextResponse(message, status)  # a redirect to the sign-in page would loop
         if status == 401 or session is None:
             return await _ask_to_sign_in(site, request)
+        if status == 405 and request.method == "GET":
+            # The address of a refused form, entered again: its page is one level up.
+            return RedirectResponse(encode_path(request).rpartition("/")[0] or "/", 303)
         # The same request to an address that does not exist, or with a wrong value, fails again.
         may_pass = status in (409, 429) or status >= 500
         response = PageRequest(site, request, session).render(
@@ -249,8 +252,9 @@ def _describe_gateway_error(request: Request, error: Exception) -> ErrorPage:
 
 def _describe_stentor_error(request: Request, error: Exception) -> ErrorPage:
     assert isinstance(error, StentorError)
-    title = "Gateway unreachable" if isinstance(error, ServiceUnavailable) else "Cannot load this page"
-    return error.status, title, error.message
+    if isinstance(error, ServiceUnavailable):
+        return error.status, "Gateway unreachable", error.message
+    return error.status, "Request rejected" if error.status == 400 else "Cannot load this page", error.message
 
 
 def _describe_http_exception(request: Request, error: Exception) -> ErrorPage:

@@ -10,12 +10,14 @@ from stentor.domains.steps import decision_text
 from stentor.surfaces.dashboard.gateway import quote_segment
 from stentor.surfaces.dashboard.site.page import PageRequest
 
+MAX_LISTED = 500
 CHOICES = (decision_text.HAPPENED, decision_text.NOT_HAPPENED)
 
 
-async def list_decisions(page: PageRequest) -> Response:
-    decisions = (await page.call("decisions.list"))["steps"]
-    return page.render("decisions.html", block="live", decisions=decisions, choices=CHOICES)
+async def list_decisions(page: PageRequest, typed: dict[str, str] | None = None, status: int = 200) -> Response:
+    """List what people have to decide; `typed` is a form that was refused, with its task and the problem."""
+    decisions = (await page.call("decisions.list", limit=MAX_LISTED))["steps"]
+    return page.render("decisions.html", status, block="live", decisions=decisions, choices=CHOICES, typed=typed)
 
 
 async def answer_question(page: PageRequest) -> Response:
@@ -31,7 +33,11 @@ async def resolve_effect(page: PageRequest) -> Response:
     body: dict[str, object] = {"happened": form.get("happened") == "yes", "reason": form.get("reason", "")}
     if body["happened"]:
         # None is a value too: an effect that happened may have returned nothing.
-        body["value"] = _parse_value(text) if text else None
+        try:
+            body["value"] = _parse_value(text) if text else None
+        except InvalidRequest as error:
+            typed = {**form, "step": await page.read_field("step"), "task_id": page.path_param("task_id")}
+            return await list_decisions(page, {**typed, "problem": error.message}, error.status)
     return await _decide(page, "effects.resolve", body, "recorded")
 
 
@@ -42,7 +48,8 @@ def _parse_value(text: str) -> object:
     except InvalidRequest as error:
         if text[0] not in '{["':
             return text
-        raise InvalidRequest(f"The value is not JSON: {error}") from None
+        reason = error.message.removeprefix("The body is not valid JSON: ")
+        raise InvalidRequest(f"The result looks like JSON but is not valid: {reason}") from None
 
 
 async def _decide(page: PageRequest, operation: str, body: dict[str, object], notice: str) -> Response:

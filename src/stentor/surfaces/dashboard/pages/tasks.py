@@ -34,6 +34,7 @@ from stentor.surfaces.dashboard.pages import task_selection
 from stentor.surfaces.dashboard.pages.agent_choices import read_agent_choices
 from stentor.surfaces.dashboard.pages.decisions import CHOICES
 from stentor.surfaces.dashboard.pages.overview import TASK_STATUSES
+from stentor.surfaces.dashboard.presenters.filters import shorten_id
 from stentor.surfaces.dashboard.presenters.task_view import build_journal, present_denial
 from stentor.surfaces.dashboard.presenters.waterfall import build_subtask_bar, build_waterfall
 from stentor.surfaces.dashboard.site.page import PageRequest
@@ -68,7 +69,7 @@ async def list_tasks(page: PageRequest) -> Response:
         page.read(registry_queries.read_names),
         read_agent_choices(page, filters["agent"]),
         _find_tasks(page, text, filters),
-        _read_choices(page),
+        _read_choices(page, filters),
     )
     chosen = {name: value for name, value in {**filters, "since": since, "q": text}.items() if value}
     costs = await page.read(llm_queries.read_task_costs, [task["task_id"] for task in result["tasks"]])
@@ -84,7 +85,7 @@ async def list_tasks(page: PageRequest) -> Response:
         costs=costs,
         total=result["total"],
         total_is_exact=result["total_is_exact"],
-        agents=_selectable_agents(page, current, result["tasks"]),
+        agents=_selectable_agents(page, current, result["tasks"], filters["agent"]),
         choices=choices,
         following=result["next_cursor"],
         names=names,
@@ -136,20 +137,23 @@ async def _find_first(page: PageRequest, searches: list[dict[str, Any]]) -> Json
     return found
 
 
-async def _read_choices(page: PageRequest) -> dict[str, list[str]]:
-    """Return the types and the keys to filter by."""
+async def _read_choices(page: PageRequest, filters: dict[str, str]) -> dict[str, list[str]]:
+    """Return the types and the keys to filter by, with those chosen."""
     types, submitters = await asyncio.gather(
         page.read(task_queries.list_types), page.read(task_queries.list_submitters)
     )
-    return {"type": types, "by": submitters}
+    choices = {"type": types, "by": submitters}
+    return {name: list(dict.fromkeys([*values, *filter(None, [filters[name]])])) for name, values in choices.items()}
 
 
-def _selectable_agents(page: PageRequest, names: dict[str, str], tasks: list[JsonObject]) -> dict[str, str]:
-    """Return the agents to filter by: all for users who may list agents, else those of the listed tasks."""
-    if page.session.may("admin"):
-        return names
-    assigned = {task["assigned_agent"] for task in tasks}
-    return {agent_id: name for agent_id, name in names.items() if agent_id in assigned}
+def _selectable_agents(
+    page: PageRequest, names: dict[str, str], tasks: list[JsonObject], chosen: str = ""
+) -> dict[str, str]:
+    """Return the agents to filter by, with the chosen one: all for who may list them, else those of the tasks."""
+    assigned = {chosen, *(task["assigned_agent"] for task in tasks)}
+    may_list = page.session.may("admin")
+    shown = {agent_id: name for agent_id, name in names.items() if may_list or agent_id in assigned}
+    return {chosen: shorten_id(chosen)} | shown if chosen else shown
 
 
 def _agents_for_rerun(page: PageRequest, trail: JsonObject, names: dict[str, str]) -> dict[str, str]:
@@ -194,6 +198,7 @@ async def show_task(page: PageRequest, problem: str = "", status: int = 200) -> 
         state=state,
         linked=await page.read(_find_linked, trail["task"]),
         choices=CHOICES,
+        typed=None,
         decisions=[row.step for row in build_journal(decisions, trail["status"]) if row.is_open],
         journal=build_journal(journal["steps"], trail["status"]),
         more_steps=journal["next_cursor"] is not None,
