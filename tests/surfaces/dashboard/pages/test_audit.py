@@ -76,7 +76,8 @@ async def test_the_page_is_searched_and_limited_to_days(site: Site) -> None:
     tomorrow = (datetime.now(UTC) + timedelta(days=2)).date().isoformat()
     assert rows_of(await site.part("/audit", **{"from": tomorrow})) == []
     assert len(rows_of(await site.part("/audit", to=tomorrow, category="changes"))) == 2
-    await site.read("/audit", 400, **{"from": "soon"})
+    for path in ("/audit", "/models/calls"):
+        assert "from: must be a day such as 2026-11-20." in await site.read(path, 400, **{"from": "2026-13-45"})
     last, first = "9999-12-31", "0001-01-01"  # of all days that a date can be
     assert len(rows_of(await site.part("/audit", to=last, category="changes", **{"from": first}))) == 2
     assert "No call" in await site.read("/models/calls", to=last)

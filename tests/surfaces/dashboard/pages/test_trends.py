@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import msgspec
 import pytest
 
 from stentor.domains.llm.trend_queries import ModelWeek
@@ -69,6 +70,8 @@ def test_rates_say_the_direction_in_words_and_whether_it_is_good() -> None:
         "25 points",
         False,
     )
+    slightly = trends.describe_rates(msgspec.structs.replace(NOW, completed=99, failed=1), BEFORE, [0.0] * 8)
+    assert (slightly[0].change, slightly[0].direction) == ("1 point", "down")
     busy = rates["Tasks per hour"]
     assert (busy.value, busy.direction, busy.change, busy.is_better) == ("1.0", "down", "50%", None)
     wait = rates["Wait, median"]

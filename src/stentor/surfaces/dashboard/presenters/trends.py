@@ -65,7 +65,8 @@ def _compare_shares(label: str, share: float, before: float | None, detail: str)
     if not points:
         return Rate(label, f"{share:.1%}", detail, change="as the day before" if before is not None else "")
     direction = "up" if points > 0 else "down"
-    return Rate(label, f"{share:.1%}", detail, direction, f"{abs(points):g} points", points > 0)
+    text = f"{abs(points):g} {'point' if abs(points) == 1 else 'points'}"
+    return Rate(label, f"{share:.1%}", detail, direction, text, points > 0)
 
 
 def _compare(label: str, value: str, detail: str, now: float, before: float, more_is_better: bool | None) -> Rate:

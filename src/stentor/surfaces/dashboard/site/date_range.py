@@ -2,17 +2,22 @@
 
 from __future__ import annotations
 
-from contextlib import suppress
 from datetime import date, timedelta
+
+from stentor.core.errors import InvalidRequest
 
 
 def times_of_days(filters: dict[str, str]) -> dict[str, str]:
-    """Return the times between which the days `from` to `to` are; a wrong day as it is."""
-    times = {"since": filters["from"], "until": filters["to"]}
-    with suppress(ValueError):
-        times["since"] = times["since"] and f"{date.fromisoformat(times['since'])}T00:00:00Z"
-        times["until"] = times["until"] and _end_of(date.fromisoformat(times["until"]))
-    return times
+    """Return the times between which the days `from` to `to` are. Raises InvalidRequest for a wrong day."""
+    first, last = _read_day(filters, "from"), _read_day(filters, "to")
+    return {"since": f"{first}T00:00:00Z" if first else "", "until": _end_of(last) if last else ""}
+
+
+def _read_day(filters: dict[str, str], name: str) -> date | None:
+    try:
+        return date.fromisoformat(filters[name]) if filters[name] else None
+    except ValueError:
+        raise InvalidRequest.of_field(name, "must be a day such as 2026-11-20") from None
 
 
 def _end_of(day: date) -> str:
