@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import socket
 import stat
+from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +16,7 @@ from stentor.core.db import Sql
 from stentor.core.errors import ProviderTimeout, ProviderUnreachable, StartRefused
 from stentor.domains.llm import store
 from stentor.domains.llm.providers import Provider, parse_ollama_host, providers_from_settings
-from stentor.domains.llm.providers.registry import ProviderRegistry
+from stentor.domains.llm.providers.registry import ModelCatalog, ProviderRegistry
 from stentor.domains.llm.store import ProviderRow
 from tests.conftest import MakeWorld, World
 from tests.domains.llm.conftest import KEY, Gate, chat
@@ -476,3 +477,46 @@ async def test_one_that_is_looked_for_again_stays_until_it_is_gone(
     assert set(await looking) == {"ollama"}
     local_ollama.fault = ProviderUnreachable("It is gone.")
     assert set(await finder.providers_of("default")) == set()
+
+
+@pytest.fixture
+async def catalog(local_ollama: LocalOllama) -> AsyncIterator[ModelCatalog]:
+    transport: Any = local_ollama
+    catalog = ModelCatalog(transport)
+    yield catalog
+    await catalog.close()
+
+
+LISTED = Provider("acme", "openai", "http://127.0.0.1:9/v1")
+
+
+@requirement("llm.model-names")
+async def test_all_that_need_a_list_of_models_wait_for_one_request(
+    catalog: ModelCatalog, local_ollama: LocalOllama
+) -> None:
+    cancelled, *others = [asyncio.ensure_future(catalog.listings([LISTED])) for _ in range(3)]
+    await soon(lambda: local_ollama.asked)
+    cancelled.cancel()
+    local_ollama.go.set()
+    assert [found.models for (found,) in await asyncio.gather(*others)] == [("sea-large",)] * 2
+    assert local_ollama.asked == 1
+
+
+@requirement("llm.model-names")
+async def test_a_provider_that_hangs_delays_nobody_who_knows_its_last_list(
+    catalog: ModelCatalog, local_ollama: LocalOllama, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name, seconds in (("LISTING_CACHE_SECONDS", -1), ("FAILED_LISTING_CACHE_SECONDS", -1), ("REFRESH_SECONDS", 0)):
+        monkeypatch.setattr(f"stentor.domains.llm.providers.registry.{name}", seconds)
+    local_ollama.fault = ProviderTimeout("It hangs.")
+    local_ollama.go.set()
+    before = await catalog.listings([LISTED])
+    local_ollama.go.clear()
+    asked = [asyncio.ensure_future(catalog.listings([LISTED])) for _ in range(3)]
+    await soon(lambda: all(one.done() for one in asked))
+    assert [one.result() for one in asked] == [before] * 3
+    assert local_ollama.asked == 2
+    live = asyncio.ensure_future(catalog.listings([LISTED], live=True))
+    local_ollama.fault = None
+    local_ollama.go.set()
+    assert [found.models for found in await live] == [("sea-large",)]

@@ -155,6 +155,7 @@ class LlmGateway:
         return await self._db.read(lambda tx: store.read_usage(tx, tenant, start, end, provider))
 
     async def close(self) -> None:
+        await self._catalog.close()
         await self._guard.close()
 
     def _auto_for(self, name: str) -> AutoModelPort | None:

@@ -35,6 +35,8 @@ OLLAMA_PROBE_SECONDS = 30.0
 LISTING_CACHE_SECONDS = 300.0
 FAILED_LISTING_CACHE_SECONDS = 10.0
 """Applies to a provider that is down or lists no model."""
+REFRESH_SECONDS = 0.5
+"""How long a request waits for a newer list of models where an older one is known: a provider may hang."""
 MAX_CACHED_LISTINGS = 1_000
 EXTRACTIVE_MODEL, EMBEDDING_MODEL = LOCAL_MODELS = ("extractive", "embedding")
 LOCAL_PROVIDER = Provider("local", "openai", "local:", default_model=EXTRACTIVE_MODEL, is_operator_owned=True)
@@ -259,19 +261,41 @@ class ModelCatalog:
         self._transport = transport
         self._local = local
         self._listings: dict[Provider, ProviderListing] = {}
+        self._fetching: dict[Provider, asyncio.Task[ProviderListing]] = {}
+
+    async def close(self) -> None:
+        fetching = list(self._fetching.values())
+        for task in fetching:
+            task.cancel()
+        await asyncio.gather(*fetching, return_exceptions=True)
 
     async def listings(self, providers: Iterable[Provider], *, live: bool = False) -> list[ProviderListing]:
-        """Return one listing per provider; `live` requests those again that were reachable."""
+        """Return one listing per provider; `live` requests those again that were reachable, however long it takes."""
         return list(await asyncio.gather(*(self._listing(provider, live=live) for provider in providers)))
 
     async def _listing(self, provider: Provider, *, live: bool) -> ProviderListing:
         cached = self._listings.get(provider)
-        if cached is None or cached.is_stale or (live and cached.is_reachable):
-            # A provider with a changed key or address is a new entry, and its old one is never removed.
-            if len(self._listings) >= MAX_CACHED_LISTINGS:
-                self._listings.clear()
-            cached = self._listings[provider] = await self._fetch(provider)
-        return cached
+        if cached is not None and not cached.is_stale and not (live and cached.is_reachable):
+            return cached
+        fetching = self._fetching.get(provider)
+        if fetching is None:
+            fetching = self._fetching[provider] = asyncio.create_task(self._refresh(provider))
+        if cached is None or live:
+            # Others wait for it too: it must not end with a caller that leaves.
+            return await asyncio.shield(fetching)
+        await asyncio.wait([fetching], timeout=REFRESH_SECONDS)
+        return fetching.result() if fetching.done() else cached
+
+    async def _refresh(self, provider: Provider) -> ProviderListing:
+        try:
+            listing = await self._fetch(provider)
+        finally:
+            del self._fetching[provider]
+        # A provider with a changed key or address is a new entry, and its old one is never removed.
+        if len(self._listings) >= MAX_CACHED_LISTINGS:
+            self._listings.clear()
+        self._listings[provider] = listing
+        return listing
 
     async def _fetch(self, provider: Provider) -> ProviderListing:
         started = time.monotonic()
