@@ -250,6 +250,8 @@ async def test_a_title_says_more_than_a_text_and_a_rare_word_more_than_a_frequen
         ("ทำงาน", "เขา ทำงาน ทุกวัน"),
         ("ສຳຄັນ", "ນີ້ ສຳຄັນ"),
         ("½", "½ cup of sugar"),
+        ("schopfer", "Der Scho\u0308pfer sprach"),
+        ("Schöpfer", "Der Scho\u0308pfer sprach"),
         ("a" * 5_000, "long: " + "a" * 5_000),
     ],
 )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shutil
 import time
+import unicodedata
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +14,7 @@ import pytest
 from stentor.core.db.postgres import PostgresDriver
 from stentor.core.db.sqlite import SqliteDriver
 from stentor.domains.memory.text import tokenizer
-from stentor.domains.memory.text.excerpts import make_excerpt
+from stentor.domains.memory.text.excerpts import make_excerpt, question_terms
 from tests.conftest import MakeWorld
 from tests.domains.memory.conftest import Notes
 from tests.requirements import requirement
@@ -138,6 +139,7 @@ async def test_a_word_is_found_in_its_other_forms(notes: Notes, term: str, text:
         ("Größe", "die groesse? GRÖSSE oder Größe", ["GRÖSSE", "Größe"]),
         ("сердце", "Моё Сердце", ["Сердце"]),
         ("日本", "これは日本語です", ["日", "本"]),
+        ("schopfer", "Der Scho\u0308pfer sprach", ["Scho\u0308pfer"]),
         ("", "nothing", []),
     ],
 )
@@ -198,6 +200,14 @@ def test_no_word_far_after_the_first_hit_is_compared_for_an_excerpt(monkeypatch:
     assert make_excerpt(f"zebra {text}", frozenset({"zebra", "quagga"})).startswith("zebra quiet")
     assert len(compared) < 5000
     assert make_excerpt(f"{text} quagga", frozenset({"zebra", "quagga", "quoll"})).endswith("quiet zebra quagga")
+
+
+@pytest.mark.parametrize("text", ["Der Schöpfer sprach", "がくせい", "한국어 is Korean", "x\u030cyz", "日\u0301x"])
+def test_decomposed_text_has_the_same_terms(text: str) -> None:
+    decomposed = unicodedata.normalize("NFD", text)
+    assert tokenizer.tokenize(decomposed) == tokenizer.tokenize(text)
+    assert "" not in tokenizer.tokenize(text)
+    assert question_terms(decomposed) == question_terms(text)
 
 
 def test_a_word_of_more_than_64_characters_is_its_own_term_and_not_kept_in_memory() -> None:

@@ -22,11 +22,13 @@ else:
     snowballstemmer = lazy_module("snowballstemmer")
 
 _CJK = "\u3040-\u30ff\u3400-\u4dbf\u4e00-\u9fff\uac00-\ud7af\uf900-\ufaff\U00020000-\U0003ffff"
-_ALPHANUMERIC = re.compile(r"[^\W_]+")
+_MARKS = "\u0300-\u036f"
+"""Accents that are characters of their own, as in text from macOS and from PDFs."""
+_ALPHANUMERIC = re.compile(rf"[^\W_]+(?:[{_MARKS}]+[^\W_]*)*")
 _WORD = re.compile(r"\w+")
-_TERM = re.compile(rf"[{_CJK}]|[^\W_{_CJK}]+")
+_TERM = re.compile(rf"[{_CJK}]|[^\W_{_CJK}]+(?:[{_MARKS}]+[^\W_{_CJK}]*)*")
 """A word, or one character of a CJK script: what has a term."""
-_CJK_OR_REST = re.compile(f"[{_CJK}]|[^{_CJK}]+")
+_CJK_OR_REST = re.compile(f"[{_CJK}][{_MARKS}]*|[^{_CJK}]+")
 _CJK_RUN = re.compile(f"[{_CJK}]{{3,}}")
 MAX_PAIRED_CHARS = 200
 """Only the beginning of a question is split into pairs: each takes milliseconds of a search in thousands of notes."""
@@ -64,7 +66,7 @@ def tokenize(text: str) -> list[str]:
     if text.isascii():  # the common case, without the search for characters of other scripts
         return [normalize_word(word) for word in _ALPHANUMERIC.findall(text)]
     terms: list[str] = []
-    for word in _ALPHANUMERIC.findall(text):
+    for word in _ALPHANUMERIC.findall(unicodedata.normalize("NFC", text)):
         if word.isascii():
             terms.append(normalize_word(word))
         else:
