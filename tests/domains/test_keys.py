@@ -294,6 +294,15 @@ async def test_each_change_of_a_key_is_in_the_run_log_without_the_secret(world: 
     assert rotated["key"] not in text
 
 
+@requirement("keys.runlog")
+async def test_the_audit_of_a_change_names_the_fields_and_what_memory_and_budgets_are_now(world: World) -> None:
+    await make(world, budgets=["tokens/day=1"])
+    changes = {"memory": "notes:r", "budgets": [], "role": "operator"}
+    assert (await world.admin.patch("/api/v1/keys/dana", json=changes)).status_code == 200
+    latest = (await world.admin.get("/api/v1/audit", params={"category": "changes"})).json()["events"][0]["metadata"]
+    assert (latest["memory"], latest["budgets"], latest["changed"]) == ("notes:r", [], ["budgets", "memory"])
+
+
 @requirement("keys.budgets")
 async def test_the_budget_of_a_key_is_set_and_lifted_without_a_restart(make_world: MakeWorld) -> None:
     world: World = await make_world(SERVICE_LLM_LOCAL_BASELINE="1")

@@ -307,17 +307,21 @@ class KeyService:
     def _update(self, tx: Tx, caller: Principal, key: ApiKey, change: str, changes: dict[str, Any]) -> ApiKey:
         updated = msgspec.structs.replace(key, **changes, updated_at=tx.now, version=key.version + 1)
         store.update(tx, updated)
-        self._record(tx, caller, updated, change)
+        changed = [name for name in changes if getattr(key, name) != getattr(updated, name)]
+        self._record(tx, caller, updated, change, changed)
         return updated
 
-    def _record(self, tx: Tx, caller: Principal, key: ApiKey, change: str) -> None:
-        """Append the run log event, and load the key after the commit."""
+    def _record(self, tx: Tx, caller: Principal, key: ApiKey, change: str, changed: Collection[str] = ()) -> None:
+        """Append the run log event with the names of the fields that changed, and load the key after the commit."""
         meta = {
             "name": key.name,
             "change": change,
             "role": key.role,
             "permissions": list(key.permissions),
             "expires_at": key.expires_at,
+            "memory": key.memory,
+            "budgets": list(key.budgets),
+            "changed": sorted(changed),
             "by": caller.name,
         }
         draft = EventDraft("key_changed", "keys", f"Key {key.name} ({key.role}) {change}.", meta)
