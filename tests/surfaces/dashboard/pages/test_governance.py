@@ -145,7 +145,8 @@ async def test_an_approver_reviews_and_approves_and_cannot_roll_back(site: Site,
     browser = await site.browser_of(made.json()["key"])
     page = (await browser.get(address(update))).text
     assert f"{address(update)}/approve" in page
-    assert "/governance/checkpoints" not in (await browser.get("/governance")).text, "a page that would refuse it"
+    queue = (await browser.get("/governance")).text
+    assert "/governance/checkpoints" not in queue, "a page that would refuse it"
     assert "/governance/checkpoints" in await site.read("/governance")
     token = re.search(r'name="csrf" value="([^"]+)"', page)
     assert token is not None
@@ -156,6 +157,9 @@ async def test_an_approver_reviews_and_approves_and_cannot_roll_back(site: Site,
     assert (after["status"], after["decision"]["rationale"]) == ("approved", "It is right.")
     page = (await browser.get(address(update))).text
     assert f"{address(update)}/deployed" not in page
+    queue = (await browser.get("/governance")).text
+    assert "stentor governance propose" in queue
+    assert 'href="/agents"' not in queue, "a page that would refuse it"
 
 
 @requirement("dashboard.page-governance")
