@@ -143,7 +143,9 @@ async def test_a_key_expires(world: World) -> None:
     assert (listed["status"], listed["expires_at"]) == ("active", "2099-01-01T00:00:00.000000Z")
     assert await status(world, made["key"]) == 200
     world.clock.advance(seconds=100 * 366 * 86_400)
-    assert await status(world, made["key"]) == 401
+    async with client_of(world, made["key"]) as client:
+        refused = await client.get("/api/v1/whoami")
+    assert (refused.status_code, "expired on 2099-01-01" in refused.json()["message"]) == (401, True)
     assert (await world.admin.get("/api/v1/keys/dana")).json()["status"] == "expired"
     past = await world.admin.patch("/api/v1/keys/dana", json={"expires_at": "2099-01-01T00:00:00Z"})
     assert (past.status_code, past.json()["error"]["message"]) == (400, "expires_at: must be in the future")

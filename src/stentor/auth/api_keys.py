@@ -46,6 +46,8 @@ class KeyRing:
         self._principals = dict(principals)
         self.development_admin = development_admin
         self.finders: list[FindStored] = []
+        self.find_expiry: Callable[[bytes], int | None] = lambda digest: None
+        """Returns the end of a key that was made at runtime, by its digest, in microseconds; None without one."""
         self.catch_up: Callable[[], Awaitable[bool]] | None = None
         """Has the finders read what other processes have just changed; returns whether they did."""
 

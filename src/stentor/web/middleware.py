@@ -17,9 +17,10 @@ from starlette.datastructures import MutableHeaders
 from starlette.responses import Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from stentor.auth.api_keys import KeyRing
+from stentor.auth.api_keys import KeyRing, digest_key
 from stentor.auth.principal import Principal
 from stentor.core import jsontext
+from stentor.core.clock import format_iso
 from stentor.web import errors
 from stentor.web.errors import render_error, render_throttled
 from stentor.web.sse import CALLER_CHECK
@@ -234,13 +235,22 @@ def authenticate(keys: KeyRing, headers: Iterable[tuple[bytes, bytes]]) -> Princ
     key = _presented_key(headers)
     if key is None:
         return NO_KEY
-    return keys.find(key) or WRONG_KEY
+    return keys.find(key) or _explain_refusal(keys, key)
+
+
+def _explain_refusal(keys: KeyRing, key: str) -> AuthFailure:
+    # Only the holder of the secret can ask.
+    if (expired_at := keys.find_expiry(digest_key(key))) is None:
+        return WRONG_KEY
+    return WRONG_KEY[0], f"This key expired on {format_iso(expired_at)[:10]}: an admin can extend or rotate it."
 
 
 async def _authenticate_recent(keys: KeyRing, headers: Iterable[tuple[bytes, bytes]]) -> Principal | AuthFailure:
     """Do the same, and know also a key that another process has just made."""
-    principal = authenticate(keys, headers)
-    return await keys.find_recent(_presented_key(headers) or "") or WRONG_KEY if principal is WRONG_KEY else principal
+    found = authenticate(keys, headers)
+    if isinstance(found, Principal) or found is NO_KEY:
+        return found
+    return await keys.find_recent(_presented_key(headers) or "") or found
 
 
 async def _is_unchanged(keys: KeyRing, headers: Iterable[tuple[bytes, bytes]], principal: Principal) -> bool:

@@ -80,6 +80,7 @@ class KeyService:
         """Have a ring find these keys too. Its own keys keep their names, also where a stored key has the same one."""
         self._configured = {principal.name: principal for principal in ring.principals}
         ring.finders.append(self.find)
+        ring.find_expiry = self.find_expiry
         ring.catch_up = self.catch_up
 
     async def reserve_names(self) -> None:
@@ -100,6 +101,11 @@ class KeyService:
         # In memory: a write for each request would cost more than the request.
         self._used[key.name] = now
         return principal
+
+    def find_expiry(self, digest: bytes) -> int | None:
+        """Return when a key expires or has expired, in microseconds; None for an unknown, revoked or lasting one."""
+        entry = self._by_digest.get(digest)
+        return None if entry is None else entry[0].expires_at
 
     def memory_access(self, name: str) -> MemoryAccess | None:
         """Return the access to the governed memory that a key was given; None if it has the default."""
