@@ -209,7 +209,7 @@ def test_a_list_that_was_made_longer_stays_so_until_it_is_filtered(tab: Tab, ins
         seed.post("/tasks", body)
     page.add_init_script(HELD)
     tab.open("/tasks")
-    page.get_by_role("button", name="Show more").click()
+    page.get_by_role("link", name="Show more").click()
     answer(page)
     rows = page.locator("tr[data-row]").count()
     assert rows > 50

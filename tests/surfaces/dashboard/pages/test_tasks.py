@@ -357,3 +357,21 @@ async def test_a_task_with_many_events_shows_the_first_and_the_last_ones(
     assert "line 3" in page
     assert "not shown" not in page
     assert "subtasks are shown" not in page
+
+
+@requirement("dashboard.page-tasks")
+async def test_without_a_script_a_list_goes_on_at_a_page_of_its_own(
+    site: Site, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(tasks, "PAGE_SIZE", 1)
+    await site.world.register()
+    first, second = [await site.world.submit() for _ in range(2)]
+    link = re.search(r'<a class="button" href="([^"]+)"[^>]*>Show more<', await site.read("/tasks?status=queued"))
+    assert link
+    address = html.unescape(link[1])
+    page = await site.read(address)
+    assert (first in page, second in page, "<h1>Tasks</h1>" in page) == (True, False, True)
+    headers = {"HX-Request": "true", "X-Live": "1"}
+    part = (await (await site.browser()).get(address, headers=headers)).text
+    assert (first in part, "<thead>" in part, "<h1>" in part) == (True, True, False)
+    assert "<thead>" not in await site.part(address)

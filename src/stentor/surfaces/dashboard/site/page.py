@@ -275,6 +275,8 @@ class PageRequest:
     def render(self, name: str, status: int = 200, *, block: str = "main", **values: Any) -> Response:
         """Render a complete page, or only `block` of it for a request by htmx."""
         template = self.site.templates.get_template(name)
+        if block == "rows" and self.request.headers.get("X-Live"):
+            block = "results"  # a live page of later rows, as without JavaScript or in a tab of its own
         values |= {"page": self, "session": self.session, "notice": NOTICES.get(self.query_param("notice"))}
         values["is_warning"] = self.query_param("notice") in WARNINGS
         values |= {"menu": [entry for entry in MENU if self.session.may(entry[3])]}

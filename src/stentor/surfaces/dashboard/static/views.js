@@ -17,7 +17,7 @@
     return made;
   };
   const here = () => {
-    const given = [...new URLSearchParams(location.search)].filter(([name, value]) => value && name !== "notice");
+    const given = [...new URLSearchParams(location.search)].filter(([name, value]) => value && !["notice", "cursor"].includes(name));
     return new URLSearchParams(given).toString();
   };
   const show = () => {
