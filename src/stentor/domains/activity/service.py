@@ -54,6 +54,11 @@ class StreamPosition(msgspec.Struct):
     attempt: str = ""
     token: int = 0
 
+    @property
+    def as_id(self) -> str:
+        """The Last-Event-ID that `_parse_position` reads. After an event too it says which tokens came before."""
+        return f"{self.event_id}:{self.attempt}:{self.token}" if self.attempt else self.event_id
+
 
 ReportLookup = Callable[[str, str], Awaitable[list[VaultReport]]]
 """Returns the reports of a tenant's task. Raises ReportsUnreadable."""
@@ -233,14 +238,14 @@ class ActivityService:
     def _event_step(self, event: RunLogEvent, position: StreamPosition) -> StreamStep:
         position.event_id = event.event_id
         if event.event_type != "routing_decision":
-            return StreamStep("activity", model.event_to_json(event), event.event_id)
+            return StreamStep("activity", model.event_to_json(event), position.as_id)
         data = {
             "decision": event.metadata.get("routing"),
             "agent_name": event.metadata.get("agent_name"),
             "task_id": event.task_id,
             "provenance_id": event.event_id,
         }
-        return StreamStep("routing", data, event.event_id)
+        return StreamStep("routing", data, position.as_id)
 
     def _terminal(self, task: Task) -> StreamStep:
         agent = self._agents.get(task.tenant, task.assigned_agent or "")
@@ -274,7 +279,7 @@ def _token_step(token: StreamedToken, position: StreamPosition) -> StreamStep | 
     if token.attempt == position.attempt and token.n <= position.token:
         return None
     position.attempt, position.token = token.attempt, token.n
-    return StreamStep("token", {"text": token.text}, f"{position.event_id}:{token.attempt}:{token.n}")
+    return StreamStep("token", {"text": token.text}, position.as_id)
 
 
 def _parse_position(last_event_id: str | None) -> StreamPosition:
