@@ -107,6 +107,10 @@ def test_no_number_is_cut(tab: Tab, installation: Installation, path: str, cells
     [
         '<ul class="plain alerts"><li><a href="/">{name} failed</a></li></ul>',
         '<ul class="plain runs"><li><span class="about"><span class="faint">{name}</span></span></li></ul>',
+        '<section class="card wrong"><p>{name}</p></section>',
+        '<ol class="trail"><li><details><summary><time>1</time> <span>{name}</span></summary></details></li></ol>',
+        '<ul class="plain changes"><li><span>Key</span> <a href="/">{name}</a></li></ul>',
+        '<details open><summary>1</summary><ul class="plain"><li><a href="/">{name}</a></li></ul></details>',
     ],
 )
 def test_a_long_name_makes_no_page_wider_than_the_screen(tab: Tab, row: str) -> None:
