@@ -8,17 +8,27 @@ import os
 import signal
 import threading
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 from worker_service import TIMEOUT_S, Reply, Service, run_service
 
-from stentor_worker import Task, Worker
+from stentor_worker import ServiceError, Task, Worker
 from stentor_worker.worker import REPEAT_SECONDS, _Interrupted
 
 DOWN: Reply = (503, {"error": {"code": "SERVICE_UNAVAILABLE", "message": "down"}})
 UP: Reply = (200, {"recorded": True})
+PROXY_ANSWERS: list[Reply] = [
+    (200, "maintenance"),
+    (302, None),
+    (404, "404 page not found"),
+    (404, {"status": "error", "code": 404, "message": "Application not found"}),
+    (404, {"error": {"code": 404, "message": "not found"}}),
+    (521, None),
+]
+"""Of proxies whose service is down."""
 
 
 def stop_in_handler(handler: Callable[[Task], Any], reply: Callable[[str], Reply]) -> list[Any]:
@@ -121,7 +131,7 @@ def test_a_worker_that_is_stopped_during_an_outage_claims_nothing_more() -> None
         assert (service.claimed, service.reports) == (0, [])
 
 
-@pytest.mark.parametrize("answer", [(500, {"error": {"code": "INTERNAL"}}), (520, None), (200, "maintenance")])
+@pytest.mark.parametrize("answer", [(500, {"error": {"code": "INTERNAL"}}), *PROXY_ANSWERS])
 def test_an_answer_of_a_service_or_proxy_in_trouble_does_not_end_a_connected_worker(
     answer: Reply, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -136,6 +146,51 @@ def test_an_answer_of_a_service_or_proxy_in_trouble_does_not_end_a_connected_wor
         thread.join(TIMEOUT_S)
         assert not thread.is_alive()
         assert [verb for _, verb, _ in service.reports] == ["complete"]
+
+
+@pytest.mark.parametrize("answer", PROXY_ANSWERS)
+def test_what_a_proxy_answers_for_a_service_that_is_down_costs_no_result_and_no_step(
+    answer: Reply, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("stentor_worker.client.LAST_PAUSE", 0.01)
+    answers = {verb: iter([answer] * 2) for verb in ("heartbeat", "steps", "complete")}
+    cancelled: list[bool] = []
+
+    def handler(task: Task) -> Any:
+        task.heartbeat(30)
+        value = task.step("count", lambda: 7)
+        cancelled.append(task.cancelled)
+        return value
+
+    reports = stop_in_handler(handler, lambda verb: next(answers.get(verb, iter([])), UP))
+    assert [verb for _, verb, _ in reports] == ["heartbeat", *["steps"] * 3, *["complete"] * 3]
+    assert reports[-1] == ("t1", "complete", {"epoch": 1, "result": 7})
+    assert cancelled == [False]
+
+
+def test_a_worker_at_an_address_without_the_service_ends() -> None:
+    for answer in PROXY_ANSWERS:
+        with run_service(Service(tasks=0)) as service, ThreadPoolExecutor(1) as pool:
+            service.respond = lambda *_, answer=answer: answer  # type: ignore[method-assign]
+            worker = Worker(service.url, "key", "agent")
+            worker.handler(lambda task: 1)
+            with pytest.raises(ServiceError) as error:
+                pool.submit(worker.run).result(TIMEOUT_S)
+            assert (error.value.status, error.value.is_foreign) == (answer[0], True)
+
+
+def test_an_outage_behind_a_proxy_is_logged_once(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level("INFO", "stentor_worker")
+    answers = iter([UP, (404, "404 page not found"), (502, None), (429, None), UP])
+    with run_service(Service(tasks=0)) as service:
+        service.reply = lambda verb: next(answers)
+        client = Worker(service.url, "key", "agent")._client
+        for _ in range(2):
+            client.call("POST", "/tasks/t1/waits", {})
+    first, limit, last = caplog.messages
+    assert first.startswith(f"worker: service unreachable, retrying url={service.url} error=HTTP_404: ")
+    assert limit.startswith("worker: limited, ")
+    assert last == f"worker: service reachable again url={service.url}"
 
 
 def test_heartbeats_of_all_tasks_are_sent_side_by_side() -> None:

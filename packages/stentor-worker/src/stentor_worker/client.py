@@ -46,9 +46,20 @@ class ServiceError(Exception):
         self.code = code
 
     @property
+    def is_foreign(self) -> bool:
+        """Whether not the service answered, but a proxy before it or another program at its address."""
+        return self.code in (NOT_JSON, f"HTTP_{self.status}")
+
+    @property
     def is_outage(self) -> bool:
-        """Whether the same call may succeed later."""
-        return self.status in OUTAGES
+        """Whether the same call may succeed later: a proxy has many answers for a service that is down."""
+        is_page = self.status == 404 or not 400 <= self.status < 500
+        return self.status in OUTAGES or (self.is_foreign and is_page)
+
+    @property
+    def is_missing(self) -> bool:
+        """Whether the service says that it has no such record."""
+        return self.code == "NOT_FOUND"
 
 
 class _SingleWriteConnection(HTTPConnection):
@@ -108,6 +119,8 @@ class Client:
         self._prefix = f"{urlsplit(url).path.rstrip('/').removesuffix('/api/v1')}/api/v1"
         self._stopping = stopping
         self._is_reachable = True
+        self._has_answered = False
+        """Whether the service did: before, what another program answers may mean that the URL is wrong."""
         self._has_given_up = False
         """Whether an outage took longer than a worker that stops may wait."""
         self.url = url
@@ -125,9 +138,10 @@ class Client:
     ) -> Any:
         """Return the JSON of the response. Raises ServiceError, and TypeError or ValueError if `body` cannot be JSON.
 
-        Connection errors, 429, 502, 503 and 504 are retried with exponential backoff, up to `tries` attempts; once the
-        worker is stopping, for about LAST_SECONDS more, or with `until_stop` no more. With an `idempotency_key`, a
-        request that arrived although its response did not is done once, by the operations that take a key.
+        Outages are retried with exponential backoff, up to `tries` attempts; once the worker is stopping, for about
+        LAST_SECONDS more, or with `until_stop` no more. They are connection errors, 429, 502, 503 and 504, and when the
+        service has answered before, a proxy's 404, other 5xx, redirection or page. With an `idempotency_key`, a request
+        that arrived although its response did not is done once, by the operations that take a key.
         `timeout_s`: each for connecting and responding.
         """
         timeout = self._pool.timeout if timeout_s is None else urllib3.Timeout(timeout_s)
@@ -144,7 +158,7 @@ class Client:
                 return self._request(method, path, content, headers, timeout)
             except ServiceError as error:  # noqa: PERF203 - each is a request
                 tries -= 1
-                if tries <= 0 or not error.is_outage:
+                if tries <= 0 or not self._may_repeat(error):
                     raise
                 # Jitter, so that the workers of a service that comes back do not call it all at once.
                 wait = (error.retry_after or pause) * random.uniform(0.8, 1.2)  # noqa: S311 - not a secret
@@ -174,13 +188,25 @@ class Client:
             self._log_outage(failure)
             self._trust_renewed_certificate()
             raise failure from None
-        self._log_return()
-        if response.status >= 300:
-            failure = _to_error(response)
+        try:
+            answer = _to_json(response)
+        except ServiceError as failure:
             failure.retry_after = _retry_after(response)
-            raise failure
+            if not failure.is_foreign:
+                self._note_answer()
+            elif self._may_repeat(failure) and failure.status != 429:
+                self._log_outage(failure)
+            raise
+        self._note_answer()
         self._has_given_up = False
-        return _to_json(response)
+        return answer
+
+    def _may_repeat(self, failure: ServiceError) -> bool:
+        return failure.status in OUTAGES or (failure.is_outage and self._has_answered)
+
+    def _note_answer(self) -> None:
+        self._has_answered = True
+        self._log_return()
 
     def _log_outage(self, failure: ServiceError) -> None:
         """Log the first failure of an outage, not each retry."""
@@ -221,6 +247,8 @@ def _describe(error: HTTPError) -> str:
 
 
 def _to_json(response: urllib3.BaseHTTPResponse) -> dict[str, Any]:
+    if response.status >= 300:
+        raise _to_error(response)
     try:
         content = response.json()
     except ValueError:
@@ -241,11 +269,12 @@ def _to_error(response: urllib3.BaseHTTPResponse) -> ServiceError:
         body = {}  # of a proxy
     error = body.get("error")
     # An object in the error envelope; a text in the bodies of 401 and 429.
-    if isinstance(error, dict):
-        return ServiceError(response.status, str(error.get("code")), str(error.get("message")))
-    unnamed = "UNAUTHORIZED" if response.status == 401 else f"HTTP_{response.status}"
-    code = str(body.get("code", unnamed))
-    return ServiceError(response.status, code, str(body.get("message", error or NO_REASON)))
+    named = error if isinstance(error, dict) else {"message": error or NO_REASON, **body}
+    code = str(named.get("code", ""))
+    # The service's own codes are in capitals; proxies that answer in JSON have others, such as 404.
+    if not code.isupper():
+        code = "UNAUTHORIZED" if response.status == 401 else f"HTTP_{response.status}"
+    return ServiceError(response.status, code, str(named.get("message", NO_REASON)))
 
 
 def _retry_after(response: urllib3.BaseHTTPResponse) -> float:

@@ -162,7 +162,7 @@ class Journal:
             if error.status in (400, 413):
                 raise ValueRejected(error.message) from None
             # After the codes above: a 409 of another kind says that the attempt is no longer this worker's.
-            if error.status in (404, 409):
+            if error.status in (404, 409) and not error.is_foreign:
                 self._on_lost()
                 raise TaskCancelled(self._path) from None
             if error.is_outage:

@@ -261,7 +261,7 @@ class Task:
             self._client.call("POST", path, content, tries=tries, timeout_s=timeout_s)
         except ServiceError as error:
             # 409 is LEASE_LOST or an ended task, 404 a deleted one: either way another report is pointless.
-            if error.status in (404, 409):
+            if error.status in (404, 409) and not error.is_foreign:
                 self._lost.set()
                 raise TaskCancelled(self.id) from None
             raise

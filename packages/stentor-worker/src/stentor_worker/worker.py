@@ -16,7 +16,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from typing import Any
 
-from stentor_worker.client import NOT_JSON, Client, ServiceError, segment
+from stentor_worker.client import Client, ServiceError, segment
 from stentor_worker.ends import to_end, to_report
 from stentor_worker.errors import Failed, TaskCancelled, most_urgent, to_message, to_plain
 from stentor_worker.replay import Replay, replay
@@ -236,8 +236,8 @@ class Worker:
         except ServiceError as error:
             if self._stopping.is_set():
                 return []
-            # A service in trouble, or the page of a proxy before it; before the first connection the URL may be wrong.
-            is_trouble = self._is_connected and (error.status >= 500 or error.code == NOT_JSON)
+            # Of the service itself; before the first connection the URL may be wrong.
+            is_trouble = self._is_connected and error.status >= 500
             if error.code != "ROUTING_AGENT_UNAVAILABLE" and not is_trouble:
                 raise
             log.warning("worker: no claim possible, retrying error=%s", error)
