@@ -21,7 +21,9 @@ LOST = Answer(raw=b"", status=502)
 
 
 @asynccontextmanager
-async def reached(world: World, who: str = "ADMIN", lost: tuple[int, ...] = ()) -> AsyncIterator[Sessions]:
+async def reached(
+    world: World, who: str = "ADMIN", lost: tuple[int, ...] = (), path: str = ""
+) -> AsyncIterator[Sessions]:
     """Sessions over HTTP. The service does each request; the responses of those that change something may be lost."""
     loop = asyncio.get_running_loop()
     changes = 0
@@ -38,7 +40,7 @@ async def reached(world: World, who: str = "ADMIN", lost: tuple[int, ...] = ()) 
         return Answer(answer.status_code, answer.content)
 
     with serving(respond, keep_alive=True) as (address, _):
-        yield lambda session_id: StentorSession(session_id, address, "key")
+        yield lambda session_id: StentorSession(session_id, address + path, "key")
 
 
 def messages(*numbers: int, size: int = 1) -> list[Any]:
@@ -116,6 +118,16 @@ async def test_a_cancelled_run_leaves_no_half_known_outcome(world: World) -> Non
         with pytest.raises(asyncio.CancelledError):
             await adding
         assert len(await session.get_items()) == 1_500
+
+
+@requirement("sessions.openai")
+@pytest.mark.parametrize("path", ["/v1", "/stentor"])
+async def test_a_session_at_a_wrong_address_is_not_taken_for_an_empty_one(world: World, path: str) -> None:
+    async with reached(world, path=path) as session_of:
+        session = session_of("s")
+        for ask in (session.get_items, session.pop_item, session.clear_session):
+            with pytest.raises(ServiceError, match=f"No route .* {path}/api/v1/sessions/s"):
+                await ask()
 
 
 @requirement("sessions.openai")

@@ -89,6 +89,18 @@ def test_a_refusal_says_what_to_do(service: Service) -> None:
     assert threads(service, "READER").read("t", ["a"]) == {"a": b"1"}
 
 
+@requirement("sessions.threads")
+def test_only_the_service_says_that_a_thread_is_empty(service: Service) -> None:
+    page = Answer(raw=b"404 page not found", status=404)
+    with serving(lambda _request, _count: page) as (proxy, _):
+        for address in (f"{service.address}/v1", f"{service.address}/stentor", service.ready["dashboard"], proxy):
+            elsewhere = Threads(Client(address, service.key, threading.Event()), "test/", 1)
+            for ask in (lambda t: t.read("t", ["a"]), lambda t: list(t.scan("t", "")), lambda t: t.delete("t")):
+                with pytest.raises(CheckpointError) as raised:
+                    ask(elsewhere)
+                assert raised.value.status == 404, address
+
+
 @pytest.mark.slow
 @pytest.mark.skipif(not FRAMEWORKS.exists(), reason="make test-all sets the frameworks up")
 @requirement("sessions.langgraph")

@@ -78,7 +78,7 @@ class Threads:
             if error.status == 403:
                 # Emptying needs only the permission to write.
                 self._call("POST", thread, "/clear", {"values": ""})
-            elif error.status != 404:
+            elif not error.is_missing:
                 raise
 
     def __iter__(self) -> Iterator[str]:
@@ -106,7 +106,7 @@ class Threads:
         try:
             page: dict[str, Any] = self._call("GET", thread, path)
         except CheckpointError as error:
-            if error.status != 404:
+            if not error.is_missing:
                 raise
             return {"values": []}
         return page

@@ -12,7 +12,7 @@ def create_if_missing(send: Callable[[], object], create: Callable[[], object]) 
     try:
         send()
     except ServiceError as error:
-        if error.status != 404:
+        if not error.is_missing:
             raise
         create()
         send()

@@ -74,7 +74,7 @@ class StentorSession:
             try:
                 page = self._client.call("GET", f"{self._path}/items?newest=true&limit={count}{before}", tries=TRIES)
             except ServiceError as error:
-                if error.status == 404:
+                if error.is_missing:
                     break
                 raise
             items = page["items"]
@@ -99,7 +99,7 @@ class StentorSession:
         try:
             popped = self._post("/pop", None, str(uuid.uuid4()))["item"]
         except ServiceError as error:
-            if error.status == 404:
+            if error.is_missing:
                 return None
             raise
         return None if popped is None else popped["value"]
@@ -108,7 +108,7 @@ class StentorSession:
         try:
             self._post("/clear", {"items": True})
         except ServiceError as error:
-            if error.status != 404:
+            if not error.is_missing:
                 raise
 
     def _post(self, subpath: str, body: Any, idempotency_key: str | None = None) -> Any:
