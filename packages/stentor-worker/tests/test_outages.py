@@ -230,6 +230,27 @@ def test_the_handlers_of_signals_are_those_of_the_program_again_after_a_run() ->
     assert [signal.getsignal(number) for number in numbers] == before
 
 
+def test_a_signal_ends_the_workers_of_all_threads() -> None:
+    claimed = threading.Event()
+
+    def reply(verb: str) -> Reply:
+        if verb == "claims":
+            claimed.set()
+        return UP
+
+    with run_service(Service(tasks=1)) as service, run_service(Service(tasks=0)) as other:
+        other.reply = reply
+        idle, busy = Worker(other.url, "key", "agent"), Worker(service.url, "key", "agent")
+        idle.handler(lambda task: 1)
+        busy.handler(lambda task: claimed.wait(TIMEOUT_S) and signal.raise_signal(signal.SIGTERM))
+        thread = threading.Thread(target=idle.run)
+        thread.start()
+        busy.run()
+        thread.join(TIMEOUT_S)
+        assert not thread.is_alive()
+        assert other.requests[-1].endswith("/leave")
+
+
 def test_an_interrupted_worker_says_what_it_waits_for_and_a_later_interrupt_ends_the_program(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

@@ -38,6 +38,8 @@ LEAVE_SECONDS = 3.0
 REPEAT_SECONDS = 1.0
 """How long another Ctrl-C changes nothing: it may be the same one, which a program that started this one passes on."""
 log = logging.getLogger(__name__)
+_running: set[Worker] = set()
+"""The workers of this program that run."""
 
 
 class _Interrupted(Exception):
@@ -131,8 +133,8 @@ class Worker:
     def run(self) -> None:
         """Run tasks until `stop`, SIGINT or SIGTERM, then wait for the running ones.
 
-        Another Ctrl-C, more than a second later, ends the program at once, as a kill does: its tasks go back to the
-        queue as their leases expire.
+        A signal stops all workers of the program if one of them runs in the main thread. Another Ctrl-C, more than a
+        second later, ends the program at once, as a kill does: its tasks go back to the queue as their leases expire.
         Logs to the logger `stentor_worker`; to standard error if the program has not configured logging. A key or an
         agent that the service rejects raises ServiceError; in the main thread it is logged and ends the program with
         exit code 1, because a traceback would only hide it.
@@ -145,6 +147,7 @@ class Worker:
             replaced = {number: signal.signal(number, self._on_signal) for number in (signal.SIGINT, signal.SIGTERM)}
         heartbeats = threading.Thread(target=self._send_heartbeats, daemon=True)
         heartbeats.start()
+        _running.add(self)
         try:
             # Twice the concurrency: a thread that reports a result is not available to a handler.
             with ThreadPoolExecutor(2 * self._concurrency) as pool:
@@ -161,6 +164,7 @@ class Worker:
             log.error("worker: rejected by %s error=%s", self._client.url, error)
             raise SystemExit(1) from None
         finally:
+            _running.discard(self)
             self._ended.set()
             heartbeats.join()
             self._leave()
@@ -205,7 +209,9 @@ class Worker:
             # Not Python's handler, whose exception would wait for the threads.
             signal.signal(signal.SIGINT, signal.SIG_DFL)
             signal.raise_signal(signal.SIGINT)
-        self.stop()
+        # Of all workers: Python passes no signal to the other threads.
+        for worker in {self, *_running}:
+            worker.stop()
         # The exception ends the long poll at once. Elsewhere it would hit code that must complete, such as a claim, or
         # the end of the poll that the first one brought about.
         if self._polling:
