@@ -345,6 +345,14 @@ async def test_what_the_authority_does_not_cover_is_denied_and_recorded(
 
 
 @requirement("memory_mcp.gate-on-every-call")
+async def test_a_denial_names_the_namespaces_that_the_caller_has(made: Governed) -> None:
+    for namespaces, named in ((("team", "vault"), ": team, vault."), (tuple(map(str, range(99))), ", 19, and more.")):
+        with pytest.raises(AuthorityDenied, match="has access to") as denied:
+            await made.write(namespace="other", who=authority(*namespaces))
+        assert denied.value.message.endswith(named)
+
+
+@requirement("memory_mcp.gate-on-every-call")
 async def test_a_denial_that_cannot_be_recorded_is_an_outage(made: Governed) -> None:
     made.world.runlog.broken = True
     for who in (None, authority()):

@@ -98,7 +98,9 @@ def test_printed_claude_desktop_configuration_starts_the_server(tmp_path: Path) 
     command = [server["command"], *server["args"]]
     env = {"PATH": os.environ["PATH"], "HOME": str(tmp_path), **server["env"]}
     process = subprocess.run(command, input=initialize_message, capture_output=True, text=True, timeout=200, env=env)
-    assert json.loads(process.stdout)["result"]["serverInfo"]["name"] == "stentor-memory"
+    result = json.loads(process.stdout)["result"]
+    assert result["serverInfo"]["name"] == "stentor-memory"
+    assert result["instructions"].endswith(" The namespaces that you may use: team.")
     assert process.returncode == 0, process.stderr
 
 

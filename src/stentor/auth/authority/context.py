@@ -16,6 +16,8 @@ VAULT_NAMESPACE = "vault"
 NAMED_VAULT_PREFIX = f"{VAULT_NAMESPACE}:"
 """Prefix of the namespaces of a named vault: `vault:archive/2025` is the folder 2025 of the vault `archive`."""
 TASKS_NAMESPACE = f"{VAULT_NAMESPACE}/tasks"
+MAX_DESCRIBED = 20
+"""How many namespaces a text for their holder names."""
 _GUARDED = frozenset({TASKS_NAMESPACE, f"{VAULT_NAMESPACE}/memory"})
 """Folders with task notes and with the records of other namespaces: a grant of `vault` does not cover them."""
 
@@ -60,6 +62,11 @@ class AuthorityContext:
     def can_write(self, namespace: str) -> bool:
         """Return whether the namespace may be written to; a capability is needed as well."""
         return self.can_reach(namespace) and (self.writable is None or is_within(namespace, self.writable))
+
+    def describe_namespaces(self) -> str:
+        """Return the namespaces as a text for the caller, who may not know them."""
+        more = "" if len(self.namespaces) <= MAX_DESCRIBED else ", and more"
+        return (", ".join(self.namespaces[:MAX_DESCRIBED]) or "none") + more
 
     def require(self, capability: str, namespace: str) -> None:
         """Raise AuthorityDenied unless the capability is granted and the namespace is covered."""

@@ -26,7 +26,7 @@ McpRequestContext = ServerRequestContext[Any, Any]
 AuthorityOfRequest = Callable[[McpRequestContext], AuthorityContext | None]
 
 
-def create_server(calls: ToolCaller, authority: AuthorityOfRequest) -> Server[Any]:
+def create_server(calls: ToolCaller, authority: AuthorityOfRequest, instructions: str = INSTRUCTIONS) -> Server[Any]:
     """Return the MCP server. `authority` returns the authority of a request; with None the memory denies the call."""
     tools = [to_mcp_tool(tool) for tool in TOOLS.values()]
 
@@ -43,7 +43,7 @@ def create_server(calls: ToolCaller, authority: AuthorityOfRequest) -> Server[An
         "stentor-memory",
         version=__version__,
         title="Stentor memory",
-        instructions=INSTRUCTIONS,
+        instructions=instructions,
         on_list_tools=list_tools,
         on_call_tool=call_tool,
     )
@@ -52,6 +52,7 @@ def create_server(calls: ToolCaller, authority: AuthorityOfRequest) -> Server[An
 async def serve_stdio(calls: ToolCaller, who: AuthorityContext | None) -> None:
     """Serve one client, with the authority of the launch configuration, until it closes its end."""
     # Whoever starts the process is the caller; nothing in a request can change that.
-    server = create_server(calls, lambda _: who)
+    granted = "" if who is None else f" The namespaces that you may use: {who.describe_namespaces()}."
+    server = create_server(calls, lambda _: who, INSTRUCTIONS + granted)
     async with stdio_server() as (incoming, outgoing):
         await server.run(incoming, outgoing, server.create_initialization_options())

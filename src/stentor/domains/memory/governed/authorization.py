@@ -70,7 +70,8 @@ class MemoryAuthorizer:
         if not context.has_capability(request.capability):
             return AuthorityDenied(f"The authority does not have the capability {request.capability}.")
         if not context.can_reach(request.namespace):
-            return AuthorityDenied("The authority has no access to this namespace.")
+            reached = context.describe_namespaces()
+            return AuthorityDenied(f"The authority has no access to this namespace. It has access to: {reached}.")
         if request.capability == WRITE_CAPABILITY:
             return _find_write_denial(context, request.namespace)
         return None
