@@ -193,11 +193,15 @@ async def test_an_error_with_status_200_is_told_and_counts_as_the_status_that_it
     for _ in range(5):
         with pytest.raises(ProviderBusy, match="Too much"):
             await (await world.kernel.llm.gateway.stream(caller, ASKED)).read_reply(lambda text: None)
+    upstream.mood = moods.raw(body)  # not even a stream
+    for _ in range(5):
+        with pytest.raises(ProviderBusy, match="Too much"):
+            await world.kernel.llm.gateway.stream(caller, ASKED)
     upstream.mood = None
     answer = await chat(world)
     assert answer.status_code == 200, "no outage"
     used = (await world.admin.get("/api/v1/llm/usage")).json()["data"]
-    assert (used["totalRequests"], used["totalTokens"]) == (7, 18), "what is refused is not billed"
+    assert (used["totalRequests"], used["totalTokens"]) == (12, 18), "what is refused is not billed"
 
 
 @requirement("llm.provider-rate-limit-429")

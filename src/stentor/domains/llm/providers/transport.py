@@ -33,6 +33,7 @@ from stentor.core.http_client.client import (
 from stentor.core.http_client.outbound import OutboundHttp, TargetRefused
 from stentor.core.jsontext import JsonObject
 from stentor.domains.llm import formats
+from stentor.domains.llm.formats.base import reported_fault
 from stentor.domains.llm.model import ChatReply, ProviderRequest
 from stentor.domains.llm.providers import Provider
 from stentor.domains.llm.providers.failures import fault_from_response
@@ -136,9 +137,9 @@ class ProviderTransport:
             # Only until the headers: how long the stream itself may take depends on the reply.
             async with asyncio.timeout(self.limits.idle_seconds):
                 response = await self._send(provider, call, evidence)
-            if response.content_type != "text/event-stream":
-                response.close()
-                raise ProviderError("The provider did not return an event stream.")
+                if response.content_type != "text/event-stream":
+                    async with response:
+                        raise await self._read_fault(provider, response)
             return EventSource(response, evidence, self.limits.idle_seconds)
 
         return await self._retry(attempt, evidence, idle_limit(self.limits.idle_seconds))
@@ -214,6 +215,15 @@ class ProviderTransport:
         # A small compressed body could expand to far more than MAX_RESPONSE_BYTES.
         if response.headers.get("content-encoding", "identity") != "identity":
             raise ProviderError("The provider's response is compressed, although the request did not accept it.")
+
+    async def _read_fault(self, provider: Provider, response: ClientResponse) -> ProviderFault:
+        """Return the fault of a response with status 200 that is not a stream, but possibly an error."""
+        if response.content_type == "application/json":
+            body = await response.read_prefix(MAX_ERROR_BYTES)
+            document = jsontext.decode_or_none(body)
+            if isinstance(document, dict) and document.get("error"):
+                return self.explain(provider, reported_fault(document["error"]), body)
+        return ProviderError("The provider did not return an event stream.")
 
     def explain(self, provider: Provider, fault: ProviderError, body: bytes) -> ProviderFault:
         """Return the fault for a body that could not be parsed; of an error with status 200, with its message."""
