@@ -7,6 +7,7 @@ from contextlib import closing
 from pathlib import Path
 
 import pytest
+from alembic.config import Config
 
 from stentor.core import migrations
 from stentor.core.db import backup
@@ -17,6 +18,7 @@ from stentor.core.errors import StartRefused, StoreUnavailable
 from stentor.core.migrations import runner
 from tests.cli.program import Program
 from tests.core import sqlite_schema
+from tests.core.test_postgres import alter
 from tests.requirements import requirement
 
 BEFORE = max(number for number in migrations.revisions() if number < migrations.HEAD)
@@ -154,6 +156,21 @@ def test_a_step_that_waits_too_long_for_a_table_gives_up(bare_url: str, monkeypa
         with pytest.raises(StartRefused, match="lock timeout"):
             migrations.upgrade(driver)
     assert migrations.current_version(driver) == WITHOUT_INDEX
+
+
+def test_an_upgrade_takes_the_time_that_it_needs_whatever_the_databases_defaults_are(
+    bare_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    names, seen = ("statement_timeout", "idle_in_transaction_session_timeout"), list[object]()
+    for name in names:
+        alter(bare_url, f"{name} = '60s'")
+
+    def look(config: Config, _: str) -> None:
+        seen.extend(config.attributes["connection"].exec_driver_sql(f"show {name}").scalar() for name in names)
+
+    monkeypatch.setattr(runner.command, "upgrade", look)
+    runner.run(PostgresDriver(bare_url), None, None, print)
+    assert seen == ["0", "0"]
 
 
 @requirement("scale.upgrade-once")

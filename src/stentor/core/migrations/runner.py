@@ -73,6 +73,9 @@ def _lock_schema(connection: Connection, notify: Callable[[str], None]) -> None:
     key = {"key": locks.SCHEMA_LOCK_ID}
     # A snapshot from before the wait would not show the upgrade of the other process.
     connection.execute(text("set transaction isolation level read committed"))
+    # Those of the role or the database are meant for short transactions.
+    for name in ("statement_timeout", "idle_in_transaction_session_timeout"):
+        connection.execute(text(f"set local {name} = 0"))
     if not connection.execute(text("select pg_try_advisory_xact_lock(:key)"), key).scalar():
         notify("Another process is upgrading the schema; waiting for it.")
         connection.execute(text("select pg_advisory_xact_lock(:key)"), key)
