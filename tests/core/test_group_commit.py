@@ -75,6 +75,27 @@ async def test_a_refusal_before_any_write_costs_the_others_nothing(db: Database)
     assert (await names(db), runs["good"]) == (["good"], 1)
 
 
+async def test_a_unit_that_the_store_fails_is_an_outage_until_a_commit_without_one(db: Database) -> None:
+    def full(tx: Tx) -> None:
+        put("b")(tx)
+        raise StoreUnavailable("disk full")
+
+    def look() -> tuple[float, float]:
+        samples = {
+            sample.name: sample.value
+            for family in db.collect_metrics()
+            for sample in family.samples
+            if sample.labels.get("operation") == "write"
+        }
+        return samples["stentor_database_outage"], samples["stentor_database_failures_total"]
+
+    results = await together(db, put("a"), full)
+    assert isinstance(results[1], StoreUnavailable)
+    assert (await names(db), look()) == (["a"], (1, 1))
+    await db.write(put("c"))
+    assert look() == (0, 1)
+
+
 async def test_what_units_add_is_summed_and_what_failing_ones_add_is_not(db: Database) -> None:
     def add(status: str, n: int) -> Callable[[Tx], None]:
         return lambda tx: tx.increment(COUNT, ("t", 1, status, ""), n)

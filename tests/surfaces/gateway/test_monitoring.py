@@ -9,8 +9,11 @@ import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
 from stentor import __version__
-from stentor.core.db import Database, Sql
+from stentor.core.db import Database, Sql, idempotency
+from stentor.core.db.driver import Driver
+from stentor.core.db.postgres import PostgresDriver
 from stentor.core.db.sqlite import SqliteDriver
+from stentor.core.errors import StoreUnavailable
 from stentor.domains.monitoring import service
 from stentor.domains.monitoring.api import PUBLIC_PATHS
 from stentor.domains.monitoring.service import HealthComponent, HealthService, database_check, fixed_check
@@ -93,6 +96,17 @@ async def test_the_check_of_the_database_writes_and_leaves_nothing(db: Database)
         assert log.stat().st_size > size, "the check writes nothing, so it would succeed on a full disk"
     count = Sql("select count(*) from idempotency_keys")
     assert await db.read(lambda tx: tx.row(count)) == (0,)
+
+
+@requirement("http.health-detailed")
+@pytest.mark.only("postgresql", reason="SQLite writes each change to the end of its log")
+async def test_a_disk_without_room_for_a_file_is_found_though_a_row_can_be_stored(driver: Driver) -> None:
+    assert isinstance(driver, PostgresDriver)
+    database = Database(PostgresDriver(driver.url, settings={"temp_file_limit": "0"}))
+    await database.write(idempotency.probe_write)
+    with pytest.raises(StoreUnavailable):
+        await database_check(database)()
+    await asyncio.to_thread(database.close)
 
 
 async def test_a_check_that_breaks_or_hangs_is_unavailable(monkeypatch: pytest.MonkeyPatch) -> None:

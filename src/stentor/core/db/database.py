@@ -182,7 +182,6 @@ class Database:
                 # thread.
                 connection = connection or self.driver.writer()
                 group_commit.run_group(connection, units)
-                self._write_outages.record_success()
                 self._observe(units)
             except StoreUnavailable as error:
                 self._write_outages.record_failure(str(error))
@@ -196,6 +195,12 @@ class Database:
             connection.close()
 
     def _observe(self, units: list[WriteUnit]) -> None:
+        # One statement alone fails so on a full disk, where others need no new page.
+        failed = next((unit.error for unit in units if isinstance(unit.error, StoreUnavailable)), None)
+        if failed is None:
+            self._write_outages.record_success()
+        else:
+            self._write_outages.record_failure(str(failed))
         now = time.perf_counter()
         self._group_sizes.observe(len(units))
         for unit in units:

@@ -35,6 +35,9 @@ _FORGET = Sql(
     """delete from idempotency_keys where tenant = :tenant and key_name = :key_name and route = :route
         and idempotency_key = :value and status_code = :status_code"""
 )
+# The function's rows do not fit into so little memory and go to a file beside the tables.
+_USE_LITTLE_MEMORY, _USE_USUAL_MEMORY = Sql("set local work_mem = '64kB'"), Sql("set local work_mem to default")
+_WRITE_TO_FILE = Sql("select count(*) from generate_series(1, 5000)")
 _PURGE = Sql("delete from idempotency_keys where created_at <= :before")
 
 
@@ -122,3 +125,10 @@ def probe_write(tx: Tx) -> None:
     key = IdempotencyKey("", "", "health", secrets.token_hex(8), "")
     store_response(tx, key, StoredResponse(0, None))
     forget_response(tx, key, 0)
+
+
+def probe_disk(tx: Tx) -> None:
+    """Write what is no row to PostgreSQL's disk, for health checks. Raises like any write."""
+    # A row that is stored and deleted gets the place of an earlier one, also on a full disk.
+    for sql in (_USE_LITTLE_MEMORY, _WRITE_TO_FILE, _USE_USUAL_MEMORY):
+        tx.run(sql)

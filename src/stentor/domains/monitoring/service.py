@@ -102,6 +102,8 @@ def database_check(db: Database) -> Check:
     async def check() -> HealthComponent:
         # A read would still work on a full disk.
         await db.write(idempotency.probe_write, NO_LOCKS)
+        if db.driver.shared:
+            await db.write(idempotency.probe_disk, NO_LOCKS)
         return HealthComponent("available", db.driver.name)
 
     return check
