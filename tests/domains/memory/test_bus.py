@@ -262,6 +262,18 @@ async def test_merge_keeps_both_changes(notes: Notes) -> None:
 
 
 @requirement("memory.conflict-merge-or-last-write")
+async def test_the_base_of_a_merge_may_be_named_by_the_hash_of_its_content(notes: Notes) -> None:
+    content = "one\ntwo\nthree\nfour\nfive\n"
+    await notes.write("a.md", content, frontmatter={"tags": ["a"]})
+    text = (notes.root / "a.md").read_text()
+    (notes.root / "a.md").write_text(text.replace("five", "FIVE"))
+    base, wanted = hashlib.sha256(content.encode()).hexdigest(), content.replace("one", "ONE")
+    answer = await notes.write("a.md", wanted, client="SECOND", conflict_resolution="merge", base_hash=base)
+    assert (answer.json()["status"], answer.json()["merged"]) == ("success", True)
+    assert (notes.root / "a.md").read_text() == text.replace("five", "FIVE").replace("one", "ONE")
+
+
+@requirement("memory.conflict-merge-or-last-write")
 async def test_where_a_merge_fails_both_versions_are_there(notes: Notes) -> None:
     await notes.write("Notes/a.md", "one\n", source_agent=AGENTS[0])
     (notes.root / "Notes" / "a.md").write_text("human\n")

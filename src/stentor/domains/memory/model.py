@@ -136,7 +136,7 @@ def _require_preconditions(draft: WriteDraft, current: bytes | None) -> None:
         raise PreconditionFailed(f"{draft.path!r} is not in the state that If-Match names; read it again.")
     if _matches(draft.if_none_match, current):
         raise PreconditionFailed(f"{draft.path!r} exists in a state that If-None-Match names.")
-    if draft.expected_hash is not None and draft.expected_hash not in _hashes(draft.path, current):
+    if draft.expected_hash is not None and draft.expected_hash not in version_hashes(draft.path, current):
         raise Conflict(f"{draft.path!r} is not in the expected state; read it again.")
     if current is None and draft.operation != "write":
         raise NotFound(f"The document {draft.path!r} does not exist, so there is nothing to {draft.operation}.")
@@ -160,10 +160,10 @@ def _is_conflict(draft: WriteDraft, current: bytes | None, seen_hashes: frozense
     if current is None:
         return bool(seen) and NO_FILE not in seen and ANY_STATE not in draft.if_none_match
     # A write without effect is no conflict, whatever the caller has seen.
-    return _hashes(draft.path, current).isdisjoint(seen) and _requested_content(draft, current) != current
+    return version_hashes(draft.path, current).isdisjoint(seen) and _requested_content(draft, current) != current
 
 
-def _hashes(path: str, current: bytes | None) -> set[str]:
+def version_hashes(path: str, current: bytes | None) -> set[str]:
     """Return the hashes of the file and of its content alone, by which callers may name a version."""
     if current is None:
         return set()

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Literal
 
 import msgspec
@@ -44,6 +44,8 @@ from stentor_vault.text import documents
 from stentor_vault.text.documents import NoteDocument
 
 MAX_ATTEMPTS = 8
+MAX_COMPARED_VERSIONS = 20
+"""Stored versions whose contents are compared with a hash that no version has."""
 INLINE_MAX_CHARS = 8_000
 """Texts up to this length are processed on the event loop, longer ones in a thread."""
 LOCK_COUNT = 256
@@ -299,11 +301,17 @@ class MemoryService:
 
     async def _find_base(self, draft: WriteDraft, seen_hashes: list[str]) -> bytes | None:
         """Return the stored bytes of the version that the caller read last."""
-        hashes = [draft.base_hash] if draft.base_hash is not None else seen_hashes
+        key, wanted = self.stored_path(draft.path), draft.base_hash
 
         def find(tx: Tx) -> bytes | None:
-            contents = (store.read_version(tx, self.stored_path(draft.path), version) for version in hashes if version)
-            return next((content for content in contents if content is not None), None)
+            hashes = seen_hashes if wanted is None else [wanted]
+            base = next(_read_versions(tx, key, hashes), None)
+            if base is not None or wanted is None:
+                return base
+            # The hash may be that of the content without its frontmatter.
+            newest = [version.content_hash for version in store.list_versions(tx, key)[:MAX_COMPARED_VERSIONS]]
+            contents = _read_versions(tx, key, [*seen_hashes, *newest])
+            return next((content for content in contents if wanted in model.version_hashes(draft.path, content)), None)
 
         return await self._db.read(find)
 
@@ -372,6 +380,12 @@ class VersionHistory:
             return (await self._vault.read(path)).hash
         except NoSuchNote:
             return None
+
+
+def _read_versions(tx: Tx, key: str, hashes: Sequence[str]) -> Iterator[bytes]:
+    """Yield the contents of those versions that are stored."""
+    contents = (store.read_version(tx, key, version) for version in hashes if version)
+    return (content for content in contents if content is not None)
 
 
 def _write_event(caller: MemoryCaller, draft: WriteDraft, intent: WriteIntent, status: str) -> EventDraft:
