@@ -57,5 +57,6 @@ async def test_two_to_four_agents_are_compared(site: Site, count: int) -> None:
     ids = [await site.world.register(f"agent-{n}") for n in range(count)]
     page = await site.read("/agents/compare", 400, agent=ids)
     assert "Select two to four agents" in page
+    assert "<h1>Request rejected</h1>" in page
     listed = await site.read("/agents")
     assert ("Compare</button>" in listed) == (count > 1)
