@@ -220,6 +220,24 @@ def test_an_end_that_cannot_be_reported_is_reported_as_a_failure(handler: Callab
     assert (verb, body["error"]["code"]) == ("fail", "REPORT_REJECTED")
 
 
+async def _forget_await() -> int:
+    return 1
+
+
+@pytest.mark.filterwarnings("ignore:coroutine")
+def test_the_log_says_why_a_task_failed(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level("INFO", "stentor_worker")
+
+    async def handler(task: Task) -> Any:
+        return {"sum": _forget_await()}
+
+    run_once(handler)
+    run_once(raise_in_handler(Failed("no money", "POOR")))
+    text = "The result could not be reported: Object of type coroutine is not JSON serializable (is an await missing?)"
+    assert f"worker: report rejected task_id=t1 error={text}" in caplog.messages
+    assert "worker: handler failed task_id=t1 error=POOR: no money" in caplog.messages
+
+
 def test_a_number_that_json_cannot_have_is_named_in_the_failure() -> None:
     _, _, body = run_once(lambda task: {"scores": [float("nan")]})[-1]
     assert "float values are not JSON compliant" in body["error"]["message"]

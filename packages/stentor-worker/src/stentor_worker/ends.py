@@ -28,8 +28,9 @@ def to_end(task: Task, error: BaseException) -> tuple[str, dict[str, Any]]:
     if isinstance(error, Suspended):
         return "suspend", {"keys": task.waits}
     if isinstance(error, Failed | AttemptEnded):
-        body = {"error": {"code": to_code(error.code), "message": to_message(error) or "no reason given"}}
-        return "fail", body | {"outcome_class": error.outcome_class}
+        code, message = to_code(error.code), to_message(error) or "no reason given"
+        log.info("worker: handler failed task_id=%s error=%s: %s", task.id, code, message)
+        return "fail", {"error": {"code": code, "message": message}} | {"outcome_class": error.outcome_class}
     # Ctrl-C goes to the main thread, which runs a handler only in a replay.
     is_ctrl_c = isinstance(error, KeyboardInterrupt) and threading.current_thread() is threading.main_thread()
     if isinstance(error, TaskCancelled) or is_ctrl_c:

@@ -317,7 +317,10 @@ class Worker:
             # Besides a rejection: what JSON cannot have raises an error of many kinds, also of the program's classes.
             if isinstance(error, ServiceError) and error.status not in (400, 413):
                 raise
-            message = to_plain(f"The {verb} of this attempt could not be reported: {to_message(error)}")
+            what = "result" if verb == "complete" else "end of this attempt"
+            hint = " (is an await missing?)" if "type coroutine" in to_message(error) else ""
+            message = to_plain(f"The {what} could not be reported: {to_message(error)}{hint}")
+            log.error("worker: report rejected task_id=%s error=%s", task.id, message)
             task.post("fail", {"error": {"code": "REPORT_REJECTED", "message": message}})
             return "fail"
         return verb
