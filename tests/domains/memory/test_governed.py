@@ -390,6 +390,15 @@ async def test_a_key_that_is_none_is_refused(made: Governed, key: str) -> None:
         await made.write(key, "x")
 
 
+async def test_a_key_with_md_is_the_record_of_that_file(made: Governed) -> None:
+    first = await made.write("office", "x")
+    second = await made.write("office.md", "y")
+    assert (second.disposition, second.record_id, second.path) == ("updated", first.record_id, first.path)
+    assert (await made.memory.read(authority(), ReadAsked("team", "office.md"))).content == "y"
+    with pytest.raises(InvalidRequest):
+        await made.write(".md", "x")
+
+
 async def test_a_new_record_needs_a_namespace_that_every_system_can_have(made: Governed) -> None:
     for namespace in ("con", "a:b", "vault/Memory/a:b"):
         with pytest.raises(InvalidRequest, match=r"Windows|every system"):

@@ -55,8 +55,7 @@ def resolve_record(namespace: str, key: str) -> RecordAddress:
     """Return the normalized address. Raises InvalidRequest, which names the wrong field."""
     if not key or "/" in key:
         raise InvalidRequest("key: must be the name of one record, without a slash; the namespace is a separate field.")
-    if is_vault_namespace(namespace):
-        key = key.removesuffix(NOTE_SUFFIX)  # callers may name a note of the vault by its file name
+    key = key.removesuffix(NOTE_SUFFIX)  # callers may name a record by its file name, which the responses have
     _check_spelling(namespace)
     path = paths.normalize_path(RecordAddress(namespace, key).path)
     return record_at_path(path, vault_of_namespace(namespace))
