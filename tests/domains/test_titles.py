@@ -129,3 +129,21 @@ async def test_agent_keys_find_their_own_tasks_only(world: World) -> None:
         for name, found in (("ADMIN", [task_id]), ("BOB", []), ("OTHER", [])):
             rows = (await world.clients[name].get("/api/v1/tasks", params=params)).json()["tasks"]
             assert [row["task_id"] for row in rows] == found, (params, name)
+
+
+@requirement("tasks.subtasks")
+async def test_subtasks_come_in_pages_with_their_number(world: World) -> None:
+    await world.register("ann")
+    await world.submit(id="root")
+    children = [await world.submit(metadata={"parent_task_id": "root"}) for _ in range(5)]
+    found, params = list[str](), {"parent_task_id": "root", "limit": "2"}
+    while True:
+        page = (await world.admin.get("/api/v1/tasks", params=params)).json()
+        assert (page["total"], page["total_is_exact"]) == (5, True)
+        found += [row["task_id"] for row in page["tasks"]]
+        if page["next_cursor"] is None:
+            break
+        params["cursor"] = page["next_cursor"]
+    assert found == children
+    first = (await world.admin.get("/api/v1/tasks", params={"ref": children[0][:8], "limit": "1"})).json()
+    assert (len(first["tasks"]), first["total_is_exact"], first["next_cursor"]) == (1, False, None)

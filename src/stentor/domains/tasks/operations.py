@@ -82,14 +82,15 @@ class TaskOperations:
         """The tasks that match, newest first; without a filter all of them.
 
         `ref` is the beginning or the end of an id, the exact id comes first; `parent_task_id` lists the subtasks of a
-        task, oldest first. Each of these two goes with no other filter. `text` searches title, type, input, result and
-        error for all of its words, `"a phrase"` and `begin*`; new and ended tasks are found within seconds.
+        task, oldest first. Each of these two goes with no other filter, and only the second with `cursor`. `text`
+        searches title, type, input, result and error for all of its words, `"a phrase"` and `begin*`; new and ended
+        tasks are found within seconds.
         """
         if agent_id is not None and "\0" in agent_id:
             raise InvalidRequest("agent_id: must not contain the character NUL")
         after = None if created_after is None else micros_from_datetime(created_after)
         names = [name for name, value in (("ref", ref), ("parent_task_id", parent_task_id)) if value is not None]
-        others = (status, agent_id, type, submitted_by, session, text, after, cursor, offset or None)
+        others = (status, agent_id, type, submitted_by, session, text, after, cursor if ref else None, offset or None)
         if len(names) > 1 or (names and any(value is not None for value in others)):
             raise InvalidRequest(f"{names[0]}: cannot be combined with other filters.")
         task_filter = TaskFilter(

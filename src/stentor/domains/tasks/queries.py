@@ -70,10 +70,12 @@ _LIST_BY_REFERENCE = Sql(
         and {VISIBLE}
     order by case when task_id = :text then 0 else 1 end, created_at desc, task_id desc limit :limit"""
 )
+_IS_SUBTASK = f"tenant = :tenant and parent_task_id = :parent and {VISIBLE}"
 _LIST_SUBTASKS = Sql(
-    f"""select {_COLUMNS} from tasks where tenant = :tenant and parent_task_id = :parent and {VISIBLE}
+    f"""select {_COLUMNS} from tasks where {_IS_SUBTASK} and (created_at, task_id) > (:after_time, :after_id)
     order by created_at, task_id limit :limit"""
 )
+_COUNT_SUBTASKS = Sql(f"select count(*) from (select 1 from tasks where {_IS_SUBTASK} limit {MAX_TOTAL}) as counted")
 _HAS_GRADE = Sql("select 1 from task_grades where tenant = :tenant limit 1")
 _WHOLE_INPUT = Sql("select input from tasks where tenant = :tenant and task_id = :task_id")
 _FIND_INPUT = Sql("select substr(input, 1, :length) from tasks where tenant = :tenant and task_id = :task_id")
@@ -238,8 +240,15 @@ def list_by_reference(tx: Tx, tenant: str, task_filter: TaskFilter, limit: int) 
 
 def list_subtasks(tx: Tx, tenant: str, task_filter: TaskFilter, limit: int) -> list[TaskSummary]:
     """List the tasks of a parent, oldest first."""
-    params = {"parent": task_filter.parent, "key": task_filter.key, "limit": limit}
-    return [TaskSummary(*row) for row in tx.rows(_LIST_SUBTASKS, tenant=tenant, **params)]
+    after_time, after_id = task_filter.before or (-1, "")
+    params = {"parent": task_filter.parent, "key": task_filter.key, "after_time": after_time, "after_id": after_id}
+    return [TaskSummary(*row) for row in tx.rows(_LIST_SUBTASKS, tenant=tenant, limit=limit, **params)]
+
+
+def count_subtasks(tx: Tx, tenant: str, task_filter: TaskFilter) -> int:
+    """Count the tasks of a parent, at most MAX_TOTAL."""
+    params = {"parent": task_filter.parent, "key": task_filter.key}
+    return int(tx.rows(_COUNT_SUBTASKS, tenant=tenant, **params)[0][0])
 
 
 def read_input(tx: Tx, tenant: str, task_id: str, length: int) -> str | None:

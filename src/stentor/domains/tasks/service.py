@@ -145,11 +145,14 @@ class TaskService:
         task_filter = msgspec.structs.replace(task_filter, key=visibility_queries.visibility_key(principal))
 
         def read(tx: Tx) -> TaskPage:
-            if task_filter.ref is not None or task_filter.parent is not None:
-                find = queries.list_subtasks if task_filter.ref is None else queries.list_by_reference
-                rows = find(tx, tenant, task_filter, limit)
-                return TaskPage(rows, len(rows), has_more=False)
             # Read one row more than the page holds, to know whether there is a next page.
+            if task_filter.ref is not None:
+                rows = queries.list_by_reference(tx, tenant, task_filter, limit + 1)
+                return TaskPage(rows[:limit], len(rows), has_more=False, total_is_exact=len(rows) <= limit)
+            if task_filter.parent is not None:
+                rows = queries.list_subtasks(tx, tenant, task_filter, limit + 1)
+                total = queries.count_subtasks(tx, tenant, task_filter)
+                return TaskPage(rows[:limit], total, len(rows) > limit, total < queries.MAX_TOTAL)
             rows = queries.read_page(tx, tenant, task_filter, limit + 1, offset)
             total = queries.count_tasks(tx, tenant, task_filter)
             is_exact = queries.is_counted(task_filter) or total < queries.MAX_TOTAL

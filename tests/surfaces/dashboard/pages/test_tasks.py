@@ -350,7 +350,7 @@ async def test_a_task_with_many_events_shows_the_first_and_the_last_ones(
     assert re.search('<span class="label">Attempt 1</span><svg[^\n]*</svg><span class="n">5.0 s</span>', page)
     assert "line 3" not in page
     assert page.count("Events between the first 4 and the last 4 are not shown.") == 2
-    assert "Only the first 1 subtasks are shown." in page
+    assert "Only the first 1 of 2 subtasks are shown." in page
     monkeypatch.setattr(tasks, "MAX_EVENTS", 500)
     monkeypatch.setattr(tasks, "MAX_SUBTASKS", 2)
     page = await site.read(f"/tasks/{task_id}")

@@ -171,7 +171,7 @@ async def show_task(page: PageRequest, problem: str = "", status: int = 200) -> 
         page.read(registry_queries.read_names),
         read_agent_choices(page),
         page.read(task_queries.read_input, task_id, MAX_TEXT_CHARACTERS),
-        page.call("tasks.list", parent_task_id=task_id, limit=MAX_SUBTASKS + 1),
+        page.call("tasks.list", parent_task_id=task_id, limit=MAX_SUBTASKS),
         page.read(llm_queries.read_task_calls, task_id),
     )
     is_completed = trail["task"] is not None and trail["task"]["status"] == "completed"
@@ -204,10 +204,8 @@ async def show_task(page: PageRequest, problem: str = "", status: int = 200) -> 
         more_steps=journal["next_cursor"] is not None,
         has_gap=has_gap,
         max_events=MAX_EVENTS,
-        waterfall=build_waterfall(
-            trail["events"], map(build_subtask_bar, subtasks["tasks"][:MAX_SUBTASKS]), page.site.now()
-        ),
-        first_subtasks=MAX_SUBTASKS if len(subtasks["tasks"]) > MAX_SUBTASKS else 0,
+        waterfall=build_waterfall(trail["events"], map(build_subtask_bar, subtasks["tasks"]), page.site.now()),
+        subtasks=subtasks,
         max_characters=MAX_TEXT_CHARACTERS,
         terms=LEGACY_SCORE_TERMS,
         grade=await page.find("tasks.get_grade", task_id=task_id) if is_completed else None,
