@@ -266,6 +266,16 @@ async def test_a_long_conversation_is_replaced_by_a_summary_that_stays_readable(
 
 
 @requirement("sessions.compaction")
+async def test_a_system_prompt_is_no_part_of_the_length_of_a_conversation(world: World, upstream: Upstream) -> None:
+    await talker(world, compact_after_tokens=100, system_prompt="Think. " * 100)
+    Script(upstream, "First.", "Second.")
+    await say(world, "Hello")
+    task = await say(world, "And now?")
+    assert task["result"]["text"] == "Second."
+    assert [step["key"] for step in await steps(world, task["task_id"])] == ["model 1"]
+
+
+@requirement("sessions.compaction")
 async def test_a_recorded_summary_is_not_asked_for_again(world: World, upstream: Upstream, site: Site) -> None:
     site.words = "w" * 2_000
     await world.register(**agent_body(site, compact_after_tokens=200))

@@ -359,11 +359,12 @@ def _describe(error: StentorError) -> JsonObject:
 
 
 def _is_longer(messages: tuple[LlmMessage, ...], limit: int) -> bool:
-    """Return whether messages have more than about so many tokens, and more than one of them is of the conversation."""
-    is_several = sum(message.role != "system" for message in messages) > 1
-    texts = sum(estimate_tokens(message.text) for message in messages)
-    calls = sum(estimate_tokens(call.arguments) for message in messages for call in message.tool_calls)
-    return is_several and texts + calls > limit
+    """Return whether the conversation has more than about so many tokens, and more than one message."""
+    # No summary shortens what a system prompt says.
+    others = [message for message in messages if message.role != "system"]
+    texts = sum(estimate_tokens(message.text) for message in others)
+    calls = sum(estimate_tokens(call.arguments) for message in others for call in message.tool_calls)
+    return len(others) > 1 and texts + calls > limit
 
 
 def _turn_as_json(turn: Turn) -> JsonObject:
