@@ -342,6 +342,8 @@ async def test_a_refused_sign_in_without_a_role_ends_the_sessions_and_permission
         assert (await sign_in(office, provider, Account("u-1", "anna@example.com", []))).status_code == 403
     changes = [event["metadata"]["change"] for event in await events(office, "changes")]
     assert changes == ["left without a role"]
+    (listed,) = (await office.admin.get("/api/v1/people")).json()["people"]
+    assert (listed["status"], listed["permissions"]) == ("without_role", [])
     assert await whoami(office, await session(office, provider)) == 200
 
 

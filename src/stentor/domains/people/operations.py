@@ -60,12 +60,15 @@ class SignOutOut(ResponseModel):
 
 
 class PersonOut(ResponseModel):
-    """A person who has signed in. `sessions` is the number of open ones; a `released` name has no account."""
+    """A person who has signed in. `sessions` is the number of open ones; a `released` name has no account.
+
+    With `without_role` the groups gave no role at the last attempt to sign in, and `role` is the one of before.
+    """
 
     name: str
     role: Role
     permissions: list[str]
-    status: Literal["active", "blocked", "released"]
+    status: Literal["active", "blocked", "released", "without_role"]
     sessions: int
     last_sign_in_at: Timestamp
     created_at: Timestamp
@@ -119,9 +122,16 @@ class PeopleOperations:
         return self._output(await self._people.release(caller, name))
 
     def _output(self, person: Person) -> PersonOut:
-        status = "blocked" if person.blocked_at is not None else "active" if person.subject is not None else "released"
         sessions = len(person.sessions_at(self._clock.now()))
-        return PersonOut.of(person, permissions=sorted(person.permissions), status=status, sessions=sessions)
+        return PersonOut.of(person, permissions=sorted(person.permissions), status=_status(person), sessions=sessions)
+
+
+def _status(person: Person) -> str:
+    if person.blocked_at is not None:
+        return "blocked"
+    if person.subject is None:
+        return "released"
+    return "active" if person.permissions else "without_role"
 
 
 OPERATIONS = [
