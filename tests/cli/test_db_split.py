@@ -12,6 +12,8 @@ import httpx
 import psycopg
 import pytest
 
+from stentor.cli.output import CommandFailed
+from stentor.cli.tenant_split import split_tenants
 from stentor.core.db.database_url import parse_database_url
 from stentor.core.db.transfer import Table
 from stentor.core.db.transfer.model import NOT_COPIED, Column
@@ -229,6 +231,15 @@ def test_a_split_goes_past_the_pooler(postgres_url: str, bare_url: str, tmp_path
     split = partial(Program(tmp_path / "data", environ), "db", "split", "--tenant=nobody", "--json", "--to")
     refused(split(bare_url), "no rows of the tenant 'nobody'")
     refused(split(pooler), "itself", code=2)
+
+
+@requirement("scale.split-refused")
+def test_a_split_of_the_default_database_says_that_it_is_sqlite(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("SERVICE_DATABASE_URL", raising=False)
+    with pytest.raises(CommandFailed, match="copies a SQLite database to PostgreSQL"):
+        split_tenants(["other"], "postgresql://x@localhost/y", [], tmp_path)
 
 
 @requirement("scale.split-refused")

@@ -29,6 +29,9 @@ INTERRUPTED_MESSAGE = (
     "The split did not complete. Run the same command again before a service starts on {}; until the tenants are "
     "deleted in {}, a service may start there."
 )
+ONLY_POSTGRESQL = (
+    "A split is from one PostgreSQL database to another one. `stentor db copy` copies a SQLite database to PostgreSQL."
+)
 
 
 @dataclass(frozen=True)
@@ -52,11 +55,13 @@ def split_tenants(tenants: list[str], target: str, verifiers: list[str], data_di
     """Move tenants to another database. Raises CommandFailed."""
     chosen = load_offline_settings(data_dir)
     pooled, direct = chosen.storage.database_url, chosen.storage.session_url
+    if not (direct or pooled):
+        raise CommandFailed(ONLY_POSTGRESQL, EXIT_USAGE)
     # Not through a pooler: the source is locked and read in one session.
     source = ("SERVICE_DATABASE_SESSION_URL", direct) if direct else ("SERVICE_DATABASE_URL", pooled)
     ends = db_operations.parse_url(*source), db_operations.parse_url("--to", target)
     if ends[0].path is not None or ends[1].path is not None:
-        raise CommandFailed("A split is from one PostgreSQL database to another one.", EXIT_USAGE)
+        raise CommandFailed(ONLY_POSTGRESQL, EXIT_USAGE)
     if target in (pooled, direct):
         raise CommandFailed("--to is the database of SERVICE_DATABASE_URL itself.", EXIT_USAGE)
     redactor = Redactor()
