@@ -179,6 +179,24 @@ def test_a_worker_at_an_address_without_the_service_ends() -> None:
             assert (error.value.status, error.value.is_foreign) == (answer[0], True)
 
 
+def test_outage_is_logged_once(caplog: pytest.LogCaptureFixture) -> None:
+    worker = Worker("http://127.0.0.1:9", "key", "agent")
+    for _ in range(3):
+        with pytest.raises(ServiceError):
+            worker._client.call("GET", "/x", tries=2)
+    assert [record.levelname for record in caplog.records] == ["WARNING"]
+    assert "http://127.0.0.1:9" in caplog.text
+
+
+def test_a_call_that_waits_for_its_rate_limit_says_so(caplog: pytest.LogCaptureFixture) -> None:
+    replies = iter([(429, {"code": "RATE_LIMITED", "message": "used up"})])
+    with run_service(Service(tasks=0)) as service:
+        service.reply = lambda verb: next(replies, (200, {}))
+        assert Worker(service.url, "key", "agent")._client.call("POST", "/tasks/t1/waits", {}) == {}
+    assert [record.levelname for record in caplog.records] == ["WARNING"]
+    assert "path=/tasks/t1/waits error=RATE_LIMITED: used up" in caplog.text
+
+
 def test_an_outage_behind_a_proxy_is_logged_once(caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level("INFO", "stentor_worker")
     answers = iter([UP, (404, "404 page not found"), (502, None), (429, None), UP])

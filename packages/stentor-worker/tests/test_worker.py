@@ -420,24 +420,6 @@ def test_a_worker_that_ends_says_so_last_and_ends_with_an_older_service_too(repl
         assert service.requests[-1] == "POST /api/v1/agents/agent/leave"
 
 
-def test_outage_is_logged_once(caplog: pytest.LogCaptureFixture) -> None:
-    worker = Worker("http://127.0.0.1:9", "key", "agent")
-    for _ in range(3):
-        with pytest.raises(ServiceError):
-            worker._client.call("GET", "/x", tries=2)
-    assert [record.levelname for record in caplog.records] == ["WARNING"]
-    assert "http://127.0.0.1:9" in caplog.text
-
-
-def test_a_call_that_waits_for_its_rate_limit_says_so(caplog: pytest.LogCaptureFixture) -> None:
-    replies = iter([(429, {"code": "RATE_LIMITED", "message": "used up"})])
-    with run_service(Service(tasks=0)) as service:
-        service.reply = lambda verb: next(replies, (200, {}))
-        assert Worker(service.url, "key", "agent")._client.call("POST", "/tasks/t1/waits", {}) == {}
-    assert [record.levelname for record in caplog.records] == ["WARNING"]
-    assert "path=/tasks/t1/waits error=RATE_LIMITED: used up" in caplog.text
-
-
 def test_a_heartbeat_without_a_response_is_given_up_and_not_repeated_before_the_next() -> None:
     responded = threading.Event()
 
