@@ -258,6 +258,39 @@ async def test_a_change_that_cannot_be_checked_does_not_end_the_watching(
     watching.cancel()
 
 
+async def test_a_watch_that_begins_again_finds_what_changed_in_between(
+    vault: Vault, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    begun = 0
+
+    async def events(root: Path, *, poll: bool) -> AsyncIterator[set[str]]:
+        nonlocal begun
+        begun += 1
+        if begun > 1:
+            await asyncio.Event().wait()
+        await soon(lambda: indexed)
+        (root / "a.md").write_text("no event tells of it")
+        if not begun:
+            yield set()
+
+    async def reconcile() -> int:
+        indexed.append(begun)
+        return await all_files()
+
+    indexed, all_files = list[int](), vault.indexer.reconcile
+    monkeypatch.setattr(vault.indexer, "reconcile", reconcile)
+    monkeypatch.setattr(watcher, "watch_changes", events)
+    monkeypatch.setattr(watcher, "RETRY_SECONDS", 0)
+    watching = asyncio.ensure_future(watcher.VaultWatcher(vault.root, vault.indexer, reconcile_seconds=1e6).run())
+
+    async def is_indexed() -> bool:
+        assert not watching.done(), watching.exception()
+        return await vault.texts() == {"a.md": "no event tells of it"}
+
+    await soon(is_indexed)
+    watching.cancel()
+
+
 @requirement("memory.unreadable-left-out")
 async def test_what_may_not_be_read_is_left_as_it_is_and_all_else_is_indexed(
     vault: Vault, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture

@@ -114,6 +114,20 @@ async def test_a_folder_that_may_not_be_read_does_not_end_the_watch(
         await anext(watch_changes(root / "missing"))
 
 
+async def test_the_watch_ends_when_another_folder_is_in_its_place(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    async def awatch(path: Path, **given: Any) -> AsyncIterator[set[tuple[int, str]]]:
+        assert given["yield_on_timeout"]
+        yield {(1, str(path / "a.md"))}
+        yield set()
+        path.rename(path.with_name("old"))
+        path.mkdir()
+        yield set()
+        yield {(1, "of the old folder")}
+
+    monkeypatch.setattr(watchfiles, "awatch", awatch)
+    assert [changes async for changes in watch_changes(root)] == [{str(root / "a.md")}]
+
+
 def test_hidden_files_and_devices_are_not_there(vault: FolderVault, root: Path) -> None:
     (root / ".obsidian").mkdir()
     (root / ".obsidian" / "app.json").write_text("{}")

@@ -13,7 +13,7 @@ import stat
 import threading
 import unicodedata
 from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Sequence
-from contextlib import ExitStack, contextmanager, suppress
+from contextlib import ExitStack, aclosing, contextmanager, suppress
 from pathlib import Path
 from typing import TypeVar
 
@@ -284,11 +284,13 @@ def _open_trash(top: int) -> Iterator[int]:
 async def watch_changes(root: Path, *, poll: bool = False) -> AsyncIterator[set[str]]:
     """Yield sets of changed paths, collected until no event arrives for a poll interval.
 
-    `poll` checks the files themselves instead of the system's file events. Raises OSError, RuntimeError if the folder
-    is missing or cannot be watched; folders below it that may not be read are left out.
+    Ends if the folder is replaced: the system's events go on about the folder that was there before. `poll` checks the
+    files themselves instead of these events. Raises OSError, RuntimeError if the folder is missing or cannot be
+    watched; folders below it that may not be read are left out.
     """
     with os.scandir(root):
         pass  # only to raise the error: the watch would ignore that the root may not be read either
+    watched = _identify(root)
     # No filter: the default one hides folders that a vault may have.
     events = watchfiles.awatch(
         root,
@@ -297,9 +299,20 @@ async def watch_changes(root: Path, *, poll: bool = False) -> AsyncIterator[set[
         debounce=DEBOUNCE_MS,
         force_polling=poll or None,
         ignore_permission_denied=True,
+        yield_on_timeout=True,  # every five seconds
     )
-    async for changes in events:
-        yield {path for _, path in changes}
+    async with aclosing(events):
+        async for changes in events:
+            if changes:
+                yield {path for _, path in changes}
+            if await asyncio.to_thread(_identify, root) != watched:
+                return
+
+
+def _identify(folder: Path) -> tuple[int, int]:
+    """Return the device and inode of a folder. Raises OSError."""
+    info = folder.stat()
+    return info.st_dev, info.st_ino
 
 
 def _result(outcome: T | Exception) -> T:

@@ -13,6 +13,7 @@ import stat
 import time
 from collections import Counter
 from collections.abc import Callable, Iterable
+from contextlib import suppress
 from pathlib import Path
 
 from stentor.core.errors import ServiceUnavailable
@@ -39,6 +40,7 @@ class VaultWatcher:
         self._reconcile_seconds = reconcile_seconds
         self._poll = poll
         self._is_failing = False
+        self._reconcile_now = asyncio.Event()
         self.on_change: Callable[[set[str]], None] = lambda paths: None
 
     async def run(self) -> None:
@@ -49,6 +51,7 @@ class VaultWatcher:
             await asyncio.gather(self._watch_events(self._root), self._reconcile_forever())
 
     async def _watch_events(self, root: Path) -> None:
+        """Watch; start again after a failure, and when the folder was replaced by another one."""
         while True:
             try:
                 async for names in watch_changes(root, poll=self._poll):
@@ -59,6 +62,8 @@ class VaultWatcher:
                 # Fails open: one change that cannot be checked must not end the watching of all later ones.
                 log.exception("watcher: check failed")
             await asyncio.sleep(RETRY_SECONDS)
+            # What changed since then is in no event. It begins when this loop waits, which is when it watches.
+            self._reconcile_now.set()
 
     async def _check_changes(self, root: Path, names: Iterable[str]) -> None:
         # First, because the lag of a change counts from the moment when its event arrived.
@@ -96,6 +101,7 @@ class VaultWatcher:
     async def _reconcile_forever(self) -> None:
         while True:
             try:
+                self._reconcile_now.clear()
                 if count := await self._indexer.reconcile():
                     log.info("reconcile: notes updated count=%d", count)
                 self._is_failing = False
@@ -110,11 +116,12 @@ class VaultWatcher:
                 await asyncio.sleep(self._reconcile_seconds)
 
     async def _wait_until_due(self) -> None:
-        """Wait for the next interval, or until the index was rebuilt. Raises StoreUnavailable."""
+        """Wait for the next interval, or until the index was rebuilt or a new watch begins. Raises StoreUnavailable."""
         ends_at = time.monotonic() + self._reconcile_seconds
         while (left := ends_at - time.monotonic()) > 0:
-            await asyncio.sleep(min(left, POLL_SECONDS))
-            if not await self._indexer.was_reconciled():
+            with suppress(TimeoutError):
+                await asyncio.wait_for(self._reconcile_now.wait(), min(left, POLL_SECONDS))
+            if self._reconcile_now.is_set() or not await self._indexer.was_reconciled():
                 return
 
     def _report(self, error: Exception) -> None:
