@@ -173,12 +173,6 @@ class StartRefused(StentorError):
     code = "START_REFUSED"
 
 
-class RouteNotFound(NotFound):
-    """The route does not exist, so the client has a wrong address."""
-
-    code = "ROUTE_NOT_FOUND"
-
-
 class TaskArchived(NotFound):
     """The task ended long ago and has left the database; the message says when, and where it is now."""
 

@@ -18,7 +18,7 @@ from starlette.routing import Match
 from starlette.types import Scope
 
 from stentor.core import jsontext
-from stentor.core.errors import InvalidRequest, ProviderFault, RateLimited, RouteNotFound, StentorError, drop_tracebacks
+from stentor.core.errors import InvalidRequest, NotFound, ProviderFault, RateLimited, StentorError, drop_tracebacks
 from stentor.core.jsontext import JsonObject
 from stentor.core.validation_errors import field_errors
 
@@ -146,8 +146,9 @@ async def _on_http_exception(request: Request, error: Exception) -> Response:
     message = str(error.detail)
     # The text of the router; errors that a route raises have their own.
     if error.status_code == 404 and message == "Not Found":
-        code = RouteNotFound.code
-        message = f"No route {request.method} {request.url.path}. {_find_base(request.url.path)}"
+        route = f"{request.method} {request.url.path}"
+        error = NotFound(f"No route {route}. {_find_base(request.url.path)}", {"route": route})
+        return render_stentor_error(request.scope, error)
     headers = dict(error.headers or {})
     if error.status_code == 405:
         headers["Allow"] = ", ".join(_methods_at(request))
@@ -164,9 +165,10 @@ def _find_base(path: str) -> str:
     return "/openapi.json lists the routes of the API, which begin with /api/v1."
 
 
-def wrong_port_error(path: str, what: str) -> RouteNotFound:
+def wrong_port_error(path: str, what: str) -> NotFound:
     """Return the error for a client of the gateway at the port of `what`."""
-    return RouteNotFound(f"No route {path} here: this is {what}. The API is on the gateway's port, by default 8080.")
+    message = f"No route {path} here: this is {what}. The API is on the gateway's port, by default 8080."
+    return NotFound(message, {"route": path})
 
 
 _HANDLERS: dict[type[Exception], Callable[[Request, Exception], Awaitable[Response]]] = {

@@ -50,7 +50,7 @@ async def test_without_the_key_nothing_answers(board: Board, path: str) -> None:
 @requirement("dashboard.auth")
 async def test_a_client_of_the_api_is_told_that_it_has_the_wrong_port(board: Board) -> None:
     for answer in (await board.http.get("/api/v1/tasks"), await board.http.post("/api/v1/agents/x/claims", json={})):
-        assert (answer.status_code, answer.json()["error"]["code"]) == (404, "ROUTE_NOT_FOUND")
+        assert (answer.status_code, answer.json()["error"]["code"]) == (404, "NOT_FOUND")
         assert "this is the dashboard. The API is on the gateway's port" in answer.json()["error"]["message"]
 
 

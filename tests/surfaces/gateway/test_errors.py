@@ -69,7 +69,7 @@ async def test_every_kind_of_error_can_be_a_problem(world: World) -> None:
         ("POST", "/api/v1/tasks", {"json": {}}, "INVALID_REQUEST"),
         ("POST", "/api/v1/tasks", {"content": b" " * 10_000_001}, "PAYLOAD_TOO_LARGE"),
         ("GET", "/api/v1/tasks/none", {}, "NOT_FOUND"),
-        ("GET", "/api/v1/nothing", {}, "ROUTE_NOT_FOUND"),
+        ("GET", "/api/v1/nothing", {}, "NOT_FOUND"),
         ("PUT", "/api/v1/tasks", {}, "METHOD_NOT_ALLOWED"),
         ("GET", "/api/v1/llm/demo", {}, "NOT_IMPLEMENTED"),
     ]
@@ -199,7 +199,7 @@ async def test_an_unknown_path_is_404_and_says_which(world: World) -> None:
     for path in ("/", "/api/v1/nothing", "/api/v2/tasks", "/api/v1/tasks/", "/api/v1/tasks/a/b/c", "/docs", "/redoc"):
         answer = await world.admin.get(path)
         error = answer.json()["error"]
-        assert (answer.status_code, error["code"]) == (404, "ROUTE_NOT_FOUND")
+        assert (answer.status_code, error["code"]) == (404, "NOT_FOUND")
         assert f"GET {path}" in error["message"]
         assert "/openapi.json" in error["message"]
 

@@ -273,7 +273,7 @@ def test_invalid_or_oversized_body_is_rejected(service: Service, content: bytes,
 
 def test_a_client_of_another_port_is_told_what_this_one_is(service: Service) -> None:
     answer = httpx.get(service.ready["mcp"] + "/api/v1/tasks", timeout=200)
-    assert (answer.status_code, answer.json()["error"]["code"]) == (404, "ROUTE_NOT_FOUND")
+    assert (answer.status_code, answer.json()["error"]["code"]) == (404, "NOT_FOUND")
     assert "this is the memory's MCP server, at /mcp" in answer.json()["error"]["message"]
 
 

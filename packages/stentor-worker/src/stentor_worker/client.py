@@ -38,6 +38,8 @@ class ServiceError(Exception):
 
     retry_after = 0.0
     """For how many seconds the service asks not to call again."""
+    is_unknown_route = False
+    """Whether the service has no such route, so that the address is wrong."""
 
     def __init__(self, status: int, code: str, message: str) -> None:
         super().__init__(f"{code}: {message}")
@@ -59,7 +61,7 @@ class ServiceError(Exception):
     @property
     def is_missing(self) -> bool:
         """Whether the service says that it has no such record."""
-        return self.code == "NOT_FOUND"
+        return self.code == "NOT_FOUND" and not self.is_unknown_route
 
 
 class _SingleWriteConnection(HTTPConnection):
@@ -274,7 +276,10 @@ def _to_error(response: urllib3.BaseHTTPResponse) -> ServiceError:
     # The service's own codes are in capitals; proxies that answer in JSON have others, such as 404.
     if not code.isupper():
         code = "UNAUTHORIZED" if response.status == 401 else f"HTTP_{response.status}"
-    return ServiceError(response.status, code, str(named.get("message", NO_REASON)))
+    failure = ServiceError(response.status, code, str(named.get("message", NO_REASON)))
+    details = named.get("details")
+    failure.is_unknown_route = isinstance(details, dict) and "route" in details
+    return failure
 
 
 def _retry_after(response: urllib3.BaseHTTPResponse) -> float:
