@@ -242,7 +242,7 @@ def _explain_refusal(keys: KeyRing, key: str) -> AuthFailure:
     # Only the holder of the secret can ask.
     if (expired_at := keys.find_expiry(digest_key(key))) is None:
         return WRONG_KEY
-    return WRONG_KEY[0], f"This key expired on {format_iso(expired_at)[:10]}: an admin can extend or rotate it."
+    return WRONG_KEY[0], f"This key expired on {format_iso(expired_at)[:10]}: an admin can extend it."
 
 
 async def _authenticate_recent(keys: KeyRing, headers: Iterable[tuple[bytes, bytes]]) -> Principal | AuthFailure:

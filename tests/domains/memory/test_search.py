@@ -210,6 +210,13 @@ def test_decomposed_text_has_the_same_terms(text: str) -> None:
     assert question_terms(decomposed) == question_terms(text)
 
 
+def test_a_long_run_of_accents_is_read_in_linear_time() -> None:
+    """In quadratic time it would take minutes."""
+    text = "a" + "\u0315\u0300" * 400_000 + " end"
+    assert tokenizer.tokenize(text) == ["a", "end"]
+    assert [term for _, _, term in tokenizer.iter_hits(text, frozenset(("a", "end")))] == ["a", "end"]
+
+
 def test_a_word_of_more_than_64_characters_is_its_own_term_and_not_kept_in_memory() -> None:
     assert tokenizer.tokenize("xab" * 20 + "ing") == ["xab" * 20]
     size = tokenizer._normalize_short.cache_info().currsize

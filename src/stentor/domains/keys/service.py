@@ -313,7 +313,9 @@ class KeyService:
     def _update(self, tx: Tx, caller: Principal, key: ApiKey, change: str, changes: dict[str, Any]) -> ApiKey:
         updated = msgspec.structs.replace(key, **changes, updated_at=tx.now, version=key.version + 1)
         store.update(tx, updated)
-        changed = [name for name in changes if getattr(key, name) != getattr(updated, name)]
+        # Of a rotation and a revocation the change says it all.
+        fields = changes if change == "changed" else ()
+        changed = [name for name in fields if getattr(key, name) != getattr(updated, name)]
         self._record(tx, caller, updated, change, changed)
         return updated
 

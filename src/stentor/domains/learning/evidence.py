@@ -11,6 +11,7 @@ chosen: docs/decisions/0036-routing-that-learns.md. The formula that uses the ev
 from __future__ import annotations
 
 import math
+from statistics import fmean
 
 MAX_OUTCOMES = 50
 """Number of outcomes that are stored, newest last."""
@@ -49,6 +50,11 @@ def encode_reward(reward: float, *, graded: bool = False) -> str:
 def decode_rewards(rewards: str, ungraded: float = 1.0) -> bytes:
     """Decode rewards, oldest first, to parts of 255; `ungraded` is the reward of full successes without a grade."""
     return bytes.fromhex(rewards).translate(_BELOW_FULL + bytes((255, round(255 * ungraded))))
+
+
+def mean_reward(rewards: str) -> float:
+    """Return the mean of some rewards, from 0 to 1."""
+    return fmean(decode_rewards(rewards)) / 255
 
 
 def list_grades(rewards: str) -> list[float]:

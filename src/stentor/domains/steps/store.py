@@ -109,6 +109,10 @@ _HAS_OPEN_TOGETHER = Sql(
     f"select 1 from task_steps where {_TASK} and state = 'started' and together = :together limit 1"
 )
 _LIST_OPEN = Sql(f"select {_COLUMNS} from task_steps where {_TASK} and state = 'started' order by event_id")
+_LIST_UNDECIDED = Sql(
+    f"""select {_COLUMNS} from task_steps where {_TASK} and state = 'started' and kind in ('question', 'effect')
+    order by event_id limit :limit"""
+)
 _LIST_OPEN_WAITS = Sql(
     f"""select {COLUMNS_OF_OPEN} from task_steps where {_TASK} and state = 'started'
     and kind in ('sleep', 'signal', 'question', 'child') order by event_id limit :limit"""
@@ -248,6 +252,11 @@ def has_open_together(tx: Tx, tenant: str, task_id: str, together: str | None) -
 def list_open(tx: Tx, tenant: str, task_id: str) -> list[Step]:
     """List the steps of a task that have begun and have no outcome, oldest first."""
     return [step_from_row(row) for row in tx.rows(_LIST_OPEN, tenant=tenant, task_id=task_id)]
+
+
+def list_undecided(tx: Tx, tenant: str, task_id: str, limit: int) -> list[Step]:
+    """List the questions and effects of a task that have begun and have no outcome, oldest first."""
+    return [step_from_row(row) for row in tx.rows(_LIST_UNDECIDED, tenant=tenant, task_id=task_id, limit=limit)]
 
 
 def list_open_waits(tx: Tx, tenant: str, task_id: str, limit: int) -> list[Step]:

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import math
 import re
-import unicodedata
 from collections import Counter, deque
 from collections.abc import Iterator, Mapping, Sequence
 
@@ -117,7 +116,7 @@ def rank_passages(sources: Sequence[PassageSource], question: str, limit: int, s
 
 def question_terms(question: str) -> frozenset[str]:
     """Return the terms of the question's content words; of all its words if every one is a stop word."""
-    words = re.findall(r"\w+", unicodedata.normalize("NFC", question))
+    words = tokenizer.find_words(question)
     content_terms = tokenizer.tokenize(" ".join(word for word in words if word.lower() not in tokenizer.STOP_WORDS))
     return frozenset(content_terms or tokenizer.tokenize(question))
 

@@ -22,13 +22,14 @@ else:
     snowballstemmer = lazy_module("snowballstemmer")
 
 _CJK = "\u3040-\u30ff\u3400-\u4dbf\u4e00-\u9fff\uac00-\ud7af\uf900-\ufaff\U00020000-\U0003ffff"
-_MARKS = "\u0300-\u036f"
-"""Accents that are characters of their own, as in text from macOS and from PDFs."""
-_ALPHANUMERIC = re.compile(rf"[^\W_]+(?:[{_MARKS}]+[^\W_]*)*")
+_MARK = "[\u0300-\u036f]"
+"""An accent that is a character of its own, as in text from macOS and from PDFs."""
+# At most eight in a row: to bring a run into its normal form takes quadratic time.
+_ALPHANUMERIC = re.compile(rf"[^\W_]+(?:{_MARK}{{1,8}}[^\W_]+)*{_MARK}{{0,8}}")
 _WORD = re.compile(r"\w+")
-_TERM = re.compile(rf"[{_CJK}]|[^\W_{_CJK}]+(?:[{_MARKS}]+[^\W_{_CJK}]*)*")
+_TERM = re.compile(rf"[{_CJK}]|[^\W_{_CJK}]+(?:{_MARK}{{1,8}}[^\W_{_CJK}]+)*{_MARK}{{0,8}}")
 """A word, or one character of a CJK script: what has a term."""
-_CJK_OR_REST = re.compile(f"[{_CJK}][{_MARKS}]*|[^{_CJK}]+")
+_CJK_OR_REST = re.compile(f"[{_CJK}]{_MARK}*|[^{_CJK}]+")
 _CJK_RUN = re.compile(f"[{_CJK}]{{3,}}")
 MAX_PAIRED_CHARS = 200
 """Only the beginning of a question is split into pairs: each takes milliseconds of a search in thousands of notes."""
@@ -61,16 +62,22 @@ def _is_significant(words: Sequence[str]) -> bool:
     return len(words) > 1 or (len(words) == 1 and words[0].lower() not in STOP_WORDS)
 
 
+def find_words(text: str) -> list[str]:
+    """Return the runs of letters and digits of a text, with their accents."""
+    return _ALPHANUMERIC.findall(text)
+
+
 def tokenize(text: str) -> list[str]:
     """Return the terms of a text, in order."""
     if text.isascii():  # the common case, without the search for characters of other scripts
-        return [normalize_word(word) for word in _ALPHANUMERIC.findall(text)]
+        return [normalize_word(word) for word in find_words(text)]
     terms: list[str] = []
-    for word in _ALPHANUMERIC.findall(unicodedata.normalize("NFC", text)):
+    for word in find_words(text):
         if word.isascii():
             terms.append(normalize_word(word))
         else:
-            terms.extend(normalize_word(part) for part in _CJK_OR_REST.findall(word))
+            parts = _CJK_OR_REST.findall(unicodedata.normalize("NFC", word))
+            terms.extend(map(normalize_word, parts))
     return terms
 
 

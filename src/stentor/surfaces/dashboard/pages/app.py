@@ -15,7 +15,7 @@ from starlette.datastructures import MutableHeaders
 from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import HTMLResponse, PlainTextResponse, RedirectResponse, Response
-from starlette.routing import Route
+from starlette.routing import Match, Route
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from stentor.core.errors import ServiceUnavailable, StentorError, drop_tracebacks
@@ -202,6 +202,13 @@ def _find_retry(request: Request) -> str:
     return "" if retry == "/" else retry
 
 
+def _find_parent_page(request: Request) -> str:
+    """Return the address one level up, "" if there is no page."""
+    scope = {**request.scope, "path": request.url.path.rpartition("/")[0]}
+    has_page = any(route.matches(scope)[0] is Match.FULL for route in request.app.routes)
+    return encode_path(request).rpartition("/")[0] if has_page else ""
+
+
 ErrorPage = tuple[int, str, str]
 """Status, title, message."""
 
@@ -218,9 +225,9 @@ def _error_handler(
             return PlainTextResponse(message, status)  # a redirect to the sign-in page would loop
         if status == 401 or session is None:
             return await _ask_to_sign_in(site, request)
-        if status == 405 and request.method == "GET":
+        if status == 405 and request.method == "GET" and (parent := _find_parent_page(request)):
             # The address of a refused form, entered again: its page is one level up.
-            return RedirectResponse(encode_path(request).rpartition("/")[0] or "/", 303)
+            return RedirectResponse(parent, 303)
         # The same request to an address that does not exist, or with a wrong value, fails again.
         may_pass = status in (409, 429) or status >= 500
         response = PageRequest(site, request, session).render(

@@ -15,8 +15,13 @@ CHOICES = (decision_text.HAPPENED, decision_text.NOT_HAPPENED)
 
 
 async def list_decisions(page: PageRequest, typed: dict[str, str] | None = None, status: int = 200) -> Response:
-    """List what people have to decide; `typed` is a form that was refused, with its task and the problem."""
+    """List what people have to decide; `typed` is a form that was refused, with its task and the problem.
+
+    Raises InvalidRequest with that problem if the step is not listed any more.
+    """
     decisions = (await page.call("decisions.list", limit=MAX_LISTED))["steps"]
+    if typed and not any((step["task_id"], step["key"]) == (typed["task_id"], typed["step"]) for step in decisions):
+        raise InvalidRequest(typed["problem"])
     return page.render("decisions.html", status, block="live", decisions=decisions, choices=CHOICES, typed=typed)
 
 

@@ -23,7 +23,7 @@ from stentor.surfaces.dashboard.site.sessions import (
     read_session_cookie,
 )
 
-UNKNOWN_KEY_MESSAGE = "Invalid API key."
+UNKNOWN_KEY_MESSAGE = "Invalid API key, or one that has expired."
 NO_READ_PERMISSION_MESSAGE = "This key has no read permission, which the dashboard needs."
 AGENT_KEY_MESSAGE = "Agent keys cannot sign in: pages show the whole tenant. Use a user key."
 EMPTY_KEY_MESSAGE = "Enter an API key."

@@ -257,12 +257,16 @@ async def _read_decisions(page: PageRequest, task: JsonObject | None, journal: J
     """Return the steps that a person may have to decide, also those after the first ones."""
     if task is None or journal["next_cursor"] is None:
         return list(journal["steps"])
-    started = await page.read(step_store.list_open, task["task_id"])
-    agent = await page.read(registry_store.find, task["assigned_agent"] or "")
-    asked = [(step, question) for step in started if (question := describe_question(step, agent)) is not None]
+    return await page.read(_list_undecided, task["task_id"], task["assigned_agent"] or "")
+
+
+def _list_undecided(tx: Tx, tenant: str, task_id: str, agent_id: str) -> list[JsonObject]:
+    agent = registry_store.find(tx, tenant, agent_id)
+    steps = step_store.list_undecided(tx, tenant, task_id, MAX_STEPS)
+    asked = [(step, question) for step in steps if (question := describe_question(step, agent)) is not None]
     return [
         StepOut.of(step, value=None, superseded=False, question=question).model_dump(mode="json")
-        for step, question in asked[:MAX_STEPS]
+        for step, question in asked
     ]
 
 
