@@ -395,6 +395,9 @@ async def test_a_key_with_md_is_the_record_of_that_file(made: Governed) -> None:
     second = await made.write("office.md", "y")
     assert (second.disposition, second.record_id, second.path) == ("updated", first.record_id, first.path)
     assert (await made.memory.read(authority(), ReadAsked("team", "office.md"))).content == "y"
+    other = await made.write("office.md.md", "z")
+    assert (other.disposition, other.record_id) == ("created", "team/office.md.md")
+    assert (await made.memory.read(authority(), ReadAsked(*other.record_id.split("/")))).content == "z"
     with pytest.raises(InvalidRequest):
         await made.write(".md", "x")
 

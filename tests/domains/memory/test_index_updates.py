@@ -261,23 +261,22 @@ async def test_a_change_that_cannot_be_checked_does_not_end_the_watching(
 async def test_a_watch_that_begins_again_finds_what_changed_in_between(
     vault: Vault, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    begun = 0
+    begun, reconciled, reconcile_all = 0, list[int](), vault.indexer.reconcile
 
     async def events(root: Path, *, poll: bool) -> AsyncIterator[set[str]]:
         nonlocal begun
         begun += 1
-        if begun > 1:
-            await asyncio.Event().wait()
-        await soon(lambda: indexed)
+        await soon(lambda: reconciled)
+        if begun < 9:
+            raise OSError("no watch is free")
         (root / "a.md").write_text("no event tells of it")
-        if not begun:
-            yield set()
+        yield set()
+        await asyncio.Event().wait()
 
     async def reconcile() -> int:
-        indexed.append(begun)
-        return await all_files()
+        reconciled.append(begun)
+        return await reconcile_all()
 
-    indexed, all_files = list[int](), vault.indexer.reconcile
     monkeypatch.setattr(vault.indexer, "reconcile", reconcile)
     monkeypatch.setattr(watcher, "watch_changes", events)
     monkeypatch.setattr(watcher, "RETRY_SECONDS", 0)
@@ -288,6 +287,7 @@ async def test_a_watch_that_begins_again_finds_what_changed_in_between(
         return await vault.texts() == {"a.md": "no event tells of it"}
 
     await soon(is_indexed)
+    assert len(reconciled) == 2  # not after each watch that could not begin
     watching.cancel()
 
 

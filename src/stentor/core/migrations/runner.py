@@ -20,6 +20,11 @@ from stentor.core.migrations import pending_revisions, revisions, scripts_folder
 
 LOCK_SECONDS = 60
 """How long a script waits for a table lock before the upgrade fails and is rolled back."""
+_TIMEOUTS = ("statement_timeout", "lock_timeout", "idle_in_transaction_session_timeout", "transaction_timeout")
+# PostgreSQL before 17 has no `transaction_timeout`.
+_WITHOUT_TIMEOUTS = text("select set_config(name, '0', true) from pg_settings where name = any(:names)").bindparams(
+    names=list(_TIMEOUTS)
+)
 
 
 def run(
@@ -74,8 +79,7 @@ def _lock_schema(connection: Connection, notify: Callable[[str], None]) -> None:
     # A snapshot from before the wait would not show the upgrade of the other process.
     connection.execute(text("set transaction isolation level read committed"))
     # Those of the role or the database are meant for short transactions.
-    for name in ("statement_timeout", "idle_in_transaction_session_timeout"):
-        connection.execute(text(f"set local {name} = 0"))
+    connection.execute(_WITHOUT_TIMEOUTS)
     if not connection.execute(text("select pg_try_advisory_xact_lock(:key)"), key).scalar():
         notify("Another process is upgrading the schema; waiting for it.")
         connection.execute(text("select pg_advisory_xact_lock(:key)"), key)

@@ -157,10 +157,12 @@ def _list_sources(stored: str) -> list[str]:
 
 def _source(citation: JsonObject) -> str:
     path, heading = str(citation["path"]), _NOT_LINKED.sub(" ", str(citation.get("heading") or ""))
-    if _NOT_LINKED.search(path):
+    name = path.removesuffix(".md")
+    # A link to `a.md` is one to the note of this name, not to the file `a.md.md`; a path without `.md` is no note.
+    if name == path or name.endswith(".md") or _NOT_LINKED.search(path):
         return path
     anchor = f"#{' '.join(heading.split())}" if heading.strip() else ""
-    return f"[[{path.removesuffix('.md')}{anchor}]]"
+    return f"[[{name}{anchor}]]"
 
 
 def _citation(number: int, value: JsonObject) -> str:

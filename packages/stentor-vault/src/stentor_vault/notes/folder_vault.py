@@ -40,6 +40,8 @@ POLL_MS = 40
 """Interval between polls for file events; each poll wakes the processor, even if nothing changed."""
 DEBOUNCE_MS = 100
 """The longest time that events of continuous changes are collected before they are reported."""
+LOOK_MS = 2_000
+"""After so long without events it is checked that the watched folder is still the one at its path."""
 _TRASH_FLAGS = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 BATCH_MAX_BYTES = 1 << 18
 """Notes above this size are written alone, so that the small ones do not wait for them."""
@@ -282,7 +284,7 @@ def _open_trash(top: int) -> Iterator[int]:
 
 
 async def watch_changes(root: Path, *, poll: bool = False) -> AsyncIterator[set[str]]:
-    """Yield sets of changed paths, collected until no event arrives for a poll interval.
+    """Yield sets of changed paths, collected until no event arrives for a poll interval; empty ones now and then.
 
     Ends if the folder is replaced: the system's events go on about the folder that was there before. `poll` checks the
     files themselves instead of these events. Raises OSError, RuntimeError if the folder is missing or cannot be
@@ -299,12 +301,12 @@ async def watch_changes(root: Path, *, poll: bool = False) -> AsyncIterator[set[
         debounce=DEBOUNCE_MS,
         force_polling=poll or None,
         ignore_permission_denied=True,
-        yield_on_timeout=True,  # every five seconds
+        rust_timeout=LOOK_MS,
+        yield_on_timeout=True,
     )
     async with aclosing(events):
         async for changes in events:
-            if changes:
-                yield {path for _, path in changes}
+            yield {path for _, path in changes}
             if await asyncio.to_thread(_identify, root) != watched:
                 return
 

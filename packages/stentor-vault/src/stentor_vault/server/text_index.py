@@ -149,7 +149,8 @@ class VaultTextIndex:
             try:
                 with suppress(OSError, RuntimeError, VaultUnavailable):
                     async for changes in watch_changes(root):
-                        await self._update_changed(root, set(map(Path, changes)))
+                        if changes:
+                            await self._update_changed(root, set(map(Path, changes)))
             finally:
                 if reload is not None:
                     reload.cancel()

@@ -31,7 +31,8 @@ class RecordAddress(msgspec.Struct, frozen=True):
     """The address of a record. `record_id` is `<namespace>/<key>`, unambiguous because a key has no slash.
 
     The namespaces below `vault` are the folders of the default vault, those below `vault:<name>` of a named one; all
-    others are folders below `Memory` in the default vault. `path` is relative to the vault.
+    others are folders below `Memory` in the default vault. `path` is relative to the vault. A key may have the suffix
+    of the file; that of `a.md.md` needs it.
     """
 
     namespace: str
@@ -48,14 +49,14 @@ class RecordAddress(msgspec.Struct, frozen=True):
     @property
     def path(self) -> str:
         folder = folder_of_namespace(self.namespace)
-        return f"{folder}/{self.key}{NOTE_SUFFIX}" if folder else f"{self.key}{NOTE_SUFFIX}"
+        name = self.key if self.key.endswith(NOTE_SUFFIX) else f"{self.key}{NOTE_SUFFIX}"
+        return f"{folder}/{name}" if folder else name
 
 
 def resolve_record(namespace: str, key: str) -> RecordAddress:
     """Return the normalized address. Raises InvalidRequest, which names the wrong field."""
     if not key or "/" in key:
         raise InvalidRequest("key: must be the name of one record, without a slash; the namespace is a separate field.")
-    key = key.removesuffix(NOTE_SUFFIX)  # callers may name a record by its file name, which the responses have
     _check_spelling(namespace)
     path = paths.normalize_path(RecordAddress(namespace, key).path)
     return record_at_path(path, vault_of_namespace(namespace))
@@ -72,7 +73,8 @@ def parse_record_id(record_id: str) -> RecordAddress:
 def record_at_path(path: str, vault: str = DEFAULT_VAULT) -> RecordAddress:
     """Return the canonical address of a note, which may have been requested under several namespaces."""
     folder, _, name = path.rpartition("/")
-    return RecordAddress(namespace_of_folder(folder, vault), name.removesuffix(NOTE_SUFFIX))
+    key = name.removesuffix(NOTE_SUFFIX)
+    return RecordAddress(namespace_of_folder(folder, vault), name if key.endswith(NOTE_SUFFIX) else key)
 
 
 def normalize_namespace(text: str) -> str:

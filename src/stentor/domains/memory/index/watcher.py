@@ -52,18 +52,23 @@ class VaultWatcher:
 
     async def _watch_events(self, root: Path) -> None:
         """Watch; start again after a failure, and when the folder was replaced by another one."""
+        is_again = False
         while True:
             try:
                 async for names in watch_changes(root, poll=self._poll):
-                    await self._check_changes(root, names)
+                    if is_again:
+                        # What changed before this watch began is in no event.
+                        self._reconcile_now.set()
+                        is_again = False
+                    if names:
+                        await self._check_changes(root, names)
             except (OSError, RuntimeError, ServiceUnavailable) as error:
                 self._report(error)
             except Exception:
                 # Fails open: one change that cannot be checked must not end the watching of all later ones.
                 log.exception("watcher: check failed")
+            is_again = True
             await asyncio.sleep(RETRY_SECONDS)
-            # What changed since then is in no event. It begins when this loop waits, which is when it watches.
-            self._reconcile_now.set()
 
     async def _check_changes(self, root: Path, names: Iterable[str]) -> None:
         # First, because the lag of a change counts from the moment when its event arrived.
