@@ -94,7 +94,7 @@ def test_a_served_folder_is_not_upgraded_under_its_service(serve: Callable[..., 
 def test_what_this_program_must_not_touch_is_refused_everywhere(program: Program, version: str) -> None:
     assert program("db", "upgrade").code == 0
     set_version(database(program), version)
-    words = "install the version" if version == "9999" else "run the `stentor db copy` or `stentor db split`"
+    words = "install the version" if version == "9999" else "run the interrupted `stentor db copy`"
     for command in (("db", "upgrade"), ("task", "list"), ("provenance", "verify"), ("serve", "--gateway-port", "0")):
         done = program(*command)
         assert (done.code, words in done.err) == (3, True), (command, done.err)

@@ -16,6 +16,7 @@ import pytest
 from worker_service import TIMEOUT_S, Reply, Service, run_service
 
 from stentor_worker import ServiceError, Task, Worker
+from stentor_worker.client import MAX_PAGES
 from stentor_worker.worker import REPEAT_SECONDS, _Interrupted
 
 DOWN: Reply = (503, {"error": {"code": "SERVICE_UNAVAILABLE", "message": "down"}})
@@ -209,6 +210,22 @@ def test_an_outage_behind_a_proxy_is_logged_once(caplog: pytest.LogCaptureFixtur
     assert first.startswith(f"worker: service unreachable, retrying url={service.url} error=HTTP_404: ")
     assert limit.startswith("worker: limited, ")
     assert last == f"worker: service reachable again url={service.url}"
+
+
+def test_a_page_for_one_call_alone_is_not_taken_for_an_outage_without_end() -> None:
+    """Such as that of a proxy for which a result is too large."""
+    tries = itertools.count(1)
+    with run_service(Service(tasks=0)) as service:
+        service.reply = lambda verb: (500, "<html>") if verb == "complete" and next(tries) else UP
+        client = Worker(service.url, "key", "agent")._client
+        # Other calls are answered during each pause.
+        client._stopping = SimpleNamespace(  # type: ignore[assignment]
+            is_set=lambda: False, wait=lambda _: client.call("POST", "/tasks/t1/heartbeat", {})
+        )
+        client.call("POST", "/tasks/t1/heartbeat", {})
+        with pytest.raises(ServiceError, match="HTTP_500"):
+            client.call("POST", "/tasks/t1/complete", {})
+    assert next(tries) == MAX_PAGES + 2
 
 
 def test_heartbeats_of_all_tasks_are_sent_side_by_side() -> None:

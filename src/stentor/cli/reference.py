@@ -41,7 +41,7 @@ ERROR_MEANINGS: dict[type[StentorError], str] = {
     errors.PayloadTooLarge: "The request body is too large.",
     errors.Unauthorized: "The API key is missing or invalid.",
     errors.Forbidden: "The key lacks the required permission, or may not act for this agent.",
-    errors.NotFound: "The record or route does not exist; of a route, `details.route` has the method and the path.",
+    errors.NotFound: "The record or route does not exist; `details.route` names a route.",
     errors.MethodNotAllowed: "The route does not support this method.",
     errors.Conflict: "The state of the record does not allow this.",
     errors.RateLimited: "The key has used up its requests for this minute, or its event streams.",

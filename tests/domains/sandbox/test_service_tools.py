@@ -26,11 +26,13 @@ async def test_memory_tools_write_and_search_as_the_agent(make_sandbox: MakeSand
     sandbox: SandboxedService = await make_sandbox(SERVICE_MEMORY="1")
     await sandbox.python(
         "answer([call('memory_write', path='./team//sea.md', content='Salt comes from rocks.'),"
-        " call('memory_search', query='salt', folder='team/'), call('memory_search', query='salt', folder='other')])",
+        " call('memory_search', query='salt', folder='team/'), call('memory_search', query='salt', folder='other'),"
+        " call('memory_write', path='team/', content='A folder?')])",
         tools=MEMORY_TOOLS,
     )
     task = await sandbox.do()
-    written, searched, denied = task["result"]
+    written, searched, denied, folder = task["result"]
+    assert folder["error"]["code"] == "INVALID_REQUEST"
     assert written["result"]["status"] == "success"
     assert [match["path"] for match in searched["result"]["matches"]] == ["team/sea.md"]
     assert denied["error"]["code"] == "TOOL_DENIED"

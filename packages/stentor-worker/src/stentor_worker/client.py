@@ -29,6 +29,8 @@ LAST_SECONDS, LAST_PAUSE = 10.0, 2.0
 """How long a worker that stops waits for a service that is down, and the maximum backoff meanwhile."""
 OUTAGES = (0, 429, 502, 503, 504)
 """What is retried: no response, and statuses of a service that cannot do a request now."""
+MAX_PAGES = 5
+"""How often a proxy's page is taken for an outage while the service answers other calls."""
 KEPT_CONNECTIONS = 256
 """More than these at once are closed after their use, each with a warning of urllib3."""
 
@@ -38,11 +40,11 @@ class ServiceError(Exception):
 
     retry_after = 0.0
     """For how many seconds the service asks not to call again."""
-    is_unknown_route = False
-    """Whether the service has no such route, so that the address is wrong."""
 
-    def __init__(self, status: int, code: str, message: str) -> None:
+    def __init__(self, status: int, code: str, message: str, *, is_unknown_route: bool = False) -> None:
         super().__init__(f"{code}: {message}")
+        self.is_unknown_route = is_unknown_route
+        """Whether the service has no such route, so that the address is wrong."""
         self.message = message
         self.status = status
         self.code = code
@@ -121,8 +123,8 @@ class Client:
         self._prefix = f"{urlsplit(url).path.rstrip('/').removesuffix('/api/v1')}/api/v1"
         self._stopping = stopping
         self._is_reachable = True
-        self._has_answered = False
-        """Whether the service did: before, what another program answers may mean that the URL is wrong."""
+        self._answered_at = 0.0
+        """When the service last did, 0 before: then what another program answers may mean that the URL is wrong."""
         self._has_given_up = False
         """Whether an outage took longer than a worker that stops may wait."""
         self.url = url
@@ -142,7 +144,8 @@ class Client:
 
         Outages are retried with exponential backoff, up to `tries` attempts; once the worker is stopping, for about
         LAST_SECONDS more, or with `until_stop` no more. They are connection errors, 429, 502, 503 and 504, and when the
-        service has answered before, a proxy's 404, other 5xx, redirection or page. With an `idempotency_key`, a request
+        service has answered before, a proxy's 404, other 5xx, redirection or page, unless the service goes on to answer
+        other calls. With an `idempotency_key`, a request
         that arrived although its response did not is done once, by the operations that take a key.
         `timeout_s`: each for connecting and responding.
         """
@@ -154,13 +157,16 @@ class Client:
             headers["Content-Type"] = "application/json"
             # Not by urllib3, which would send NaN: the service can say no more than that the JSON is malformed.
             content = json.dumps(body, separators=(",", ":"), ensure_ascii=False, allow_nan=False).encode()
-        pause, last_at = 0.1, 0.0
+        pause, last_at, pages, failed_at = 0.1, 0.0, 0, time.monotonic()
         while True:
             try:
                 return self._request(method, path, content, headers, timeout)
             except ServiceError as error:  # noqa: PERF203 - each is a request
                 tries -= 1
-                if tries <= 0 or not self._may_repeat(error):
+                # A proxy's page for this request alone is no outage: it may be too large for the proxy.
+                pages += error.status not in OUTAGES and self._answered_at > failed_at
+                failed_at = time.monotonic()
+                if tries <= 0 or pages == MAX_PAGES or not self._may_repeat(error):
                     raise
                 # Jitter, so that the workers of a service that comes back do not call it all at once.
                 wait = (error.retry_after or pause) * random.uniform(0.8, 1.2)  # noqa: S311 - not a secret
@@ -204,10 +210,10 @@ class Client:
         return answer
 
     def _may_repeat(self, failure: ServiceError) -> bool:
-        return failure.status in OUTAGES or (failure.is_outage and self._has_answered)
+        return failure.status in OUTAGES or (failure.is_outage and self._answered_at > 0)
 
     def _note_answer(self) -> None:
-        self._has_answered = True
+        self._answered_at = time.monotonic()
         self._log_return()
 
     def _log_outage(self, failure: ServiceError) -> None:
@@ -276,10 +282,10 @@ def _to_error(response: urllib3.BaseHTTPResponse) -> ServiceError:
     # The service's own codes are in capitals; proxies that answer in JSON have others, such as 404.
     if not code.isupper():
         code = "UNAUTHORIZED" if response.status == 401 else f"HTTP_{response.status}"
-    failure = ServiceError(response.status, code, str(named.get("message", NO_REASON)))
     details = named.get("details")
-    failure.is_unknown_route = isinstance(details, dict) and "route" in details
-    return failure
+    is_unknown_route = isinstance(details, dict) and "route" in details
+    message = str(named.get("message", NO_REASON))
+    return ServiceError(response.status, code, message, is_unknown_route=is_unknown_route)
 
 
 def _retry_after(response: urllib3.BaseHTTPResponse) -> float:

@@ -29,7 +29,7 @@ def to_end(task: Task, error: BaseException) -> tuple[str, dict[str, Any]]:
         return "suspend", {"keys": task.waits}
     if isinstance(error, Failed | AttemptEnded):
         code, message = to_code(error.code), to_message(error) or "no reason given"
-        log.info("worker: handler failed task_id=%s error=%s: %s", task.id, code, message)
+        log.warning("worker: handler failed task_id=%s error=%s: %s", task.id, code, message)
         return "fail", {"error": {"code": code, "message": message}} | {"outcome_class": error.outcome_class}
     # Ctrl-C goes to the main thread, which runs a handler only in a replay.
     is_ctrl_c = isinstance(error, KeyboardInterrupt) and threading.current_thread() is threading.main_thread()

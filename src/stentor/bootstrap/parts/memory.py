@@ -40,7 +40,7 @@ from stentor.domains.notes.plugin_client import PluginClient
 from stentor.domains.notes.plugin_vault import PluginVault
 from stentor.domains.reports.model import VaultReport
 from stentor.domains.reports.service import ReportService
-from stentor.domains.tasknotes.model import is_mirrored
+from stentor.domains.tasknotes.model import is_in_inbox, is_mirrored
 from stentor.domains.tasks.service import require_task
 from stentor_vault.notes.folder_vault import FolderVault
 from stentor_vault.notes.model import MAX_NOTE_BYTES
@@ -185,7 +185,8 @@ def _open(
     indexer = Indexer(vault, index, clock) if name else Indexer(vault, index, clock, is_excluded=is_mirrored)
     embeddings = EmbeddingWorker(index, embedder, clock, _similarity_floors(settings))
     indexer.on_indexed = embeddings.enqueue
-    service = MemoryService(vault, db, indexer, infra.runlog, clock, _head_event, MarkGuard(index, clock), name)
+    guard = MarkGuard(index, clock, is_in_inbox)
+    service = MemoryService(vault, db, indexer, infra.runlog, clock, _head_event, guard, name)
     indexer.on_disk_change = DiskEdits(db, index, service.key_prefix).record
     service.estimate_vectors_ready_at = embeddings.estimate_ready_at
     return OpenVault(

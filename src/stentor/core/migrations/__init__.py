@@ -114,8 +114,8 @@ def require_supported(current: str | None) -> None:
     """Raise StartRefused for a database that this version must not use: a newer schema, or an incomplete copy."""
     if current is not None and current.startswith(COPYING_PREFIX):
         raise StartRefused(
-            "A copy into this database is incomplete: run the `stentor db copy` or `stentor db split` that was "
-            "interrupted again, as it was. It restarts from the beginning."
+            "A copy into this database is incomplete: run the interrupted `stentor db copy` or `stentor db split` "
+            "again, unchanged. It restarts from the beginning."
         )
     if current is not None and current.startswith(SPLITTING_PREFIX):
         raise StartRefused(

@@ -87,7 +87,10 @@ def error_for_task(task_id: str, status: str, code: str | None) -> StentorError:
     if status == "cancelled":
         return Conflict(f"The task was cancelled. {where}", {"task_id": task_id})
     if code == BudgetExceeded.code:
-        error = BudgetExceeded(f"The budget that the agent uses is exhausted. {where}", {"task_id": task_id})
+        error = BudgetExceeded(
+            f"The budget that the agent uses is exhausted, or reserved by calls in progress. {where}",
+            {"task_id": task_id},
+        )
         error.retry_after = BUDGET_RETRY_SECONDS
         return error
     if code in PROVIDER_ERROR_CODES:

@@ -10,7 +10,7 @@ from typing import Literal
 
 import msgspec
 
-from stentor.core.db import NO_LOCKS, Database, idempotency
+from stentor.core.db import NO_LOCKS, Database, Tx, idempotency
 from stentor_vault.notes.model import Vault
 
 log = logging.getLogger(__name__)
@@ -99,11 +99,15 @@ def _log_change(name: str, before: HealthComponent | None, now: HealthComponent,
 def database_check(db: Database) -> Check:
     """Return a check that commits a write, so that a full disk shows here before it shows to a caller."""
 
-    async def check() -> HealthComponent:
-        # A read would still work on a full disk.
-        await db.write(idempotency.probe_write, NO_LOCKS)
+    def probe(tx: Tx) -> None:
+        idempotency.probe_write(tx)
         if db.driver.shared:
-            await db.write(idempotency.probe_disk, NO_LOCKS)
+            idempotency.probe_disk(tx)
+
+    async def check() -> HealthComponent:
+        # A read would still work on a full disk. Both in one transaction: the success of one would end the outage that
+        # the failure of the other began.
+        await db.write(probe, NO_LOCKS)
         return HealthComponent("available", db.driver.name)
 
     return check

@@ -37,8 +37,8 @@ def take_over(tx: Tx, task: Task) -> None:
     """Copy into a new task what is recorded before the step from which it goes on.
 
     Raises NotFound for an unknown step, and Conflict while it is not known whether an effect before it happened, or
-    whether an effect came before it: the new task would send it again, with another key. So it might with an effect of
-    a reply that is asked for again.
+    whether an effect came before it: the new task would send it again, with another key. The same holds for an
+    effect of a reply that is asked for again.
     """
     key = task.metadata.rerun_from or ""
     source = tasks.find(tx, task.tenant, task.metadata.rerun_of or "")

@@ -51,7 +51,7 @@ async def test_an_agent_marks_what_it_may_write_and_nothing_beyond(made: Governe
     # The event of the write before may still be checked: then the index has that state for a moment.
     await soon(are_back)
     await made.write("c", "zebra", namespace="others", who=authority("others"), metadata={"derived_from": ["[[a]]"]})
-    with pytest.raises(Forbidden, match="1 notes"):
+    with pytest.raises(Forbidden, match="1 note,"):
         await made.write("a", "zebra", metadata={"invalid": True})
     await made.write("a", "zebra", metadata={"invalid": True}, who=authority("team", "others"))
 

@@ -208,12 +208,20 @@ async def test_a_mark_without_its_event_is_not_set(notes: Notes) -> None:
 
 
 @requirement("memory.agents-own-marks")
+async def test_an_agent_takes_out_its_note_with_the_answers_that_cite_it(notes: Notes) -> None:
+    await notes.write("own.md", "zebra", client="BOSS")
+    await notes.write("Tasks/Inbox/q (answer).md", "zebra", frontmatter={"derived_from": "[[own]]"})
+    assert (await notes.post("invalidate", client="BOSS", note="own.md", reason="wrong")).status_code == 200
+    assert await notes.found("zebra") == []
+
+
+@requirement("memory.agents-own-marks")
 async def test_an_agent_takes_nothing_out_but_its_own_and_removes_no_mark_of_others(notes: Notes) -> None:
     await notes.write("n.md", "zebra")
     await notes.write("d.md", "zebra", frontmatter={"derived_from": "[[n]]"})
     await notes.write("alone.md", "zebra", client="BOSS")
     refused = await notes.post("invalidate", client="BOSS", note="n.md", reason="wrong")
-    assert (refused.status_code, "1 notes" in refused.text) == (403, True)
+    assert (refused.status_code, "1 note," in refused.text) == (403, True)
     assert (await notes.write("n.md", "zebra", client="BOSS", frontmatter={"invalid": True})).status_code == 403
     # A new note that others would then name is refused too.
     await notes.write("e.md", "zebra", frontmatter={"derived_from": "[[new]]"})

@@ -122,9 +122,9 @@ class Threads:
         try:
             return self._client.call(method, path, body, tries=self._tries)
         except ServiceError as error:
-            failure = CheckpointError(error.status, error.code, _explain(error, thread))
-            failure.is_unknown_route = error.is_unknown_route
-            raise failure from error
+            raise CheckpointError(
+                error.status, error.code, _explain(error, thread), is_unknown_route=error.is_unknown_route
+            ) from error
 
     def _session_id(self, thread: str) -> str:
         """Return the prefix and the thread's id, or its hash where a session cannot have it."""

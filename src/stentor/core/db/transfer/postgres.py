@@ -62,7 +62,10 @@ class PostgresSide:
             # Rows arrive as they were: the trigger that gives a queued task its turn leaves them alone.
             self._raw.execute("set stentor.copying = 'on'")
             self._raw.execute("set statement_timeout = 0")
+            self._raw.execute("set lock_timeout = 0")
             self._raw.execute("set idle_in_transaction_session_timeout = 0")
+            if self._raw.info.server_version >= 170_000:
+                self._raw.execute("set transaction_timeout = 0")
             self._require_alone()
             require_current_schema(self.driver, self.display, write=self._write, resumable=self._resumable)
             if not self._write:

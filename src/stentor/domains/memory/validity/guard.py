@@ -7,7 +7,7 @@ not write is refused. People may change everything that they may write.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from stentor.core.clock import Clock, format_iso
 from stentor.core.errors import Forbidden
@@ -24,11 +24,15 @@ INLINE_BYTES = 16_000
 
 
 class MarkGuard:
-    """Checks the writes to one vault."""
+    """Checks the writes to one vault.
 
-    def __init__(self, index: SearchIndex, clock: Clock) -> None:
+    `is_answer` tells of which folders the notes are answers of the service, which go with what they cite.
+    """
+
+    def __init__(self, index: SearchIndex, clock: Clock, is_answer: Callable[[str], bool]) -> None:
         self._index = index
         self._clock = clock
+        self._is_answer = is_answer
 
     async def admit(self, caller: MemoryCaller, path: str, before: bytes | None, after: bytes | None) -> bytes | None:
         """Return the bytes to write: an agent's with its name at its marks and its task among the sources.
@@ -94,10 +98,11 @@ class MarkGuard:
             derived = await self._index.list_derived(path)
         else:
             derived = await self._index.list_derived(path, anchors) if anchors else []
-        if foreign := [other for other in derived if not caller.may_write(other)]:
+        foreign = sum(not self._is_answer(other) and not caller.may_write(other) for other in derived)
+        if foreign:
             raise Forbidden(
-                f"This would hide {len(foreign)} notes, which this caller may not write, from searches. "
-                f"Ask a person to mark {path!r}."
+                f"This would hide {foreign} note{'' if foreign == 1 else 's'}, which this caller may not write, from "
+                f"searches. Ask a person to mark {path!r}."
             )
 
     def _stamp(self, path: str, after: bytes, changes: Sequence[MarkChange], agent: str) -> bytes:

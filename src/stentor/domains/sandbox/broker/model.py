@@ -119,6 +119,8 @@ class TypedTool(Tool):
         return {"type": "object", **{k: v for k, v in schema.items() if k in ("properties", "required")}}
 
     def parse_arguments(self, call: ToolRequest) -> Any:
+        if self.operations == ("write",) and str(call.arguments.get("path", "")).endswith("/"):
+            raise InvalidRequest("path: names a folder; a file's ends without a slash. Folders are made when needed.")
         # The path that is used must be the one that `SandboxService.authorize` checks.
         arguments = {
             name: normalize_path(value) if name in PATH_ARGUMENTS and isinstance(value, str) else value
