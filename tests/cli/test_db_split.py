@@ -184,7 +184,8 @@ def test_after_a_kill_the_same_command_ends_with_nothing_lost_or_doubled(
             process.send_signal(signal.SIGKILL)
             process.communicate(timeout=60)
     assert value(installation.url, LEFT_BEHIND) == (0 if moment == "finishing" else 2)
-    assert "run `stentor db" in start_refused(other, bare_url)
+    next_step = "run the interrupted `stentor db copy`" if moment == "copying" else "run `stentor db split` again"
+    assert next_step in start_refused(other, bare_url)
     moved(installation.split(bare_url, "other"))
     check_both(installation, bare_url, tmp_path)
 

@@ -87,6 +87,7 @@ def test_a_permit_for_an_action_makes_it_a_list_of_what_is_allowed() -> None:
         ),
         (f"{FORBID} unless {{ principal has name && resource has name }};", "no resource.name for route"),
         (f"{FORBID} when {{ [context has path].contains(true) }};", "no context.path for route"),
+        (f"{FORBID} when {{ action has trust }};", "no action.trust for route"),
         (
             "\nforbid (principal, action, resource) when { context has rout };",
             "line 2: .* propose_update, route, use_tool",

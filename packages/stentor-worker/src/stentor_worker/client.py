@@ -143,11 +143,10 @@ class Client:
         """Return the JSON of the response. Raises ServiceError, and TypeError or ValueError if `body` cannot be JSON.
 
         Outages are retried with exponential backoff, up to `tries` attempts; once the worker is stopping, for about
-        LAST_SECONDS more, or with `until_stop` no more. They are connection errors, 429, 502, 503 and 504, and when the
-        service has answered before, a proxy's 404, other 5xx, redirection or page, unless the service goes on to answer
-        other calls. With an `idempotency_key`, a request
-        that arrived although its response did not is done once, by the operations that take a key.
-        `timeout_s`: each for connecting and responding.
+        LAST_SECONDS more, or with `until_stop` no more. They are connection errors, 429, 502, 503 and 504. If the
+        service has answered before, so are a proxy's 404, other 5xx, redirection and page, unless the service goes on
+        to answer other calls. With an `idempotency_key`, a request that arrived although its response did not is done
+        once, by the operations that take a key. `timeout_s`: each for connecting and responding.
         """
         timeout = self._pool.timeout if timeout_s is None else urllib3.Timeout(timeout_s)
         headers, content = dict(self._pool.headers), None

@@ -242,8 +242,8 @@ class Worker:
         except ServiceError as error:
             if self._stopping.is_set():
                 return []
-            # Of the service itself; before the first connection the URL may be wrong.
-            is_trouble = self._is_connected and error.status >= 500
+            # Before the first connection the URL may be wrong.
+            is_trouble = self._is_connected and (error.status >= 500 or error.is_outage)
             if error.code != "ROUTING_AGENT_UNAVAILABLE" and not is_trouble:
                 raise
             log.warning("worker: no claim possible, retrying error=%s", error)

@@ -172,6 +172,8 @@ def _tested_attributes(expression: Any) -> Iterator[tuple[str, str]]:
 
 def _attributes(variable: str, action: str) -> list[str]:
     """Return the names that the schema gives a variable in the requests of an action."""
+    if variable == "action":
+        return []
     types = dict(zip(("principal", "resource"), ACTION_TYPES[action], strict=True))
     head = f"entity {types[variable]} = {{" if variable in types else f'action "{action}"'
     declared = CEDAR_SCHEMA.partition(head)[2]

@@ -10,7 +10,7 @@ import itertools
 from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
-from stentor.core.db import Sql, Tx
+from stentor.core.db import RowsSql, Sql, Tx
 from stentor.core.lazy_import import lazy_module
 from stentor.domains.memory.embedding.embedder import Vectors
 from stentor.domains.memory.index.model import (
@@ -36,7 +36,7 @@ else:
 
 DELETE_CHUNKS = Sql("delete from chunks where doc_id = :doc_id")
 """Leaves the vectors: equal texts reuse them until `delete_orphans`."""
-_IDS_IN_FOLDER = Sql("select doc_id from documents where folder = :folder")
+_IDS_IN_FOLDERS = RowsSql(("folder",), "select doc_id from given join documents on documents.folder = given.folder")
 
 
 class InMemoryVectorStore:
@@ -123,4 +123,4 @@ def add_document(matrix: VectorMatrix, rows: Sequence[ChunkVector]) -> None:
 
 
 def _ids_in_folders(tx: Tx, folders: Folders) -> list[int]:
-    return [row[0] for folder in folder_list(folders) for row in tx.rows(_IDS_IN_FOLDER, folder=folder)]
+    return [doc_id for (doc_id,) in tx.rows_for(_IDS_IN_FOLDERS, [(folder,) for folder in folder_list(folders)])]
