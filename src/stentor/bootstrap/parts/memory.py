@@ -25,13 +25,14 @@ from stentor.domains.memory.embedding.local import LocalEmbedder, is_package_ins
 from stentor.domains.memory.embedding.remote import RemoteEmbedder
 from stentor.domains.memory.embedding_worker import NO_FLOORS, EmbeddingWorker, SimilarityFloors
 from stentor.domains.memory.health import MemoryHealth
+from stentor.domains.memory.history import VersionHistory
 from stentor.domains.memory.index.index import SearchIndex
 from stentor.domains.memory.index.indexer import Indexer
 from stentor.domains.memory.index.maintenance import IndexMaintenance
 from stentor.domains.memory.index.sqlite import open_index
 from stentor.domains.memory.index.watcher import VaultWatcher
 from stentor.domains.memory.search import SearchService
-from stentor.domains.memory.service import MemoryService, VersionHistory
+from stentor.domains.memory.service import MemoryService
 from stentor.domains.memory.validity.guard import MarkGuard
 from stentor.domains.memory.validity.service import InvalidationService
 from stentor.domains.memory.vaults import DEFAULT_VAULT, VaultParts, VaultRegistry
@@ -187,7 +188,7 @@ def _open(
     indexer.on_indexed = embeddings.enqueue
     guard = MarkGuard(index, clock, is_in_inbox)
     service = MemoryService(vault, db, indexer, infra.runlog, clock, _head_event, guard, name)
-    indexer.on_disk_change = DiskEdits(db, index, service.key_prefix).record
+    indexer.on_disk_change = DiskEdits(db, index, service.stored_path).record
     service.estimate_vectors_ready_at = embeddings.estimate_ready_at
     return OpenVault(
         vault=vault,

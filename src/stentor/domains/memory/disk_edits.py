@@ -6,7 +6,7 @@ from the index; versions that the service writes are stored by `service`.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import msgspec
 
@@ -42,12 +42,15 @@ class DiskChange(msgspec.Struct, frozen=True):
 
 
 class DiskEdits:
-    """Stores the versions before and after the edits of one vault's files."""
+    """Stores the versions before and after the edits of one vault's files.
 
-    def __init__(self, db: Database, index: SearchIndex, key_prefix: str = "") -> None:
+    `stored_path` returns the path by which the database knows a note.
+    """
+
+    def __init__(self, db: Database, index: SearchIndex, stored_path: Callable[[str], str]) -> None:
         self._db = db
         self._index = index
-        self._key_prefix = key_prefix
+        self._stored_path = stored_path
 
     async def record(self, changes: Sequence[DiskChange]) -> None:
         """Store the versions of these changes. Call it before the index is updated. Raises StoreUnavailable."""
@@ -61,13 +64,13 @@ class DiskEdits:
         return [
             change.path
             for change in changes
-            if not store.has_version(tx, store.stored_path(self._key_prefix, change.path), change.before_hash)
+            if not store.has_version(tx, self._stored_path(change.path), change.before_hash)
         ]
 
     def _save_all(self, tx: Tx, changes: Sequence[DiskChange], before: dict[str, bytes]) -> None:
         for change in changes:
-            self._save(tx, store.stored_path(self._key_prefix, change.path), change, before.get(change.path))
-        store.prune_versions(tx, {store.stored_path(self._key_prefix, change.path) for change in changes})
+            self._save(tx, self._stored_path(change.path), change, before.get(change.path))
+        store.prune_versions(tx, {self._stored_path(change.path) for change in changes})
 
     def _save(self, tx: Tx, key: str, change: DiskChange, before: bytes | None) -> None:
         newest = store.list_newest(tx, key, change.after_hash)

@@ -1,7 +1,8 @@
-"""The memory service: recorded reads and conflict-checked writes of notes, and the version history of a note.
+"""The memory service: recorded reads and conflict-checked writes of notes.
 
 A write is first decided and journaled in the database, then applied to the vault, then indexed. The decision itself is
-in `model`, recovery after a crash in `write_journal`, search in `search`. Source: core contract, "Memory bus".
+in `model`, recovery after a crash in `write_journal`, search in `search`, the stored versions of a note in `history`.
+Source: core contract, "Memory bus".
 """
 
 from __future__ import annotations
@@ -308,7 +309,7 @@ class MemoryService:
             base = next(_read_versions(tx, key, hashes), None)
             if base is not None or wanted is None:
                 return base
-            # The hash may be that of the content without its frontmatter.
+            # `base_hash` may be the hash of the content alone, without the frontmatter.
             newest = [version.content_hash for version in store.list_versions(tx, key)[:MAX_COMPARED_VERSIONS]]
             contents = _read_versions(tx, key, [*seen_hashes, *newest])
             return next((content for content in contents if wanted in model.version_hashes(draft.path, content)), None)
@@ -322,64 +323,6 @@ class MemoryService:
         tenant = caller.principal.tenant
         parent = caller.parent_event_id if caller.task_id is None else self._find_task_event(tx, tenant, caller.task_id)
         self._runlog.append(tx, tenant, [event], task_id=caller.task_id, parent=parent)
-
-
-class VersionHistory:
-    """The stored versions of the notes of one vault."""
-
-    def __init__(self, vault: Vault, db: Database, memory: MemoryService) -> None:
-        self._vault = vault
-        self._db = db
-        self._memory = memory
-
-    async def list_versions(self, path: str) -> tuple[list[store.NoteVersion], str | None]:
-        """Return the stored versions of a note, newest first, and the current file's hash (None for no file).
-
-        Raises NoSuchNote for a path without versions.
-        """
-        path = paths.normalize_path(path)
-        versions = await self._db.read(lambda tx: store.list_versions(tx, self._memory.stored_path(path)))
-        if not versions:
-            raise NoSuchNote(f"No version of {path!r} is stored.")
-        return versions, await self._current_hash(path)
-
-    async def read_version(self, caller: MemoryCaller, path: str, version: str) -> NoteDocument:
-        """Return a version, named by the hash of its bytes, and record the read. Raises NoSuchNote."""
-        path = paths.normalize_path(path)
-        content = await self._db.read(lambda tx: store.read_version(tx, self._memory.stored_path(path), version))
-        document = None if content is None else documents.parse_document(path, content)
-        if document is None:
-            raise NoSuchNote(f"No version {version[:80]!r} of {path!r} is stored as text.")
-        meta = {"path": path, "content_hash": document.content_hash, "by": caller.principal.name, "version": version}
-        event = EventDraft("memory_read", "memory", f"A version of {path} was read.", meta, agent_id=caller.agent_id)
-        await self._db.write(lambda tx: self._memory.record_event(tx, caller, event))
-        return document
-
-    async def name_version(self, caller: MemoryCaller, path: str, version: str, name: str | None) -> None:
-        """Give a version a name, which keeps it from being pruned, or remove its name (None).
-
-        Raises NoSuchNote, and Conflict if too many versions of the note have a name.
-        """
-        path = paths.normalize_path(path)
-        key = self._memory.stored_path(path)
-        meta = {"path": path, "version": version, "name": name, "by": caller.principal.name}
-        message = f"A version of {path} lost its name." if name is None else f"A version of {path} was named."
-        event = EventDraft("version_named", "memory", message, meta, agent_id=caller.agent_id)
-
-        def work(tx: Tx) -> None:
-            if name is not None and not store.has_room_for_name(tx, key, version):
-                raise Conflict(f"{store.MAX_NAMED_VERSIONS} versions of {path!r} have a name; remove one first.")
-            if not store.name_version(tx, key, version, name):
-                raise NoSuchNote(f"No version {version[:80]!r} of {path!r} is stored.")
-            self._memory.record_event(tx, caller, event)
-
-        await self._db.write(work)
-
-    async def _current_hash(self, path: str) -> str | None:
-        try:
-            return (await self._vault.read(path)).hash
-        except NoSuchNote:
-            return None
 
 
 def _read_versions(tx: Tx, key: str, hashes: Sequence[str]) -> Iterator[bytes]:

@@ -9,10 +9,11 @@ import msgspec
 from stentor.core.errors import InvalidRequest
 from stentor.domains.memory.embedding_worker import EmbeddingWorker
 from stentor.domains.memory.health import MemoryHealth
+from stentor.domains.memory.history import VersionHistory
 from stentor.domains.memory.index.index import SearchIndex
 from stentor.domains.memory.index.maintenance import IndexMaintenance
 from stentor.domains.memory.search import SearchService
-from stentor.domains.memory.service import MemoryService, VersionHistory
+from stentor.domains.memory.service import MemoryService
 
 DEFAULT_VAULT = "default"
 
