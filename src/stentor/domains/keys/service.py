@@ -186,7 +186,8 @@ class KeyService:
             if "expires_at" in changes:
                 model.check_expiry(changes["expires_at"], tx.now)
             self._check_limits(name, changes.get("memory", ""), changes.get("budgets", ()))
-            return self._update(tx, caller, key, "changed", changes)
+            changed = [field for field, value in changes.items() if getattr(key, field) != value]
+            return self._update(tx, caller, key, "changed", changes, changed)
 
         return await self._db.write(work)
 
@@ -310,12 +311,17 @@ class KeyService:
             raise Conflict(f"The key {name!r} was revoked: make another one.")
         return key
 
-    def _update(self, tx: Tx, caller: Principal, key: ApiKey, change: str, changes: dict[str, Any]) -> ApiKey:
+    def _update(
+        self,
+        tx: Tx,
+        caller: Principal,
+        key: ApiKey,
+        change: str,
+        changes: dict[str, Any],
+        changed: Collection[str] = (),
+    ) -> ApiKey:
         updated = msgspec.structs.replace(key, **changes, updated_at=tx.now, version=key.version + 1)
         store.update(tx, updated)
-        # Of a rotation and a revocation the change says it all.
-        fields = changes if change == "changed" else ()
-        changed = [name for name in fields if getattr(key, name) != getattr(updated, name)]
         self._record(tx, caller, updated, change, changed)
         return updated
 

@@ -61,9 +61,9 @@ class Session(msgspec.Struct, frozen=True):
 class ItemDraft(msgspec.Struct, frozen=True):
     """An item to be appended: a value of its own, or one that refers to what a task has stored already.
 
-    Of a reference, `value` has the fields of the message that are not there, and `size` is that of the message. A
-    task's summary `covers` its session up to the item at this position, and is left out if that is not the last any
-    more.
+    For a reference, `value` has only the fields of the message that are not stored there, and `size` is the size of
+    the whole message. A task's summary `covers` its session up to the item at this position, and is left out if that
+    is not the last one any more.
     """
 
     value: Any

@@ -7,10 +7,10 @@ from starlette.responses import Response
 from stentor.core import jsontext
 from stentor.core.errors import InvalidRequest
 from stentor.domains.steps import decision_text
+from stentor.domains.steps.wait_operations import MAX_LISTED
 from stentor.surfaces.dashboard.gateway import quote_segment
 from stentor.surfaces.dashboard.site.page import PageRequest
 
-MAX_LISTED = 500
 CHOICES = (decision_text.HAPPENED, decision_text.NOT_HAPPENED)
 
 

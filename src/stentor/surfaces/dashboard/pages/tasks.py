@@ -143,7 +143,10 @@ async def _read_choices(page: PageRequest, filters: dict[str, str]) -> dict[str,
         page.read(task_queries.list_types), page.read(task_queries.list_submitters)
     )
     choices = {"type": types, "by": submitters}
-    return {name: list(dict.fromkeys([*values, *filter(None, [filters[name]])])) for name, values in choices.items()}
+    for name, values in choices.items():
+        if filters[name] and filters[name] not in values:
+            values.append(filters[name])
+    return choices
 
 
 def _selectable_agents(
