@@ -213,7 +213,7 @@ def test_an_outage_behind_a_proxy_is_logged_once(caplog: pytest.LogCaptureFixtur
 
 
 def test_a_page_for_one_call_alone_is_not_taken_for_an_outage_without_end() -> None:
-    """Such as that of a proxy for which a result is too large."""
+    """A proxy answers with one when a result is too large for it."""
     tries = itertools.count(1)
     with run_service(Service(tasks=0)) as service:
         service.reply = lambda verb: (500, "<html>") if verb == "complete" and next(tries) else UP
