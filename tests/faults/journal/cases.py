@@ -21,17 +21,17 @@ _EVENTS = Sql(f"select event_id, parent_id, event_type, metadata from events whe
 
 
 class Case:
-    """A program with faults at some of the commits that are made for it."""
+    """A program with faults at some of the commits that are made for it, or at some of those that change a table."""
 
-    def __init__(self, seed: int, program: list[Node], faults: dict[int, Fault]) -> None:
-        self.seed, self.program, self.faults = seed, program, faults
+    def __init__(self, seed: int, program: list[Node], faults: dict[int, Fault], table: str | None = None) -> None:
+        self.seed, self.program, self.faults, self._table = seed, program, faults, table
         self.outside = Outside()
         self.task_id = ""
 
     async def run(self, installation: Installation) -> list[str]:
         """Run it to its end; return what is wrong, in sentences."""
         self._deaths_before = installation.deaths
-        installation.plan.begin(dict(self.faults))
+        installation.plan.begin(dict(self.faults), self._table)
         body = {"type": "program", "input": self.program, "required_capabilities": ["program"]}
         # With an id of its own, so that a request that is repeated gives one task.
         _, task = await installation.send("POST", "/tasks", body | {"id": f"case-{random.getrandbits(64):016x}"})

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Any
 
-from stentor.core.db.driver import DbConnection, Driver
+from stentor.core.db.driver import DbConnection, Driver, Insert, Params, Sql
 from stentor.core.db.lock_session import LockSession
 from stentor.core.errors import StoreUnavailable
 
@@ -36,9 +37,10 @@ FAULTS = tuple(
 
 @dataclass
 class Plan:
-    """The faults to come, by the number of the commit, from 1."""
+    """The faults to come, by the number of the commit, from 1; with `table` only commits count that change it."""
 
     faults: dict[int, Fault] = field(default_factory=dict)
+    table: str | None = None
     commits: int = 0
     is_service_dead: bool = False
     is_worker_dead: bool = False
@@ -47,10 +49,13 @@ class Plan:
     injected: Counter[str] = field(default_factory=Counter)
     """How many faults there were, by the request in which they came."""
 
-    def begin(self, faults: dict[int, Fault]) -> None:
-        self.faults, self.commits = faults, 0
+    def begin(self, faults: dict[int, Fault], table: str | None = None) -> None:
+        self.faults, self.table, self.commits = faults, table, 0
 
-    def take(self) -> Fault | None:
+    def take(self, changed: set[str]) -> Fault | None:
+        """Count a commit that changes these tables; return its fault, if one is planned."""
+        if self.table is not None and self.table not in changed:
+            return None
         self.commits += 1
         fault = self.faults.pop(self.commits, None)
         self.injected[self.place] += fault is not None
@@ -81,17 +86,32 @@ class FailingConnection:
 
     def __init__(self, connection: DbConnection, plan: Plan) -> None:
         self._connection, self._plan = connection, plan
+        self._changed: set[str] = set()
+        """What the open transaction has changed with statements of its own."""
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._connection, name)
 
     def begin(self, *locks: Any) -> int:
         self._require_alive()
+        self._changed.clear()
         return self._connection.begin(*locks)
+
+    def run(self, sql: Sql, params: Params) -> int:
+        self._changed |= sql.tables
+        return self._connection.run(sql, params)
+
+    def many(self, sql: Sql, rows: Iterable[Params]) -> None:
+        self._changed |= sql.tables
+        self._connection.many(sql, rows)
+
+    def add(self, inserts: list[Insert]) -> None:
+        self._changed |= {table.table for table, _ in inserts}
+        self._connection.add(inserts)
 
     def commit(self) -> None:
         self._require_alive()
-        fault = self._plan.take()
+        fault = self._plan.take(self._changed)
         if fault is None:
             self._connection.commit()
             return
