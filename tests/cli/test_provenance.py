@@ -115,12 +115,15 @@ def test_a_run_is_shown_as_a_tree(done: tuple[Program, Any, str]) -> None:
 
 @requirement("provenance.inclusion-and-consistency")
 def test_a_proof_is_verified_here_and_fails_with_another_key(done: tuple[Program, Any, str], tmp_path: Path) -> None:
-
     program, _, task_id = done
     proof = program("provenance", "proof", task_id)
     assert proof.code == 0
     assert "The proof is valid" in proof.out
     assert "Its root is in a signed checkpoint." in proof.out
+    number = program("provenance", "proof", task_id, "--json").json["number"]
+    # No checkpoint ends there: the events of a submission are numbered together.
+    unsigned = program("provenance", "proof", task_id, "--size", str(number + 1))
+    assert (unsigned.code, "The proof is not signed" in unsigned.out) == (1, True)
     other = tmp_path / "other.pub"
     other.write_text(generate_signer("stentor/other").verifier.text)
     refused = program("provenance", "proof", task_id, "--verifier", str(other), "--json")

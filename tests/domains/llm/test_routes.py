@@ -352,6 +352,14 @@ def test_a_schema_goes_to_anthropic_without_what_it_refuses() -> None:
     assert [tool["input_schema"] for tool in body["tools"]] == [SCHEMA_OF_ANTHROPIC, SCHEMA_OF_OPENAI]
 
 
+@pytest.mark.parametrize("provider", [anthropic, gemini])
+def test_a_response_format_that_a_provider_does_not_have_is_refused(provider: Any) -> None:
+    grammar = {"type": "grammar", "grammar": "root ::= 'yes'"}
+    asked = ChatRequest("m", (LlmMessage("user", (TextPart("x"),)),), response_format=grammar)
+    with pytest.raises(InvalidRequest, match="does not support this type of response_format"):
+        provider.build_chat_request(asked, ProviderQuirks(), stream=False)
+
+
 def test_an_id_of_a_call_that_anthropic_refuses_is_replaced_in_the_call_and_its_result() -> None:
     ids = ["functions.f:0", "functions_f_0", "toolu_1-a"]
     calls = tuple(ToolCall(id_, "f", "{}") for id_ in ids)

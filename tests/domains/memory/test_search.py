@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import shutil
+import sys
 import time
 import unicodedata
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -208,6 +210,25 @@ def test_decomposed_text_has_the_same_terms(text: str) -> None:
     assert tokenizer.tokenize(decomposed) == tokenizer.tokenize(text)
     assert "" not in tokenizer.tokenize(text)
     assert question_terms(decomposed) == question_terms(text)
+
+
+def test_words_have_their_terms_also_if_threads_stem_at_once() -> None:
+    words = [
+        f"{a}{b}{end}"
+        for a in ("de", "mo", "in")
+        for b in ("ploy", "register", "connect", "hotel", "nation")
+        for end in ("", "s", "ing", "ed", "ation", "fulness", "ally")
+    ]
+    stem = tokenizer._normalize_short.__wrapped__
+    alone = [stem(word) for word in words]
+    interval = sys.getswitchinterval()
+    sys.setswitchinterval(1e-6)
+    try:
+        with ThreadPoolExecutor(4) as pool:
+            at_once = [pool.submit(lambda: [stem(word) for word in words]) for _ in range(4)]
+            assert [each.result() for each in at_once] == [alone] * 4
+    finally:
+        sys.setswitchinterval(interval)
 
 
 def test_a_long_run_of_accents_is_read_in_linear_time() -> None:

@@ -111,7 +111,7 @@ def proof(
     key: Key = None,
     as_json: AsJson = False,
 ) -> None:
-    """Fetch and verify the proof that an event is in the log; the exit code is 1 if it is invalid."""
+    """Fetch and verify the proof that an event is in the log; the exit code is 1 if it is invalid or not signed."""
 
     async def work(api: ServiceClient) -> Response[CheckedEventProof]:
         response = await api.get(f"/provenance/{quote_segment(record_id)}/proof", EventProof, size=size)
@@ -121,7 +121,12 @@ def proof(
         return Response(response.document | result, CheckedEventProof)
 
     run_command(
-        ServiceTarget(data_dir, url, key), work, view.show_proof, as_json=as_json, is_success=lambda proof: proof.holds
+        ServiceTarget(data_dir, url, key),
+        work,
+        view.show_proof,
+        as_json=as_json,
+        # The service chooses the root: without a signature its hashes prove nothing.
+        is_success=lambda proof: proof.holds and proof.signed is not False,
     )
 
 

@@ -18,6 +18,7 @@ from stentor.domains.llm.formats.base import (
     decode_response,
     omit_none,
     reported_fault,
+    require_json_schema,
     split_system,
 )
 from stentor.domains.llm.model import (
@@ -129,7 +130,7 @@ def build_chat_request(request: ChatRequest, quirks: ProviderQuirks, *, stream: 
         tools=tools or None,
         tool_choice=_tool_choice(request) if tools else None,
         output_config={"format": {"type": "json_schema", "schema": fit_schema(schema)}}
-        if (schema := request.json_schema)
+        if (schema := require_json_schema("Anthropic", request))
         else None,
         stream=True if stream else None,
     )

@@ -145,6 +145,18 @@ def require_texts(embedder: str, inputs: Sequence[EmbeddingInput]) -> list[str]:
     return texts
 
 
+def require_json_schema(provider: str, request: ChatRequest) -> JsonObject | None:
+    """Return the schema that the reply must match, None without one.
+
+    Raises InvalidRequest for a type of `response_format` that only some OpenAI-compatible servers know, as grammars.
+    """
+    kind = (request.response_format or {}).get("type", "text")
+    if kind not in ("text", "json_object", "json_schema"):
+        fields = {"response_format.type": "must be text, json_object or json_schema"}
+        raise InvalidRequest(f"{provider} does not support this type of response_format.", {"fields": fields})
+    return request.json_schema
+
+
 def decode_arguments(text: str) -> JsonObject:
     """Decode the arguments of a tool call, for formats that send an object; invalid JSON becomes a string in one."""
     # Strictly: a number out of range and an unpaired surrogate cannot be sent on.

@@ -21,6 +21,7 @@ from stentor.domains.llm.formats.base import (
     decode_response,
     omit_none,
     reported_fault,
+    require_json_schema,
     require_texts,
     split_system,
     unusable_reply_fault,
@@ -235,9 +236,10 @@ def _config(request: ChatRequest) -> JsonObject:
         stopSequences=list(request.stop) or None,
         seed=request.seed,
     )
+    schema = require_json_schema("Gemini", request)
     if (request.response_format or {}).get("type") in ("json_object", "json_schema"):
         config["responseMimeType"] = "application/json"
-    return config | omit_none(responseJsonSchema=request.json_schema)
+    return config | omit_none(responseJsonSchema=schema)
 
 
 def _tool_config(request: ChatRequest) -> JsonObject:

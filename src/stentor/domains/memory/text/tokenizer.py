@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import re
 import sys
+import threading
 import unicodedata
 from collections.abc import Iterator, Sequence
 from functools import lru_cache
@@ -43,6 +44,8 @@ STOP_WORDS = frozenset(
     "whom whose why will with would you your".split()
 )
 """English words that do not tell what a question is about."""
+
+_local = threading.local()
 
 
 def drop_stop_words(texts: Sequence[str]) -> list[str]:
@@ -86,9 +89,11 @@ def join_terms(text: str) -> str:
     return " ".join(tokenize(text))
 
 
-@lru_cache(maxsize=1)
 def _stemmer() -> snowballstemmer.english_stemmer.EnglishStemmer:
-    return snowballstemmer.stemmer("english")
+    # One for each thread: a stemmer keeps its word in itself, and long notes are indexed beside the event loop.
+    if not hasattr(_local, "stemmer"):
+        _local.stemmer = snowballstemmer.stemmer("english")
+    return _local.stemmer
 
 
 def normalize_word(word: str) -> str:

@@ -144,6 +144,8 @@ def _create_parser() -> MarkdownIt:
     # Only the block structure is needed. Without "reference", link definitions are paragraphs and get positions too.
     parser.core.ruler.enableOnly(["normalize", "block"])
     parser.block.ruler.disable("reference")
+    # Its first use collects the rules, which two threads cannot do at once: one would parse with none.
+    parser.parse("x")
     return parser
 
 
