@@ -12,6 +12,8 @@ import pytest
 from stentor.auth.principal import Principal
 from stentor.core import live
 from stentor.core.db import Sql
+from stentor.domains.conversation.model import build_task_draft
+from stentor.domains.llm.model import ChatRequest, LlmMessage, TextPart
 from tests.conftest import MakeWorld, World
 from tests.domains.llm import upstream as moods
 from tests.domains.llm.conftest import Gate
@@ -310,6 +312,12 @@ async def test_what_no_agent_can_do_is_refused_in_openais_form(
     await sailor(world)
     answer = await world.admin.post("/v1/chat/completions", json={"model": model, "messages": ASKED, **more})
     assert (answer.status_code, answer.json()["error"]["code"]) == (status, code)
+
+
+@requirement("llm.agents-as-models")
+def test_a_response_format_of_text_asks_an_agent_for_nothing_special() -> None:
+    asked = ChatRequest("agent:explain", (LlmMessage("user", (TextPart("Why?"),)),), response_format={"type": "text"})
+    assert build_task_draft("explain", asked).type == "explain"
 
 
 @requirement("llm.agents-as-models", "llm.responses-tools")

@@ -238,6 +238,30 @@ def test_a_reply_without_an_answer_counts_with_its_tokens(form: Any, body: bytes
     assert failed.value.usage == TokenUsage(11, 7)
 
 
+@requirement("llm.usage")
+@pytest.mark.parametrize(
+    ("reported", "expected"),
+    [
+        (  # as of xAI
+            {"completion_tokens": 20, "total_tokens": 1120, "completion_tokens_details": {"reasoning_tokens": 1000}},
+            TokenUsage(100, 1020, 1000),
+        ),
+        ({"completion_tokens": 20, "total_tokens": 1120}, TokenUsage(100, 1020, 1000)),  # as of Google's address
+        (  # as of OpenAI
+            {"completion_tokens": 20, "total_tokens": 120, "completion_tokens_details": {"reasoning_tokens": 15}},
+            TokenUsage(100, 20, 15),
+        ),
+        ({"completion_tokens": 20, "total_tokens": 0}, TokenUsage(100, 20)),
+        ({"total_tokens": 100}, TokenUsage(100)),  # as of embeddings
+    ],
+)
+def test_reasoning_that_is_only_in_the_total_is_output(reported: dict[str, Any], expected: TokenUsage) -> None:
+    choice = {"message": {"content": "x"}, "finish_reason": "stop"}
+    body = json.dumps({"choices": [choice], "usage": {"prompt_tokens": 100, **reported}}).encode()
+    assert openai_format.parse_reply(body, "m").usage == expected
+    assert openai_format.stream_reader().read("", body)[0].usage == expected
+
+
 @requirement("llm.usage-estimated")
 @pytest.mark.parametrize("mood", [moods.dead, moods.raw(b'{"choices": [', "application/json"), moods.raw(b"<html>")])
 async def test_a_request_whose_answer_is_lost_counts_and_is_not_repeated(

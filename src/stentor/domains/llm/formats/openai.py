@@ -59,6 +59,7 @@ class _Details(msgspec.Struct):
 class _OpenAiUsage(msgspec.Struct):
     prompt_tokens: int | None = None
     completion_tokens: int | None = None
+    total_tokens: int | None = None
     prompt_tokens_details: _Details | None = None
     completion_tokens_details: _Details | None = None
 
@@ -328,10 +329,10 @@ def _new_call_id() -> str:
 def _usage(usage: _OpenAiUsage | None) -> TokenUsage | None:
     if usage is None or usage.prompt_tokens is None:
         return None
-    reasoning, cached = usage.completion_tokens_details, usage.prompt_tokens_details
-    return TokenUsage(
-        max(0, usage.prompt_tokens),
-        max(0, usage.completion_tokens or 0),
-        (reasoning.reasoning_tokens or 0) if reasoning else 0,
-        (cached.cached_tokens or 0) if cached else 0,
-    )
+    details, cached = usage.completion_tokens_details, usage.prompt_tokens_details
+    prompt, completion = max(0, usage.prompt_tokens), max(0, usage.completion_tokens or 0)
+    # xAI and Google's compatible API count the reasoning in the total alone; Google has no details of it.
+    output = max(completion, (usage.total_tokens or 0) - prompt)
+    reasoning = (details.reasoning_tokens or 0) if details else 0
+    reasoning = min(reasoning or output - completion, output)
+    return TokenUsage(prompt, output, reasoning, (cached.cached_tokens or 0) if cached else 0)
