@@ -162,6 +162,27 @@ async def test_a_limit_that_a_model_accepts_only_by_its_newer_name_is_sent_again
 
 
 @requirement("llm.retries")
+@pytest.mark.parametrize("streamed", [False, True])
+async def test_sampling_that_a_model_no_longer_accepts_is_left_out_when_it_is_sent_again(
+    world: World, upstream: Upstream, streamed: bool
+) -> None:
+    """As Claude Opus 4.7."""
+
+    async def answer(request: web.Request) -> web.StreamResponse:
+        body = json.loads(await request.read())
+        for name in {"temperature", "top_p"} & set(body):
+            told = {"type": "invalid_request_error", "message": f"`{name}` is deprecated for this model."}
+            return await moods.status(400, {"type": "error", "error": told})(request)
+        return await upstream.answer(request, body)
+
+    upstream.mood = answer
+    for fields in ({"temperature": 0.1}, {"top_p": 0.9}):
+        body = asking(MODELS[1], **fields, stream=streamed)
+        assert (await world.admin.post("/v1/chat/completions", json=body)).status_code == 200
+        assert [set(fields) & set(asked["body"]) for asked in upstream.asked[-2:]] == [set(fields), set()]
+
+
+@requirement("llm.retries")
 async def test_functions_beside_an_effort_that_the_caller_names_are_refused_as_the_provider_does(
     world: World, upstream: Upstream
 ) -> None:

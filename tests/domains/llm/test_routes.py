@@ -352,6 +352,30 @@ def test_a_schema_goes_to_anthropic_without_what_it_refuses() -> None:
     assert [tool["input_schema"] for tool in body["tools"]] == [SCHEMA_OF_ANTHROPIC, SCHEMA_OF_OPENAI]
 
 
+@pytest.mark.parametrize(
+    ("temperature", "top_p", "sent"),
+    [
+        (None, None, {}),
+        (0.0, 0.9, {"temperature": 0.0}),
+        (1.5, None, {"temperature": 1}),
+        (1.0, 0.9, {"top_p": 0.9}),
+        (None, 0.9, {"top_p": 0.9}),
+    ],
+)
+def test_of_temperature_and_top_p_anthropic_gets_one_in_its_range(
+    temperature: float | None, top_p: float | None, sent: dict[str, float]
+) -> None:
+    asked = ChatRequest("m", (ASKED,), temperature=temperature, top_p=top_p)
+    body = anthropic.build_chat_request(asked, ProviderQuirks(), stream=False).body
+    assert {name: body[name] for name in ("temperature", "top_p") if name in body} == sent
+
+
+@pytest.mark.parametrize(("stop", "sent"), [(("\n", "END", " "), ["END"]), (("\n\n",), None)])
+def test_a_stop_of_whitespace_does_not_go_to_anthropic(stop: tuple[str, ...], sent: list[str] | None) -> None:
+    body = anthropic.build_chat_request(ChatRequest("m", (ASKED,), stop=stop), ProviderQuirks(), stream=False).body
+    assert body.get("stop_sequences") == sent
+
+
 @pytest.mark.parametrize("provider", [anthropic, gemini])
 def test_a_response_format_that_a_provider_does_not_have_is_refused(provider: Any) -> None:
     grammar = {"type": "grammar", "grammar": "root ::= 'yes'"}

@@ -124,9 +124,9 @@ def build_chat_request(request: ChatRequest, quirks: ProviderQuirks, *, stream: 
         max_tokens=request.max_tokens or MAX_TOKENS,
         system=system or None,
         messages=_messages(messages),
-        temperature=request.temperature,
-        top_p=request.top_p,
-        stop_sequences=list(request.stop) or None,
+        **_sampling(request),
+        # One of whitespace alone is refused.
+        stop_sequences=[text for text in request.stop if text.strip()] or None,
         tools=tools or None,
         tool_choice=_tool_choice(request) if tools else None,
         output_config={"format": {"type": "json_schema", "schema": fit_schema(schema)}}
@@ -135,6 +135,13 @@ def build_chat_request(request: ChatRequest, quirks: ProviderQuirks, *, stream: 
         stream=True if stream else None,
     )
     return ProviderRequest("/v1/messages", body)
+
+
+def _sampling(request: ChatRequest) -> JsonObject:
+    """Return the temperature, at most 1, or `top_p`: newer models refuse both together."""
+    if request.temperature is None or (request.temperature >= 1 and request.top_p is not None):
+        return omit_none(top_p=request.top_p)
+    return {"temperature": min(request.temperature, 1)}
 
 
 def _tool(tool: ToolDefinition) -> JsonObject:

@@ -28,6 +28,8 @@ REFUSED_WITH_REASONING = "Function tools with reasoning_effort"
 """How OpenAI's message begins if a model accepts functions only without reasoning, as gpt-5.6 in this format."""
 LIMIT_NEEDS_NEWER_NAME = "Use 'max_completion_tokens' instead"
 """What OpenAI's message says if a model does not accept `max_tokens`, also behind a proxy with another address."""
+REFUSED_SAMPLING = "is deprecated for this model"
+"""How Anthropic's message ends if a model does not accept `temperature` or `top_p`, as Claude Opus 4.7."""
 T = TypeVar("T")
 SummarizeText = Callable[[str], Awaitable[str]]
 Explain = Callable[[ProviderError, bytes], ProviderFault]
@@ -121,6 +123,17 @@ def _embedding_usage(replies: list[EmbeddingReply], inputs: Sequence[EmbeddingIn
 
 
 async def _send_adapted(request: ChatRequest, send: Callable[[ChatRequest], Awaitable[T]]) -> T:
+    """Send a request, adapted and once more if the model refuses a part of it. Raises ProviderFault."""
+    try:
+        return await _send_with_limit(request, send)
+    except ProviderFault as fault:
+        has_none = request.temperature is None and request.top_p is None
+        if has_none or REFUSED_SAMPLING not in fault.message:
+            raise
+        return await _send_with_limit(msgspec.structs.replace(request, temperature=None, top_p=None), send)
+
+
+async def _send_with_limit(request: ChatRequest, send: Callable[[ChatRequest], Awaitable[T]]) -> T:
     """Send a request, once more with the newer name of the token limit if the model wants it. Raises ProviderFault."""
     try:
         return await _send_with_tools(request, send)
