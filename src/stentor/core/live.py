@@ -13,7 +13,7 @@ import time
 from collections import deque
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import Any, Protocol
+from typing import Any
 
 import msgspec
 
@@ -238,23 +238,10 @@ class TaskWatcher:
         return self._queue.empty()
 
 
-class LocalWatchers(Protocol):
-    """The part of the hub that `RemoteWatchers` uses."""
-
-    def watched_tasks(self) -> list[TaskKey]: ...
-    def tokens(self, tenant: str, task_id: str) -> list[StreamedToken]: ...
-    def add_token(
-        self, tenant: str, task_id: str, attempt: str, number: int, text: str, process: str | None
-    ) -> None: ...
-    def last_number(self, tenant: str, task_id: str, attempt: str, process: str | None = None) -> int: ...
-    def notify_changed(self, tenant: str, task_id: str) -> None: ...
-    def drop_tokens(self, tenant: str, task_id: str) -> None: ...
-
-
 class RemoteWatchers:
     """Connects the hub to the watchers in other processes, and its own watchers to the tasks that run there."""
 
-    def __init__(self, fanout: Fanout, local: LocalWatchers, clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(self, fanout: Fanout, local: Hub, clock: Callable[[], float] = time.monotonic) -> None:
         self._fanout = fanout
         self._local = local
         self._clock = clock

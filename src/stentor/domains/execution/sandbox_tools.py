@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import unicodedata
 from collections.abc import Callable
-from typing import Annotated, Literal, Protocol
+from typing import Annotated, Literal
 
 import msgspec
 from msgspec import Meta
@@ -17,43 +17,17 @@ from stentor.core.errors import Forbidden
 from stentor.core.jsontext import JsonObject
 from stentor.domains.llm.call_guard import LlmCaller as LlmCaller
 from stentor.domains.llm.model import ChatRequest, LlmMessage, TextPart
-from stentor.domains.llm.results import ChatResult
+from stentor.domains.llm.service import LlmGateway
 from stentor.domains.memory.caller import MaySearch, MemoryCaller
 from stentor.domains.memory.index.model import SearchFilters
 from stentor.domains.memory.model import WriteDraft
-from stentor.domains.memory.search import HybridMatch
-from stentor.domains.memory.service import WriteResult
+from stentor.domains.memory.search import SearchService
+from stentor.domains.memory.service import MemoryService
 from stentor.domains.registry.model import Agent
 from stentor.domains.sandbox.broker.model import SandboxRun, ToolRequest, TypedTool
 from stentor.domains.sandbox.model import SEARCH_TOOL, Access, glob_matches
 
 MAX_CONTENT_LENGTH = 1 << 20
-
-
-class HybridSearch(Protocol):
-    async def hybrid(
-        self,
-        caller: MemoryCaller,
-        query: str,
-        limit: int,
-        filters: SearchFilters,
-        *,
-        may_search: MaySearch | None,
-    ) -> tuple[list[HybridMatch], int]:
-        """Return the best matches of the folders that may be searched, and the total number of matches."""
-        ...
-
-
-class MemoryWriter(Protocol):
-    async def write(self, caller: MemoryCaller, draft: WriteDraft) -> WriteResult:
-        """Write a note. Raises StentorError."""
-        ...
-
-
-class ChatCompletion(Protocol):
-    async def chat(self, caller: LlmCaller, request: ChatRequest) -> ChatResult:
-        """Raises StentorError: unknown model, exhausted budget, failed provider."""
-        ...
 
 
 class MemorySearchArguments(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -113,7 +87,7 @@ class MemorySearch(_MemoryTool):
 
     def __init__(
         self,
-        search: HybridSearch,
+        search: SearchService,
         tenant: str,
         find_agent: Callable[[str, str], Agent | None],
         find_rights: Callable[[str, str | None], MaySearch],
@@ -167,7 +141,7 @@ class MemoryWrite(_MemoryTool):
     operations = ("write",)
     arguments_type = MemoryWriteArguments
 
-    def __init__(self, memory: MemoryWriter, tenant: str) -> None:
+    def __init__(self, memory: MemoryService, tenant: str) -> None:
         super().__init__(tenant)
         self._memory = memory
 
@@ -205,7 +179,7 @@ class LlmChat(TypedTool):
     arguments_type = LlmChatArguments
     timeout_seconds = 600.0
 
-    def __init__(self, models: ChatCompletion) -> None:
+    def __init__(self, models: LlmGateway) -> None:
         self._models = models
 
     def to_access(self, call: ToolRequest) -> Access:

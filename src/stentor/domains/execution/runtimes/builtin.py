@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import threading
 from collections.abc import Awaitable, Callable, Mapping
-from typing import Any, Protocol, TypeVar
+from typing import Any, TypeVar
 
 from stentor.auth.principal import Principal
 from stentor.core.errors import StentorError
@@ -18,6 +18,7 @@ from stentor.domains.execution.model import AgentFailed, AttemptOutcome, Provide
 from stentor.domains.execution.runtimes import EmitToken
 from stentor.domains.execution.runtimes.summarizer import MAX_SENTENCES, SUMMARY_METHODS, SummaryCancelled, summarize
 from stentor.domains.memory.caller import MaySearch, MemoryCaller
+from stentor.domains.memory.search import SearchService
 from stentor.domains.memory.text.excerpts import Passage, term_coverage
 from stentor.domains.registry.model import Agent
 from stentor.domains.tasks.model import TaskClaim
@@ -92,14 +93,6 @@ async def _in_thread(work: Callable[[Callable[[], bool]], T]) -> T:
         stop.set()  # a cancelled coroutine does not end its thread; the flag does
 
 
-class PassageSearch(Protocol):
-    async def passages(
-        self, caller: MemoryCaller, question: str, limit: int, may_search: MaySearch | None
-    ) -> list[Passage]:
-        """Return at most `limit` passages of the folders that may be searched, the best first."""
-        ...
-
-
 class LibrarianAgent:
     """Answers questions from the notes. `tenant` owns the vault; tasks of other tenants fail.
 
@@ -109,7 +102,7 @@ class LibrarianAgent:
 
     def __init__(
         self,
-        memory: PassageSearch,
+        memory: SearchService,
         tenant: str,
         find_rights: Callable[[str, str], MaySearch | None],
         is_excluded: Callable[[str], bool],
