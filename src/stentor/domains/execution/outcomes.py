@@ -225,17 +225,6 @@ def _eligible_outcome(
     )
 
 
-class SubmittedWork(Protocol):
-    """The fields of a claim or of a task's row that identify its submitters."""
-
-    @property
-    def tenant(self) -> str: ...
-    @property
-    def submitted_by(self) -> str: ...
-    @property
-    def parent_task_id(self) -> str | None: ...
-
-
 class LearningEligibility:
     """Decides whether an outcome or a grade counts as evidence.
 
@@ -247,7 +236,7 @@ class LearningEligibility:
         self._roles = roles
         self._max_per_day = max_per_day
 
-    def check_outcome(self, tx: Tx, work: SubmittedWork, agent_id: str, ended_by: str | None) -> str | None:
+    def check_outcome(self, tx: Tx, work: TaskAttempt, agent_id: str, ended_by: str | None) -> str | None:
         """Return why an outcome does not count as evidence, None if it does; then it counts toward the daily limit.
 
         Fails closed. `ended_by` is the key that reported the outcome, None for an agent that runs inside the service.
@@ -261,7 +250,7 @@ class LearningEligibility:
             return None
         return f"The submitter's key has reached the limit of {self._max_per_day} learned outcomes of this agent today."
 
-    def check_grade(self, tx: Tx, work: SubmittedWork, agent_id: str, graded_by: str) -> str | None:
+    def check_grade(self, tx: Tx, work: TaskAttempt, agent_id: str, graded_by: str) -> str | None:
         """Return why the key may not grade the work today, None if it may; then the grade counts toward the limit.
 
         A grade of the submitter does not count: the outcome that it corrects was counted.
@@ -279,7 +268,7 @@ class LearningEligibility:
         """Count one more and return whether it is within the limit."""
         return learning.increment_daily_outcomes(tx, tenant, agent_id, name) <= self._max_per_day
 
-    def _is_self_dealing(self, tx: Tx, work: SubmittedWork, agent_id: str, ended_by: str | None) -> bool:
+    def _is_self_dealing(self, tx: Tx, work: TaskAttempt, agent_id: str, ended_by: str | None) -> bool:
         agent = self._agents.get(work.tenant, agent_id)
         keys = {agent.key_name if agent else None, ended_by}
         workers = {name for name in keys if name is not None and not self._roles.is_person(work.tenant, name)}
