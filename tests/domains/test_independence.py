@@ -12,7 +12,9 @@ from tests.domains.endpoint import answering, serving
 from tests.requirements import requirement
 
 
-async def work(world: World, agent_id: str, submitter: str, worker: str, **fields: Any) -> str:
+async def work(
+    world: World, agent_id: str, submitter: str, worker: str, *, degraded: bool = False, **fields: Any
+) -> str:
     """Submit with one key, claim and complete with the other; answers the task's id."""
     body = {"type": "echo", "input": "hello", "required_capabilities": ["echo"], "agent_preference": agent_id, **fields}
     submitted = await world.clients[submitter].post("/api/v1/tasks", json=body)
@@ -20,7 +22,7 @@ async def work(world: World, agent_id: str, submitter: str, worker: str, **field
     task_id = str(submitted.json()["task_id"])
     http = world.clients[worker]
     claims = (await http.post(f"/api/v1/agents/{agent_id}/claims", json={})).json()["tasks"]
-    done = {"epoch": claims[0]["epoch"], "result": "hi", "performance": 1.0}
+    done = {"epoch": claims[0]["epoch"], "result": "hi", "performance": 1.0, "degraded": degraded}
     answer = await http.post(f"/api/v1/tasks/{claims[0]['task_id']}/complete", json=done)
     assert answer.status_code == 200, answer.text
     return task_id
@@ -50,6 +52,16 @@ async def test_an_agents_key_that_works_for_itself_earns_no_trust_however_often(
     assert "share a key" in await skipped(world, task_id)
     weights = (await world.admin.get("/api/v1/hebbian/weights", params={"agent_id": agent_id})).json()["weights"]
     assert weights == {}
+
+
+@requirement("learning.own-hand", "tasks.grade")
+async def test_a_grade_of_an_agents_degraded_result_at_its_own_task_teaches_nothing(make_world: MakeWorld) -> None:
+    world = await make_world()
+    agent_id = await world.register(key_name="bob")
+    for submitter, learned in (("BOB", False), ("ADMIN", True)):
+        task_id = await work(world, agent_id, submitter, "BOB", degraded=True)
+        graded = await world.admin.post(f"/api/v1/tasks/{task_id}/grade", json={"grade": 1.0})
+        assert (graded.status_code, graded.json()["learned"]) == (200, learned)
 
 
 @requirement("learning.own-hand")

@@ -81,6 +81,24 @@ async def test_an_agent_that_is_tried_again_and_teaches_nothing_does_not_get_eve
     assert chosen == {bad: 1, good: 19}
 
 
+@requirement("routing.degraded-results")
+async def test_an_agent_with_a_good_record_that_only_degrades_loses_its_tasks(world: World) -> None:
+    best, good = await world.register("best"), await world.register("good")
+    lessons = [(best, True), (good, True)] * 18 + [(best, True), (good, False)] * 2
+    await learn(
+        world,
+        [
+            EligibleOutcome("default", f"t{n}", 1, agent, "echo", success, 1.0, 10)
+            for n, (agent, success) in enumerate(lessons)
+        ],
+    )
+    chosen = Counter[str]()
+    for _ in range(20):
+        chosen[await skip(world, best, {"result": "yes", "degraded": True})] += 1
+        world.clock.advance(seconds=10)
+    assert 1 <= chosen[best] <= 4, chosen
+
+
 @requirement("routing.evidence-outweighs-declaration")
 async def test_a_new_agent_loses_no_first_task_by_what_it_never_had(world: World) -> None:
     old = await world.register("old")
@@ -314,6 +332,25 @@ async def test_a_grade_corrects_what_was_learned_exactly_once(world: World) -> N
     assert [(entry["result"], entry["delta"]) for entry in history] == [("graded", -1), ("success", 1), ("success", 1)]
     kinds = [event["event_type"] for event in await world.events(task_id)]
     assert kinds[-2:] == ["task_graded", "learning_updated"]
+
+
+@requirement("tasks.grade", "learning.only-eligible-outcomes")
+@pytest.mark.parametrize("grade", [0.0, 1.0])
+async def test_a_grade_of_a_degraded_result_teaches_what_the_result_did_not(world: World, grade: float) -> None:
+    agent = await world.register()
+    await world.do(agent)
+    path = f"/api/v1/hebbian/weights?agent_id={agent}"
+    before = (await world.admin.get(path)).json()["weights"]["echo"]
+    task_id = await world.do(agent, degraded=True)
+    assert (await world.admin.get(path)).json()["weights"]["echo"] == before
+    trust = (await world.admin.get(f"/api/v1/trust/{agent}")).json()
+    graded = await world.admin.post(f"/api/v1/tasks/{task_id}/grade", json={"grade": grade})
+    assert (graded.status_code, graded.json()["learned"]) == (200, True)
+    after = (await world.admin.get(path)).json()["weights"]["echo"]
+    assert after == pytest.approx(before + (0.099667994624956 if grade else -0.1))
+    row = (await routing_of(world, await world.submit()))["candidates"][0]
+    assert (row["rewards"], row["outcomes"]) == pytest.approx((1 + grade, 2))
+    assert (await world.admin.get(f"/api/v1/trust/{agent}")).json() == trust
 
 
 @requirement("tasks.grade")

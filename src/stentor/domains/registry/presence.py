@@ -28,7 +28,7 @@ rests."""
 ENDPOINT_PAUSE_US = 30 * SECOND
 """How long an endpoint is paused, or an agent rests, after these failures, in microseconds."""
 FAILING_SHARE = 0.05
-"""Share of the newest attempt in the moving share of those that the provider of an agent failed."""
+"""Share of the newest attempt in the moving share of those that failed by the agent's provider or were degraded."""
 FAILING_HALF_LIFE_US = 2 * MINUTE
 """Time in which that share halves, in microseconds: a provider recovers without being tried."""
 
@@ -66,7 +66,8 @@ class Presence:
         self._provider_failures: dict[str, tuple[int, int]] = {}
         """For each agent how many of its last attempts in a row its provider failed, and until when it rests."""
         self._failing: dict[str, tuple[float, int]] = {}
-        """For each agent the share of its attempts that its provider failed, and when it was computed."""
+        """For each agent the share of its attempts that its provider failed or that were degraded, and when it was
+        computed."""
         self._slots: dict[str, dict[object, int]] = {}
         """For each agent how many tasks each of its polls asks for."""
         self._leases: dict[str, dict[str, int]] = {}
@@ -187,8 +188,10 @@ class Presence:
     def record_outcome(self, agent_id: str, outcome_class: str) -> None:
         """Record how an attempt ended: after some failures of its provider in a row an agent rests."""
         is_failure = outcome_class == "provider_failure"
-        if is_failure or (outcome_class != "cancelled" and agent_id in self._failing):
-            share = (1 - FAILING_SHARE) * self.failing_share(agent_id) + FAILING_SHARE * is_failure
+        # Neither teaches anything, so without this share an agent with a good record would keep all its tasks.
+        is_lost = is_failure or outcome_class == "degraded_success"
+        if is_lost or (outcome_class != "cancelled" and agent_id in self._failing):
+            share = (1 - FAILING_SHARE) * self.failing_share(agent_id) + FAILING_SHARE * is_lost
             self._failing[agent_id] = share, self._now()
         if is_failure:
             count = self._provider_failures.get(agent_id, (0, 0))[0] + 1
@@ -210,7 +213,10 @@ class Presence:
         return count >= MAX_FAILURES and (ahead > 0 or now < until)
 
     def failing_share(self, agent_id: str) -> float:
-        """Return which share of an agent's tasks its provider fails, from 0 to 1. Only what this process saw."""
+        """Return which share of an agent's tasks its provider fails or ends degraded, from 0 to 1.
+
+        Only what this process saw.
+        """
         if agent_id not in self._failing:
             return 0.0
         now = self._now()

@@ -9,7 +9,7 @@
                                                                    optimism is 4, or 400 if it is stale and idle
     possible    = (expected + q / 2 + sqrt(q expected (1 - expected) + q^2 / 4)) / (1 + q)
     uncertainty = possible - expected                                the exploration bonus
-    left        = possible (1 - failing)                           failing: tasks that its provider fails, as a share
+    left        = possible (1 - failing)                           failing: provider failed or degraded, as a share
     time + cost = min(t + c, left (1 - 0.7 / (1 + t + c)))        each in proportion to t and c
     blended     = (1 - beta) (left - time - cost) + beta trust
 
@@ -86,7 +86,7 @@ class AgentCandidate(msgspec.Struct, frozen=True):
 
     `resting`: its last attempts ended because of its provider. `unlearned`: tasks since its last outcome that counted.
     `stalled_ms`: how long it has neither taken nor ended a task, if it runs all it can. `failing`: the share of its
-    last tasks that its provider failed.
+    last tasks that its provider failed or that were degraded.
     """
 
     agent: Agent

@@ -1,5 +1,7 @@
 """Grades of completed tasks: a score in [0,1], given once, that replaces the outcome in the agent's track record.
 
+A degraded result, of which nothing was learned, counts with its grade.
+
 A grade never changes trust. The learning itself is in `learning/service.py`, grades of chat responses are in
 `modelrouting`.
 """
@@ -22,6 +24,10 @@ from stentor.domains.tasks.service import require_visible_task
 
 class GradeEligibility(Protocol):
     """Decides whether a grade may count as evidence: independence of the grader, and daily limits."""
+
+    def check_outcome(self, tx: Tx, work: Task, agent_id: str, ended_by: str | None) -> str | None:
+        """Return why the outcome may not count, or None and count it toward the daily limit."""
+        ...
 
     def check_grade(self, tx: Tx, work: Task, agent_id: str, graded_by: str) -> str | None:
         """Return why this grade may not count, or None and count it toward the daily limit."""
@@ -63,21 +69,32 @@ class GradeService:
                 raise Conflict(f"The task was graded {grade.grade:g} by {grade.graded_by!r}; a task is graded once.")
             if task.status != "completed" or task.assigned_agent is None:
                 raise Conflict(f"The task is {task.status}; only a completed task can be graded.")
-            self._check_eligibility(tx, principal, task, task.assigned_agent)
-            return self._apply(tx, principal, task, task.assigned_agent, value, comment)
+            counts = self._check_eligibility(tx, principal, task, task.assigned_agent)
+            return self._apply(tx, principal, task, task.assigned_agent, value, comment, counts=counts)
 
         return await self._db.write(work)
 
-    def _check_eligibility(self, tx: Tx, principal: Principal, task: Task, agent_id: str) -> None:
-        """Raises Forbidden for a grade that would not count."""
+    def _check_eligibility(self, tx: Tx, principal: Principal, task: Task, agent_id: str) -> bool:
+        """Return whether the grade may be learned from. Raises Forbidden for one that another grader's would be."""
+        counts = task.learning_eligible is True
+        if task.outcome_class == "degraded_success":
+            # Its class alone was the reason to learn nothing, so the other ones were not looked for.
+            counts = self._eligibility.check_outcome(tx, task, agent_id, None) is None
         # Do not store such a grade without effect: a task is graded once, so no one else could grade it any more.
-        if task.learning_eligible:
-            ineligible_reason = self._eligibility.check_grade(tx, task, agent_id, principal.name)
-            if ineligible_reason is not None:
-                raise Forbidden(ineligible_reason)
+        if counts and (reason := self._eligibility.check_grade(tx, task, agent_id, principal.name)) is not None:
+            raise Forbidden(reason)
+        return counts
 
     def _apply(
-        self, tx: Tx, principal: Principal, task: Task, agent_id: str, value: float, comment: str | None
+        self,
+        tx: Tx,
+        principal: Principal,
+        task: Task,
+        agent_id: str,
+        value: float,
+        comment: str | None,
+        *,
+        counts: bool,
     ) -> Grade:
         meta = {"grade": value, "by": principal.name, "epoch": task.epoch}
         if comment is not None:
@@ -85,10 +102,11 @@ class GradeService:
         draft = EventDraft("task_graded", "tasks", f"Graded {value:g}.", meta, agent_id=agent_id)
         head = self._runlog.append(tx, task.tenant, [draft], task_id=task.task_id, parent=task.head_id)
         performance = 1.0 if task.performance is None else task.performance
-        outcome = EligibleOutcome(task.tenant, task.task_id, task.epoch, agent_id, task.type, True, performance, 0)
-        learned = (
-            task.learning_eligible is True and self._learning.correct_with_grade(tx, outcome, value, head) is not None
-        )
+        key = (task.tenant, task.task_id, task.epoch)
+        outcome = EligibleOutcome(*key, agent_id, task.type, True, performance, task.duration_ms or 0)
+        if counts and task.outcome_class == "degraded_success":
+            head = self._learning.learn(tx, outcome, head)
+        learned = counts and self._learning.correct_with_grade(tx, outcome, value, head) is not None
         grade = Grade(task.task_id, task.epoch, agent_id, value, comment, principal.name, tx.now, learned)
         store.insert_grade(tx, task.tenant, grade)
         return grade

@@ -353,7 +353,7 @@ TaskStream = Callable[[str, str, str | None], AsyncIterator[TaskStreamStep]]
 
 
 class Grade(msgspec.Struct, frozen=True):
-    """The grade of a task, in [0,1]. Time in microseconds; `learned`: it replaced an outcome that had been learned."""
+    """The grade of a task, in [0,1]. Time in microseconds; `learned`: it counts in the agent's track record."""
 
     task_id: str
     epoch: int
