@@ -16,6 +16,7 @@ import psycopg
 import pytest
 
 from stentor.core.fanout import Fanout, FanoutMessage, FanoutTransport, Reconnected, TaskChanged, TaskQueued, TokenBatch
+from tests.faults.proxy import Proxy
 from tests.patience import soon
 from tests.requirements import requirement
 
@@ -148,6 +149,35 @@ async def test_a_connection_that_breaks_is_made_anew_and_those_who_listen_are_to
     await soon(lambda: three[0].of(TaskChanged))
     three[0].fanout.send(TaskChanged("default", "back"))
     await soon(lambda: TaskChanged("default", "back") in three[1].of(TaskChanged))
+
+
+@requirement("scale.silent-server")
+async def test_a_server_that_falls_silent_is_left_by_who_listens_and_who_sends(
+    postgres_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from stentor.core.fanout import postgres
+
+    monkeypatch.setattr(postgres, "QUIET_SECONDS", 0.05)
+    with Proxy(postgres_url) as proxy:
+        processes = cut_off, other = [Process(postgres.PostgresTransport(url)) for url in (proxy.url, postgres_url)]
+        for process in processes:
+            await process.fanout.start()
+        await soon(lambda: all(process.of(Reconnected) for process in processes))
+        cut_off.fanout.send(TaskChanged("default", "before"))
+        await soon(lambda: other.of(TaskChanged))
+        transport: Any = cut_off.fanout._transport
+        sender = transport._sender
+        with proxy.silent():
+            monkeypatch.setattr(postgres, "ANSWER_SECONDS", 0.1)
+            cut_off.fanout.send(TaskChanged("default", "lost"))
+            await soon(lambda: sender.closed and not cut_off.fanout.is_connected)
+            monkeypatch.undo()
+        await soon(lambda: len(cut_off.of(Reconnected)) > 1)
+        other.fanout.send(TaskChanged("default", "back"))
+        cut_off.fanout.send(TaskChanged("default", "after"))
+        await soon(lambda: cut_off.of(TaskChanged) and TaskChanged("default", "after") in other.of(TaskChanged))
+        for process in processes:
+            await process.fanout.stop()
 
 
 async def test_messages_that_wait_at_the_end_are_sent_before_it(three: list[Process]) -> None:

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from stentor.core.db import Database, Sql, Tx, postgres
+from stentor.core.db import Database, Sql, Tx, server_waits
 from stentor.core.db.driver import DbConnection, Driver, Insert, Locks, Params, Row
 from stentor.core.db.lock_session import LockSession
 from stentor.core.db.postgres import PostgresDriver
@@ -269,6 +269,9 @@ class FlakyDriver:
     def lock_session(self) -> LockSession:
         return self._inner.lock_session()
 
+    def wait_less(self) -> None:
+        self._inner.wait_less()
+
 
 @pytest.mark.parametrize("error", [StoreUnavailable("disk full"), RuntimeError("a bug")], ids=["outage", "bug"])
 async def test_a_commit_that_fails_fails_every_unit_of_it_and_no_later_one(driver: Driver, error: Exception) -> None:
@@ -319,7 +322,7 @@ HIDDEN = "The database is not available. The service's log has the reason."
 async def test_a_database_that_cannot_be_opened_shows_nothing_of_the_drivers_words(
     kind: str, tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(postgres, "LONG_CONNECT_SECONDS", math.inf)  # no pause after a slow failure
+    monkeypatch.setattr(server_waits, "LONG_CONNECT_SECONDS", math.inf)  # no pause after a slow failure
     missing = tmp_path / "missing" / "stentor.db"
     away = SqliteDriver(missing) if kind == "sqlite" else PostgresDriver("postgresql://role@127.0.0.1:1/hidden")
     database = Database(away)

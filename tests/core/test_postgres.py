@@ -5,15 +5,15 @@ from __future__ import annotations
 import asyncio
 import threading
 import time
-from collections.abc import AsyncIterator, Callable
-from contextlib import contextmanager, suppress
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import ExitStack, contextmanager, suppress
 from typing import Any
 
 import psycopg
 import pytest
 
 from stentor.core import migrations
-from stentor.core.db import Database, Sql, Tx, postgres, readers
+from stentor.core.db import Database, Sql, Tx, postgres, readers, server_waits
 from stentor.core.db.database import MAX_GROUP_SIZE, READER_THREADS
 from stentor.core.db.database_url import parse_database_url
 from stentor.core.db.leader import LeaderElection
@@ -22,6 +22,7 @@ from stentor.core.db.postgres import PostgresConnection, PostgresDriver
 from stentor.core.db.transfer.postgres import PostgresSide
 from stentor.core.errors import Conflict, StartRefused, StoreConflict, StoreUnavailable
 from stentor.core.migrations import runner
+from tests.faults.proxy import Proxy
 from tests.requirements import requirement
 
 WHO = Sql("select pg_backend_pid()")
@@ -304,8 +305,8 @@ def test_an_address_where_nobody_listens_is_an_outage() -> None:
 async def test_all_that_wait_for_a_database_that_does_not_answer_fail_with_the_same_try(
     monkeypatch: pytest.MonkeyPatch, operation: str
 ) -> None:
-    monkeypatch.setattr(postgres, "LONG_CONNECT_SECONDS", 0)
-    monkeypatch.setattr(postgres, "PAUSE_SECONDS", 600)
+    monkeypatch.setattr(server_waits, "LONG_CONNECT_SECONDS", 0)
+    monkeypatch.setattr(server_waits, "PAUSE_SECONDS", 600)
     monkeypatch.setattr(readers, "OPEN_AFTER_SECONDS", 0)
     tries: list[str] = []
 
@@ -313,7 +314,7 @@ async def test_all_that_wait_for_a_database_that_does_not_answer_fail_with_the_s
         tries.append(url)
         raise psycopg.OperationalError("timeout expired")
 
-    monkeypatch.setattr(psycopg, "connect", time_out)
+    monkeypatch.setattr(server_waits.LimitedConnection, "connect", time_out)
     database = Database(PostgresDriver("postgresql://nobody@127.0.0.1:1/none"))
     waiting = [getattr(database, operation)(lambda tx: tx.now) for _ in range(10 * MAX_GROUP_SIZE)]
     errors = await asyncio.gather(*waiting, return_exceptions=True)
@@ -328,7 +329,7 @@ def test_only_a_connect_that_failed_after_a_long_wait_lets_others_fail_and_only_
 ) -> None:
     now = 100.0
     monkeypatch.setattr(time, "monotonic", lambda: now)
-    pause = postgres.ConnectPause()
+    pause = server_waits.ConnectPause()
 
     def time_out(seconds: float) -> None:
         nonlocal now
@@ -340,9 +341,74 @@ def test_only_a_connect_that_failed_after_a_long_wait_lets_others_fail_and_only_
             time_out(seconds)
     with pytest.raises(StoreUnavailable), pause.observe():
         raise AssertionError("it was tried again")
-    now += postgres.PAUSE_SECONDS
+    now += server_waits.PAUSE_SECONDS
     with pause.observe():
         pass
+
+
+@pytest.fixture
+def proxy(postgres_url: str) -> Iterator[Proxy]:
+    with Proxy(postgres_url) as between:
+        yield between
+
+
+@requirement("scale.silent-server")
+@pytest.mark.parametrize("operation", ["write", "read"])
+async def test_a_server_that_falls_silent_is_an_outage_until_there_is_a_new_connection(
+    proxy: Proxy, monkeypatch: pytest.MonkeyPatch, operation: str
+) -> None:
+    database = Database(PostgresDriver(proxy.url))
+    call = getattr(database, operation)
+    await call(lambda tx: tx.now)
+    with proxy.silent():
+        monkeypatch.setattr(server_waits, "SILENCE_SECONDS", 0.3)
+        with pytest.raises(StoreUnavailable, match="sent nothing for"):
+            await call(lambda tx: tx.now)
+        assert outages(database)[operation] == 1
+        monkeypatch.undo()
+    await call(lambda tx: tx.now)
+    assert outages(database)[operation] == 0
+    database.close()
+
+
+@requirement("scale.silent-server")
+async def test_what_became_of_a_commit_that_is_not_answered_is_not_guessed(
+    proxy: Proxy, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    database = Database(PostgresDriver(proxy.url))
+    with ExitStack() as silence:
+
+        def work(tx: Tx) -> None:
+            silence.enter_context(proxy.silent())
+            monkeypatch.setattr(server_waits, "SILENCE_SECONDS", 0.3)
+
+        with pytest.raises(StoreUnavailable, match="sent nothing for") as failure:
+            await database.write(work)
+        assert "may have been made" in failure.value.message
+        assert not failure.value.is_repeatable
+    database.close()
+
+
+@requirement("scale.silent-server")
+async def test_a_process_that_stops_does_not_wait_for_a_server_that_fell_silent(
+    proxy: Proxy, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(server_waits, "SILENCE_SECONDS", 3600)
+    monkeypatch.setattr(server_waits, "SILENCE_AT_STOP_SECONDS", 0.3)
+    database = Database(PostgresDriver(proxy.url))
+    for call in (database.write, database.read):
+        await call(lambda tx: tx.now)
+    with proxy.silent():
+        waiting = [asyncio.create_task(call(lambda tx: tx.now)) for call in (database.write, database.read)]
+        await asyncio.sleep(0)  # both are handed in
+        await asyncio.to_thread(database.close)
+    for outcome in await asyncio.gather(*waiting, return_exceptions=True):
+        assert isinstance(outcome, StoreUnavailable)
+
+
+def outages(database: Database) -> dict[str, float]:
+    metrics = {metric.name: metric for metric in database.collect_metrics()}
+    return {sample.labels["operation"]: sample.value for sample in metrics["stentor_database_outage"].samples}
 
 
 STEPS: dict[str, Callable[[PostgresConnection], object]] = {

@@ -152,6 +152,7 @@ class Kernel:
 
     async def stop(self) -> None:
         """Take no more work, end what runs, close the database. Nothing that was acknowledged is lost."""
+        self.infra.db.driver.wait_less()
         await self._exit_stack.aclose()
 
     def _start_lease_renewal(self, stack: AsyncExitStack) -> None:

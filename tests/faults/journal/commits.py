@@ -80,6 +80,9 @@ class FailingDriver:
     def lock_session(self) -> LockSession:
         return self._driver.lock_session()
 
+    def wait_less(self) -> None:
+        self._driver.wait_less()
+
 
 class FailingConnection:
     """A connection of a service, which does nothing more once the service is dead."""

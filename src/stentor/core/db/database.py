@@ -138,6 +138,7 @@ class Database:
     def close(self) -> None:
         """Finish the queued transactions, then close. Blocks until they are done."""
         self._closed = True
+        self.driver.wait_less()
         self._readers.shutdown()
         self._connections.close()
         # The writer closes last: the last connection moves SQLite's WAL into the file, which a reader cannot.

@@ -84,6 +84,10 @@ class Driver(Protocol):
         """Return the session for locks that outlive a transaction; only of a shared database."""
         ...
 
+    def wait_less(self) -> None:
+        """Give up sooner on a server that does not answer, also in running statements: the process stops."""
+        ...
+
 
 _WRITING = re.compile(r"\b(?:insert|update|delete)\b")
 # Not after another colon: `::text` is a cast.
@@ -270,3 +274,6 @@ class ReadOnlyDriver:
 
     def lock_session(self) -> LockSession:
         raise StoreUnavailable("This process has opened the database read-only.")
+
+    def wait_less(self) -> None:
+        self._driver.wait_less()

@@ -10,7 +10,6 @@ that an earlier one left on its connection, and locks that outlive a transaction
 from __future__ import annotations
 
 import threading
-import time
 import zlib
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
@@ -31,12 +30,17 @@ from stentor.core.db.driver import (
     joint_insert_statements,
 )
 from stentor.core.db.lock_session import LockSession
+from stentor.core.db.server_waits import (
+    STATEMENT_SECONDS,
+    ConnectPause,
+    LimitedConnection,
+    NoAnswer,
+    SilenceLimit,
+)
 from stentor.core.errors import StoreConflict, StoreUnavailable
 
 IDLE_IN_TRANSACTION_SECONDS = 10
 """How long a transaction may be idle before the server terminates its connection."""
-LONG_CONNECT_SECONDS, PAUSE_SECONDS = 1.0, 1.0
-"""A connect that failed after as long a wait is followed by a pause in which all others fail at once."""
 
 _NOW = "select (extract(epoch from clock_timestamp()) * 1000000)::bigint"
 # Not the level that is the database's default: what is read under a lock must be newer than the lock.
@@ -54,7 +58,7 @@ _CONNECT = {
 # No sequential scans: a plan made while a table is empty would read the complete table later, until it is analyzed.
 _SETTINGS = {
     "synchronous_commit": "on",
-    "statement_timeout": "'60s'",
+    "statement_timeout": f"'{STATEMENT_SECONDS}s'",
     "enable_seqscan": "off",
     "jit": "off",
     "idle_in_transaction_session_timeout": f"'{IDLE_IN_TRANSACTION_SECONDS}s'",
@@ -78,27 +82,6 @@ class TableMissing(StoreUnavailable):
     """A table was dropped while the service ran."""
 
 
-class ConnectPause:
-    """Ends the wait of all who would try in turn to connect to a server that does not answer; shared by a driver."""
-
-    def __init__(self) -> None:
-        self._until = 0.0
-
-    @contextmanager
-    def observe(self) -> Iterator[None]:
-        """Try to connect in this block. Raises StoreUnavailable in the pause."""
-        began = time.monotonic()
-        if began < self._until:
-            raise StoreUnavailable("The database did not answer a moment ago.")
-        try:
-            yield
-        except psycopg.OperationalError:
-            now = time.monotonic()
-            if now - began >= LONG_CONNECT_SECONDS:
-                self._until = now + PAUSE_SECONDS
-            raise
-
-
 class PostgresConnection:
     """One connection that reconnects at the next `begin` after it was lost."""
 
@@ -109,6 +92,7 @@ class PostgresConnection:
         settings: Mapping[str, str],
         lock_space: int,
         pause: ConnectPause,
+        limit: SilenceLimit,
         *,
         read_only: bool,
         pooled: bool = False,
@@ -118,6 +102,7 @@ class PostgresConnection:
         self._settings = settings
         self._lock_space = lock_space
         self._pause = pause
+        self._limit = limit
         self._read_only = read_only
         self._pooled = pooled
         # The server behind a pooler is another one in each transaction, and so has the settings of others.
@@ -127,16 +112,17 @@ class PostgresConnection:
         self._held_locks: set[int] | None = set()
         self._held_at_savepoints: list[set[int]] = []
 
-    def _connect(self) -> psycopg.Connection[Row]:
+    def _connect(self) -> LimitedConnection:
         try:
             with self._pause.observe():
-                raw = psycopg.connect(
+                raw = LimitedConnection.connect(
                     self._url,
                     autocommit=True,
                     # With numbers in place of names, because psycopg would parse each long statement again.
                     cursor_factory=psycopg.RawCursor,
                     **_options(self._url, "primary" if self._read_only else "read-write"),
                 )
+            raw.limit = self._limit
             if self._pooled:
                 raw.prepare_threshold = None
             else:
@@ -274,7 +260,9 @@ class PostgresConnection:
             yield
         except psycopg.Error as error:
             # A connection that was lost before the commit has committed nothing, so the transaction may run again.
-            if error.sqlstate in _RETRYABLE or self._raw.closed:
+            # Not after a long wait in vain, which the next server may cost again.
+            is_lost = self._raw.closed and not isinstance(error, NoAnswer)
+            if error.sqlstate in _RETRYABLE or is_lost:
                 raise StoreConflict.of_driver(_outage_text(error)) from error
             if isinstance(error, psycopg.OperationalError):
                 raise StoreUnavailable.of_driver(_outage_text(error)) from error
@@ -341,7 +329,7 @@ class PostgresDriver:
         self._settings = {**_SETTINGS, **(settings or {})}
         self._lock_space = lock_space
         self._session_url = session_url
-        self._pause = ConnectPause()
+        self._pause, self._limit = ConnectPause(), SilenceLimit()
         self._lock_session: LockSession | None = None
         self._mutex = threading.Lock()
 
@@ -356,7 +344,9 @@ class PostgresDriver:
 
     def with_settings(self, settings: Mapping[str, str], lock_space: int) -> PostgresDriver:
         """Return a driver for the same database whose connections use these settings too."""
-        return PostgresDriver(self.url, None, settings, lock_space, self._session_url)
+        driver = PostgresDriver(self.url, None, settings, lock_space, self._session_url)
+        driver._limit = self._limit
+        return driver
 
     def connect(self, server: str = "read-write") -> psycopg.Connection[Any]:
         """Return a connection past a pooler, without our settings. `server` is the kind of server to accept.
@@ -378,15 +368,20 @@ class PostgresDriver:
                 self._lock_session = LockSession(self._open_session)
             return self._lock_session
 
+    def wait_less(self) -> None:
+        self._limit.stop()
+
     def _open(self, *, read_only: bool, may_idle: bool = False) -> PostgresConnection:
         settings = self._settings | ({"idle_in_transaction_session_timeout": "0"} if may_idle else {})
-        return PostgresConnection(
-            self.url, self._clock, settings, self._lock_space, self._pause, read_only=read_only, pooled=self.is_pooled
-        )
+        return self._connection(self.url, settings, self._pause, read_only=read_only, pooled=self.is_pooled)
 
     def _open_session(self) -> PostgresConnection:
         # A writer's connection marks the process as one that serves. With a pooler no other connection can.
-        read_only, pause = not self.is_pooled, ConnectPause()
+        return self._connection(self.session_url, self._settings, ConnectPause(), read_only=not self.is_pooled)
+
+    def _connection(
+        self, url: str, settings: Mapping[str, str], pause: ConnectPause, *, read_only: bool, pooled: bool = False
+    ) -> PostgresConnection:
         return PostgresConnection(
-            self.session_url, self._clock, self._settings, self._lock_space, pause, read_only=read_only
+            url, self._clock, settings, self._lock_space, pause, self._limit, read_only=read_only, pooled=pooled
         )

@@ -153,3 +153,6 @@ class SqliteDriver:
 
     def lock_session(self) -> LockSession:
         raise NotImplementedError("One process has the database to itself, so nothing is elected.")
+
+    def wait_less(self) -> None:
+        """Do nothing: there is no server."""

@@ -7,8 +7,10 @@ transactions.
 from __future__ import annotations
 
 import asyncio
+import os
+import socket
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import Any
 
 import psycopg
@@ -31,6 +33,10 @@ _OPTIONS: dict[str, Any] = {
     "prepare_threshold": None,
 }
 
+_NOTIFY = sql.SQL("select pg_notify(channel, text) from unnest(%s::text[], %s::text[]) as payload (channel, text)")
+QUIET_SECONDS, ANSWER_SECONDS = 30.0, 30.0
+"""After as long without a payload the server is asked whether it is there; and how long a statement may take."""
+
 
 def channel_of(process: Address) -> str:
     """Return the channel on which a process listens alone."""
@@ -50,6 +56,36 @@ def _readable(fd: int) -> Iterator[asyncio.Event]:
         loop.remove_reader(fd)
 
 
+async def _receive(connection: psycopg.AsyncConnection[Any], receive: Callable[[bytes | str], None]) -> None:
+    """Receive payloads until none has come for a while. Raises if the connection is lost; `Fanout` connects again."""
+    # psycopg's own generator polls ten times a second; this loop wakes only when data arrives.
+    with _readable(connection.fileno()) as readable, suppress(TimeoutError):
+        while True:
+            async with asyncio.timeout(QUIET_SECONDS):
+                await readable.wait()
+            readable.clear()
+            connection.pgconn.consume_input()
+            while message := connection.pgconn.notifies():
+                receive(message.extra)
+
+
+async def _execute(
+    connection: psycopg.AsyncConnection[Any], statement: sql.SQL | sql.Composed, params: Any = None
+) -> None:
+    """Execute a statement, whose connection is lost if the server does not answer it in time. Raises psycopg.Error."""
+    timer = asyncio.get_running_loop().call_later(ANSWER_SECONDS, _shut_down, connection.fileno())
+    try:
+        await connection.execute(statement, params)
+    finally:
+        timer.cancel()
+
+
+def _shut_down(fd: int) -> None:
+    # To cancel the statement instead, psycopg would ask the server.
+    with suppress(OSError), socket.socket(fileno=os.dup(fd)) as duplicate:
+        duplicate.shutdown(socket.SHUT_RDWR)
+
+
 class PostgresTransport:
     """A `FanoutTransport`; one connection listens, another one sends.
 
@@ -67,17 +103,13 @@ class PostgresTransport:
     async def listen(self, own_id: str, receive: Callable[[bytes | str], None], ready: Callable[[], None]) -> None:
         async with await _connect(self._session_url) as connection:
             for process in (None, own_id):
-                await connection.execute(sql.SQL("listen {}").format(sql.Identifier(channel_of(process))))
+                await _execute(connection, sql.SQL("listen {}").format(sql.Identifier(channel_of(process))))
             ready()
-            # psycopg's own generator polls ten times a second; this loop wakes only when data arrives.
-            with _readable(connection.fileno()) as readable:
-                while True:
-                    await readable.wait()
-                    readable.clear()
-                    # Raises if the connection is lost, which ends `listen`; `Fanout` connects again.
-                    connection.pgconn.consume_input()
-                    while message := connection.pgconn.notifies():
-                        receive(message.extra)
+            connection.add_notify_handler(lambda notify: receive(notify.payload))
+            while True:
+                await _receive(connection, receive)
+                # A server that is lost need not close the connection. What arrives now goes to the handler.
+                await _execute(connection, sql.SQL("select 1"))
 
     async def publish(self, payloads: list[tuple[Address, bytes]]) -> None:
         # One statement for all payloads, because each commit with NOTIFY takes the lock again.
@@ -85,10 +117,7 @@ class PostgresTransport:
             self._sender = await _connect(self._url)
         channels = [channel_of(to) for to, _ in payloads]
         texts = [payload.decode() for _, payload in payloads]
-        await self._sender.execute(
-            "select pg_notify(channel, text) from unnest(%s::text[], %s::text[]) as payload (channel, text)",
-            (channels, texts),
-        )
+        await _execute(self._sender, _NOTIFY, (channels, texts))
 
     async def close(self) -> None:
         if self._sender is not None:

@@ -1,0 +1,98 @@
+"""Limits on how long a process waits for a PostgreSQL server: to connect, and for the answer to a statement.
+
+TCP alone does not show that a server is lost: a pooler or a proxy before it, or a server that is frozen, keeps the
+connection open and says nothing.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Generator, Iterator
+from contextlib import contextmanager
+from typing import Any, TypeVar
+
+import psycopg
+
+from stentor.core.db.driver import Row
+from stentor.core.errors import StoreUnavailable
+
+T = TypeVar("T")
+log = logging.getLogger(__name__)
+
+LONG_CONNECT_SECONDS, PAUSE_SECONDS = 1.0, 1.0
+"""A connect that failed after as long a wait is followed by a pause in which all others fail at once."""
+STATEMENT_SECONDS = 60
+"""After as long the server itself ends a statement."""
+SILENCE_SECONDS, SILENCE_AT_STOP_SECONDS = STATEMENT_SECONDS + 10.0, 15.0
+"""How long a server may send nothing during a statement, usually and while the process stops."""
+
+
+class NoAnswer(psycopg.OperationalError):
+    """The server sent nothing for too long, so the connection was closed."""
+
+
+class ConnectPause:
+    """Ends the wait of all who would try in turn to connect to a server that does not answer; shared by a driver."""
+
+    def __init__(self) -> None:
+        self._until = 0.0
+
+    @contextmanager
+    def observe(self) -> Iterator[None]:
+        """Try to connect in this block. Raises StoreUnavailable in the pause."""
+        began = time.monotonic()
+        if began < self._until:
+            raise StoreUnavailable("The database did not answer a moment ago.")
+        try:
+            yield
+        except psycopg.OperationalError:
+            now = time.monotonic()
+            if now - began >= LONG_CONNECT_SECONDS:
+                self._until = now + PAUSE_SECONDS
+            raise
+
+
+class SilenceLimit:
+    """How long a server may send nothing during a statement; shared by a driver's connections."""
+
+    def __init__(self) -> None:
+        self._is_stopping = False
+
+    def stop(self) -> None:
+        """Wait less from now on, also for the statements that are running."""
+        self._is_stopping = True
+
+    @property
+    def seconds(self) -> float:
+        return SILENCE_AT_STOP_SECONDS if self._is_stopping else SILENCE_SECONDS
+
+
+class LimitedConnection(psycopg.Connection[Row]):
+    """A connection whose statements raise NoAnswer at the `limit`."""
+
+    limit = SilenceLimit()
+
+    def wait(self, gen: Generator[Any, Any, T], *args: Any, **kwargs: Any) -> T:
+        return super().wait(self._limited(gen), *args, **kwargs)
+
+    def _limited(self, gen: Generator[Any, Any, T]) -> Generator[Any, Any, T]:
+        """Run psycopg's generator, which is sent what the socket is ready for: ten times a second that is nothing."""
+        heard_at = time.monotonic()
+        try:
+            wanted = next(gen)
+            while True:
+                if ready := (yield wanted):
+                    heard_at = time.monotonic()
+                elif time.monotonic() - heard_at >= self.limit.seconds:
+                    self._give_up(time.monotonic() - heard_at)
+                wanted = gen.send(ready)
+        except StopIteration as end:
+            result: T = end.value
+            return result
+
+    def _give_up(self, seconds: float) -> None:
+        self.close()
+        # Here as well as in the log of outages, which has nothing of a statement that succeeds at the second try.
+        log.error("database: connection closed, the server does not answer seconds=%.0f", seconds)
+        raise NoAnswer(f"the server sent nothing for {seconds:.0f} seconds")
