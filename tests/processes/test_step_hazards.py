@@ -477,7 +477,7 @@ class _Requests:
         if self.rejects and path.endswith("/effects"):
             raise ServiceError(400, "INVALID_REQUEST", "no")
         self.sent.append(body)
-        return {"recorded": True}
+        return {"recorded": True, "kind": "step", "epoch": 1, "ended_at": ""}
 
 
 @requirement("steps.retry", "steps.sdk")

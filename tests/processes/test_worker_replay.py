@@ -128,6 +128,12 @@ def test_a_run_that_has_not_ended_is_compared_as_far_as_it_went(program: Program
     def fails(key: str) -> None:
         raise TimeoutError(key)
 
+    def waits_within(task: Task) -> Any:
+        return task.step("booking", waits, task)
+
+    def unsure_within(task: Task) -> Any:
+        return task.step("booking", unsure, task)
+
     verb, _ = program.attempt(waits)
     assert (verb, replay(program, waits).is_same) == ("suspend", True)
     assert not replay(program, lambda task: task.ask("Stop?")).is_same
@@ -136,6 +142,11 @@ def test_a_run_that_has_not_ended_is_compared_as_far_as_it_went(program: Program
     held = replay(program, unsure)
     assert (held.is_same, held.stopped_at) == (True, "pay")
     assert replay(program, unsure, program.submit()).stopped_at == "plan"
+    program.claim()
+    for handler in (waits_within, unsure_within):
+        program.task_id = program.submit()
+        program.attempt(handler)
+        assert replay(program, handler).is_same
 
 
 @requirement("steps.replay")

@@ -7,6 +7,7 @@ import enum
 import sys
 import threading
 from concurrent.futures import ThreadPoolExecutor
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pytest
@@ -16,6 +17,7 @@ from stentor_worker import (
     ChildFailed,
     EffectFailed,
     EffectUnknown,
+    Failed,
     StepFailed,
     StepMismatch,
     Task,
@@ -523,6 +525,91 @@ def test_children_are_submitted_once_and_their_results_gathered(program: Program
     found = program.call("GET", f"/tasks?parent_task_id={program.task_id}")["tasks"]
     assert len(found) == 4
     assert own_id in [child["task_id"] for child in found]
+
+
+@requirement("steps.children", "steps.sdk")
+def test_gather_raises_the_same_error_after_another_child_has_failed(program: Program) -> None:
+    unclaimed = _unclaimed(program)
+
+    def handler(task: Task) -> Any:
+        children = [task.start_child("child", n, id=f"{task.id}-{n}", **unclaimed) for n in range(4)]
+        try:
+            task.gather(*children)
+        except ChildFailed as error:
+            return [error.task_id, task.ask(f"{error} Go on?")]
+
+    def cancel(number: int) -> None:
+        program.call("POST", f"/tasks/{program.task_id}-{number}/cancel")
+
+    assert program.attempt(handler)[0] == "suspend"
+    cancel(1)
+    assert program.attempt(handler)[0] == "suspend"
+    cancel(0)
+    cancel(2)
+    program.call("POST", f"/tasks/{program.task_id}/steps/question/answer", {"value": "yes"})
+    assert program.result(handler) == [f"{program.task_id}-1", "yes"]
+    assert program.worker.replay(program.task_id).is_same
+
+
+async def vote(task: Task, name: str) -> None:
+    if await task.wait_for(name) == "no":
+        raise Failed(f"{name} said no")
+
+
+BRANCHES: dict[str, Any] = {
+    "coroutine": vote,
+    "step": lambda task, name: task.step(f"vote {name}", vote, task, name),
+    "task": lambda task, name: asyncio.create_task(task.step(f"vote {name}", vote, task, name)),
+    "gather": lambda task, name: task.gather(vote(task, f"other {name}"), vote(task, name)),
+}
+
+
+@requirement("steps.waits", "steps.sdk")
+@pytest.mark.parametrize("branch", BRANCHES.values(), ids=BRANCHES)
+def test_gather_raises_the_same_error_after_another_branch_has_failed(program: Program, branch: Any) -> None:
+    async def handler(task: Task) -> Any:
+        with pytest.raises(Failed, match="right said no"):
+            await task.gather(*(branch(task, name) for name in ("left", "right", "middle")))
+        return await task.wait_for("go")
+
+    def send(name: str) -> tuple[str, Any]:
+        program.call("POST", f"/tasks/{program.task_id}/signals", {"name": name, "value": "no"})
+        return program.attempt(handler)
+
+    assert program.attempt(handler)[0] == "suspend"
+    assert send("right")[0] == "suspend"
+    assert send("left")[0] == "suspend"
+    assert send("go") == ("complete", {"result": "no"})
+    assert program.worker.replay(program.task_id).is_same
+
+
+@requirement("steps.children", "steps.sdk")
+def test_gather_raises_the_same_error_when_a_child_had_failed_unseen_before(program: Program) -> None:
+    async def work(child: Child) -> None:
+        await asyncio.to_thread(until, lambda: len(program.call("GET", steps)["steps"]) == 2)
+        program.call("POST", f"/tasks/{child.id}/cancel")
+        raise Failed("work")
+
+    steps, raised, unclaimed = f"/tasks/{program.task_id}/steps", list[str](), _unclaimed(program)
+
+    async def handler(task: Task) -> Any:
+        child = await task.start_child("child", 1, **unclaimed)
+        try:
+            await task.gather(child, task.step("work", work, child))
+        except Failed as error:
+            raised.append(str(error))
+        await task.sleep(0)
+
+    while program.attempt(handler)[0] == "suspend":
+        pass
+    assert len(raised) > 1
+    assert set(raised) == {"Step 'work' failed: Failed: work"}
+
+
+def _unclaimed(program: Program) -> dict[str, Any]:
+    """Return the fields of a child that begins tomorrow."""
+    tomorrow = datetime.now(UTC) + timedelta(days=1)
+    return {"capabilities": program.body["required_capabilities"], "start_at": tomorrow.isoformat()}
 
 
 def _ended(program: Program) -> Any:

@@ -10,6 +10,9 @@ _GROUP: Any = getattr(builtins, "BaseExceptionGroup", ())
 """Python 3.10 has no groups."""
 MAX_MESSAGE, MAX_CODE = 2_000, 255
 """Characters of the message of an error, and of its code."""
+Moment = tuple[int, str]
+"""When an outcome was there: the first attempt that could know it, and the time at which it was recorded."""
+FIRST: Moment = (0, "")
 
 
 class TaskCancelled(Exception):
@@ -21,6 +24,8 @@ class Failed(Exception):
 
     outcome_class = "agent_failure"
     code = "AGENT_ERROR"
+    moment: Moment = FIRST
+    """Of the recorded error that this one is."""
 
     def __init__(self, message: str, code: str = "AGENT_ERROR") -> None:
         super().__init__(message)
@@ -148,6 +153,11 @@ def most_urgent(errors: Sequence[BaseException]) -> BaseException:
     A lost lease comes first: nothing may be reported then. A wait comes last: it would not lead past the other errors.
     """
     return min((single for error in errors for single in _flatten(error)), key=_urgency)
+
+
+def urgency(error: BaseException) -> int:
+    """Return how urgent an error or a group of errors is: the lower, the more."""
+    return _urgency(most_urgent([error]))
 
 
 def _flatten(error: BaseException) -> list[BaseException]:

@@ -10,6 +10,7 @@ import time
 from collections.abc import Callable
 from typing import Any
 
+from stentor_worker.branches import note
 from stentor_worker.client import Client, ServiceError, segment
 from stentor_worker.errors import (
     MAX_CODE,
@@ -93,15 +94,23 @@ class Journal:
             raise StepMismatch(f"{recorded['name']} ({recorded['kind']})", f"{entry.name} ({entry.kind})")
         return recorded
 
+    def is_recorded(self, entry: Entry) -> bool:
+        """Whether the journal has a step, without a check of it."""
+        with self._lock:
+            return entry.key in self._loaded()
+
     def superseded(self, entry: Entry) -> Recorded | None:
         """Return the failed step that runs again as this one."""
         return self._superseded.get(entry.key)
 
     def replay(self, entry: Entry, recorded: Recorded) -> Any:
         """Return the recorded value, or raise the recorded error: StepFailed, WaitTimeout, ChildFailed."""
+        moment = note(recorded)
         if recorded["state"] == "failed":
             entry.scope.note_failed(entry)
-            raise _recorded_error(entry, recorded)
+            error = _recorded_error(entry, recorded)
+            error.moment = moment
+            raise error
         value = recorded["value"]
         # A page of the journal leaves long values out.
         if recorded["value_sha256"] is not None and value is None:
@@ -118,7 +127,11 @@ class Journal:
         elif type(value) not in _SAME_IN_JSON:  # not of a subclass either, such as an enum of strings
             fields = {"value": json.loads(_to_json(value))}
             value = fields["value"]
-        return self._record(entry, fields, value)
+        step = self._record(entry, fields)
+        if not step["recorded"]:
+            return self.replay(entry, step)
+        note(step)
+        return value
 
     def fail(self, entry: Entry, error: Exception) -> None:
         """Record the error and raise StepFailed. If the task was cancelled, return without recording."""
@@ -128,11 +141,15 @@ class Journal:
         if isinstance(error, Failed):
             fields |= {"code": to_code(error.code), "outcome_class": error.outcome_class}
         try:
-            self._record(entry, {"error": fields}, None)
+            step = self._record(entry, {"error": fields})
         except ValueRejected as rejected:
             raise AttemptEnded(f"The error of step {entry.name!r} was rejected: {rejected}", "STEP_REJECTED") from error
+        if not step["recorded"]:
+            self.replay(entry, step)
         entry.scope.note_failed(entry)
-        raise StepFailed(entry.name, fields) from error
+        failed = StepFailed(entry.name, fields)
+        failed.moment = note(step)
+        raise failed from error
 
     def post(self, entry: Entry, subpath: str, fields: dict[str, Any]) -> Recorded:
         """Send a step. Raises ValueRejected, TaskCancelled, and AttemptEnded."""
@@ -221,13 +238,15 @@ class Journal:
                 self._forget(step["key"] + "/")
             newest[scope] = math.inf if is_again else max(newest.get(scope, 0), step["epoch"])
 
-    def _record(self, entry: Entry, outcome: dict[str, Any], value: Any) -> Any:
+    def _record(self, entry: Entry, outcome: dict[str, Any]) -> Recorded:
+        """Record an outcome. If `recorded` is false, another request of this attempt did first: that one counts.
+
+        That may be one whose response was lost.
+        """
         duration_ms = int((time.monotonic() - entry.began_at) * 1000)
         fields = outcome | {"kind": entry.kind, "duration_ms": duration_ms}
         fields |= {} if entry.tool is None else {"tool": entry.tool}
-        response = self.post(entry, "/steps", fields)
-        # Another request of this attempt recorded it first, such as one whose response was lost: that one counts.
-        return value if response["recorded"] else self.replay(entry, response)
+        return self.post(entry, "/steps", fields)
 
 
 def _scope_of(step: Recorded) -> str:

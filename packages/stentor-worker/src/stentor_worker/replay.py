@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from stentor_worker.client import Client, segment
-from stentor_worker.errors import AttemptEnded, StepMismatch
+from stentor_worker.errors import AttemptEnded, StepMismatch, Suspended
 from stentor_worker.journal import Journal, Recorded
 from stentor_worker.scope import Entry
 from stentor_worker.task import Task
@@ -56,6 +56,8 @@ class _ReplayJournal(Journal):
         super().__init__(client, task_id, epoch, lambda: None)
         self._tries = TRIES
         self.found: set[str] = set()
+        self._left: set[str] = set()
+        """Keys of steps that the run began and did not end: only what ran within them is recorded."""
         self.first: _Stopped | StepMismatch | None = None
         """What ended the replay, also if the program went on after it."""
 
@@ -67,6 +69,10 @@ class _ReplayJournal(Journal):
             raise
         if recorded is not None:
             self.found.add(entry.key)
+        elif waits := self._list_waits_within(entry):
+            # As in the run, which may have gone on beside it.
+            self.waits += waits
+            raise Suspended
         is_effect = recorded is not None and recorded["kind"] == "effect"
         if recorded is None or (is_effect and recorded["state"] == "started"):
             stopped = _Stopped(entry.key, was_sent=recorded is not None)
@@ -79,12 +85,22 @@ class _ReplayJournal(Journal):
             raise AttemptEnded("A replay records nothing.", "REPLAY_STOPPED")
         return super().call(method, subpath, body)
 
+    def _list_waits_within(self, entry: Entry) -> list[str]:
+        """List the waits in which the run left a step, and note that it did."""
+        with self._lock:
+            within = {key: step for key, step in self._loaded().items() if key.startswith(entry.key + "/")}
+            if within:
+                self._left.add(entry.key)
+                self._forget(entry.key + "/")
+        return [key for key, step in within.items() if step["state"] == "started" and step["kind"] != "effect"]
+
     def list_unreached(self) -> list[str]:
         """List what is recorded and was not reached, but for what ran within a step that was."""
         with self._lock:
             recorded = self._loaded()
         keys = [key for key in recorded if key not in self.found and not key.startswith(_STARTS)]
-        return [key for key in keys if not any(outer in self.found for outer in _outer_keys(key))]
+        reached = self.found | self._left
+        return [key for key in keys if not any(outer in reached for outer in _outer_keys(key))]
 
 
 class ReplayTask(Task):

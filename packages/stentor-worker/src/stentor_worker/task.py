@@ -182,8 +182,9 @@ class Task:
     def gather(self, *items: Any) -> Any:
         """Wait for all children; in a coroutine, `await` it with any awaitables. Returns their results in order.
 
-        Unlike `asyncio.gather` it lets the others finish when one has to wait, so that no work is lost. Raises
-        TypeError for anything else, such as a list of children.
+        Unlike `asyncio.gather` it lets the others finish when one has to wait, so that no work is lost. Of several
+        errors it raises the first one, in each attempt the same. Raises TypeError for anything else, such as a list of
+        children.
         """
         if all(isinstance(item, Child) for item in items):
             return call(gather_children(items))

@@ -10,8 +10,9 @@ from contextlib import suppress
 from datetime import timedelta
 from typing import Any
 
+from stentor_worker.branches import noting, to_results
 from stentor_worker.client import ServiceError, segment
-from stentor_worker.errors import AttemptEnded, ChildFailed, ServiceGone, StepMismatch, Suspended, most_urgent
+from stentor_worker.errors import AttemptEnded, ChildFailed, Failed, Moment, ServiceGone, StepMismatch, Suspended
 from stentor_worker.journal import Journal, Recorded, ValueRejected
 from stentor_worker.scope import MAX_NAME, Entry, Scope
 from stentor_worker.steps import finish, here, run_step
@@ -80,12 +81,9 @@ class Wait:
             raise Suspended
         return self._journal.replay(entry, step)
 
-    def run_or_suspend(self, together: str | None) -> Any:
-        """Do the same, but return the class Suspended while it waits."""
-        try:
-            return self.run(together)
-        except Suspended:
-            return Suspended
+    @property
+    def is_recorded(self) -> bool:
+        return self._journal.is_recorded(self._entry)
 
     @property
     def key(self) -> str:
@@ -169,19 +167,36 @@ def gather_children(children: Iterable[Child]) -> Callable[[], list[Any]]:
     together = waits[0].key if len(waits) > 1 else None
 
     def run() -> list[Any]:
-        results = [wait.run_or_suspend(together) for wait in waits]
-        if any(result is Suspended for result in results):
-            raise Suspended
-        return [result["result"] for result in results]
+        branches: list[tuple[list[Moment], Any]] = []
+        has_failed = False
+        for wait in waits:
+            # After an error no other wait begins.
+            if not has_failed or wait.is_recorded:
+                moments: list[Moment] = []
+                with noting(moments):
+                    end = _end_of(wait, together)
+                branches.append((moments, end))
+                has_failed |= isinstance(end, Failed)
+        return [end["result"] for end in to_results(branches)]
 
     return run
 
 
+def _end_of(wait: Wait, together: str | None) -> Any:
+    """Return the value of a wait, or its error, or Suspended while it waits."""
+    try:
+        return wait.run(together)
+    except (Failed, Suspended) as end:
+        return end
+
+
 async def gather(awaitables: Iterable[Awaitable[Any]]) -> list[Any]:
     """Run all at the same time, and wait for the others when one has to wait. The first error ends it."""
-    running = [asyncio.ensure_future(awaitable) for awaitable in awaitables]
-    results = await asyncio.gather(*running, return_exceptions=True)
-    errors = [result for result in results if isinstance(result, BaseException)]
-    if errors:
-        raise most_urgent(errors)
-    return results
+    branches = [(list[Moment](), awaitable) for awaitable in awaitables]
+    ends = await asyncio.gather(*(_run_branch(*branch) for branch in branches), return_exceptions=True)
+    return to_results((moments, end) for (moments, _), end in zip(branches, ends, strict=True))
+
+
+async def _run_branch(moments: list[Moment], awaitable: Awaitable[Any]) -> Any:
+    with noting(moments):
+        return await awaitable
