@@ -80,6 +80,13 @@ def test_open_bar_lasts_until_now() -> None:
     assert (bar.kind, bar.end, bar.duration_ms, bar.width) == ("approval", None, 60_000, 100)
 
 
+def test_a_subtask_that_outlives_its_parent_lasts_until_now() -> None:
+    subtask = Bar("subtask", "Check it", START + SECOND, None, 1)
+    events = [event("task_started", 0), event("task_completed", 2)]
+    parent, child = build_waterfall(events, [subtask], START + 61 * SECOND)
+    assert (child.duration_ms, parent.duration_ms) == (60_000, 2_000)
+
+
 def test_failed_attempt_is_marked() -> None:
     events = [event("task_queued", 0), event("task_started", 1), event("task_failed", 2)]
     assert [bar.failed for bar in build_waterfall(events, [], START)] == [False, True]

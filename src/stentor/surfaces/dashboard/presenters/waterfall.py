@@ -87,7 +87,8 @@ def build_waterfall(events: Iterable[JsonObject], subtasks: Iterable[Bar], now: 
         if current is not None and current not in bars:
             bars.append(current)
     bars += subtasks
-    return _lay_out(sorted(bars, key=lambda bar: bar.start), begin or now, now if current else end or now)
+    is_open = any(bar.end is None for bar in bars)  # a subtask may outlive its parent
+    return _lay_out(sorted(bars, key=lambda bar: bar.start), begin or now, now if is_open else end or now)
 
 
 def build_subtask_bar(task: JsonObject) -> Bar:
