@@ -52,6 +52,8 @@ async def test_each_row_names_who_did_it_and_what_it_was_about(site: Site) -> No
     refusal, _ = rows_of(await site.part("/audit", category="refusals"))
     assert "Paint the fence" in refusal
     assert "admin" in refusal
+    await world.admin.put(f"/api/v1/trust/{agent}", json={"score": 0.46})
+    assert rows_of(await site.part("/audit", category="changes"))[0].startswith("Trust of ann is 0.46. admin ")
     hook = {"url": "https://hooks.example.com/in", "events": ["task.*"]}
     made = (await world.admin.post("/api/v1/webhooks", json=hook)).json()
     await world.admin.post("/api/v1/keys", json={"name": "ci", "role": "viewer"})

@@ -62,6 +62,8 @@ def present(
     `schedules` are the names of those that exist.
     """
     by, agent = _find_actor(event, names), _agent_link(event, names)
+    if agent:
+        event = event | {"message": event["message"].replace(event["agent_id"], agent.text)}
     subject = _find_subject(event, webhooks, schedules) or _find_record(event, titles, agent)
     return AuditRow(event, by, subject or (agent if agent != by else None))
 
