@@ -134,10 +134,14 @@ async def test_alerts_that_somebody_may_not_see_hide_no_others(site: Site) -> No
     site.world.clock.advance(seconds=1)
     spent = [Finding("default", "budget", f"key:k{n}:usd:day", "warning", f"k{n} spent") for n in range(7)]
     await site.world.kernel.infra.db.write(lambda tx: [alert_store.insert(tx, finding) for finding in spent])
-    assert "k6 spent" in await site.read("/")
+    overview = await site.read("/")
+    assert "k6 spent" in overview
+    assert overview.count("opened <time") == 6
+    assert '<a href="/alerts">More alerts</a>' in overview
     page = await site.read("/", key="READER")
     assert '<a href="/tasks?status=queued">1 task waits' in page
     assert "spent" not in page
+    assert "More alerts" not in page
 
 
 @requirement("alerts.page")

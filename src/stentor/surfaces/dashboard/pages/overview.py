@@ -54,7 +54,7 @@ async def show_overview(page: PageRequest) -> Response:
     counts, pending, alerts, rates, changes, health = await asyncio.gather(
         page.read(task_queries.count_by_status),
         page.read(_count_pending),
-        page.read(alert_store.list_alerts, alert_reader(page), "open", MAX_ALERTS),
+        page.read(alert_store.list_alerts, alert_reader(page), "open", MAX_ALERTS + 1),
         recent_changes.read_rates(page),
         recent_changes.read_changes(page),
         # Without the tenant in the key: the components are those of the whole service.
@@ -67,7 +67,8 @@ async def show_overview(page: PageRequest) -> Response:
         block="live",
         states={s: counts.get(s, 0) for s in TASK_STATUSES if s != "waiting" or counts.get(s)},
         pending_items=_pending_items(page, pending),
-        alerts=present_alerts(page, alerts),
+        alerts=present_alerts(page, alerts[:MAX_ALERTS]),
+        has_more_alerts=len(alerts) > MAX_ALERTS,
         rates=rates,
         changes=changes,
         health=health,
