@@ -235,6 +235,18 @@ async def test_no_page_lets_the_browser_run_what_is_not_a_file_of_ours(site: Sit
     assert not re.search(r"<script(?![^>]* src=)|<style| style=| on[a-z]+=", answer.text)
 
 
+@requirement("dashboard.sign-in", "dashboard.csrf")
+async def test_a_form_of_an_earlier_session_returns_its_texts_and_leads_back(site: Site) -> None:
+    earlier, form = await site.token("SECOND"), {"text": "A long note", "apiKey": "sk-7c1e"}
+    browser, origin = await site.browser(), {"Origin": LOCAL, "Referer": f"{LOCAL}/memory/edit?path=n.md"}
+    answer = await browser.post("/memory/edit", data=form | {"csrf": earlier}, headers=origin)
+    assert answer.status_code == 403
+    assert re.findall("<textarea[^>]*>\n([^<]*)<", answer.text) == ["A long note"]
+    assert 'href="/memory/edit?path=n.md">Back</a>' in answer.text
+    foreign = await browser.post("/memory/edit", data=form, headers=origin | {"Origin": "https://evil.test"})
+    assert (foreign.status_code, "A long note" in foreign.text, ">Back<" in foreign.text) == (403, False, False)
+
+
 @requirement("dashboard.csp")
 async def test_files_are_kept_by_the_browser_under_addresses_of_their_content(site: Site) -> None:
     page = await site.read("/")

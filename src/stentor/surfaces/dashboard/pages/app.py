@@ -69,7 +69,7 @@ SECURITY_HEADERS = {
     "Cache-Control": "no-store",
 }
 SIGN_IN_PATH = "/sign-in"
-CROSS_SITE_FORM_MESSAGE = "This form does not belong to this session. Go back and submit it again."
+CROSS_SITE_FORM_MESSAGE = "This form does not belong to this session, so nothing was done. Open it and submit it again."
 ENDED_SESSION_MESSAGE = "Your session has ended, so nothing was done. Sign in and submit the form again."
 UNSUPPORTED_FORM_MESSAGE = "Unsupported form encoding: use application/x-www-form-urlencoded."
 MAX_TEXT_BYTES = 1_000_000
@@ -177,7 +177,7 @@ async def _ask_to_sign_in(site: Site, request: Request) -> Response:
 
 
 async def _read_texts(request: Request) -> list[str]:
-    """Return the texts of a form that cannot be repeated after the sign-in, for their writer to copy."""
+    """Return the texts of a form that cannot be submitted after the sign-in, for their writer to copy."""
     length = request.headers.get("content-length", "")
     if not is_same_origin(request) or not length.isdecimal() or int(length) > MAX_TEXT_BYTES:
         return []
@@ -228,11 +228,13 @@ def _error_handler(
         if status == 405 and request.method == "GET" and (parent := _find_parent_page(request)):
             # The address of a refused form, entered again: its page is one level up.
             return RedirectResponse(parent, 303)
+        # Of an earlier session, if it is a form of the user: going back may lose what was typed into it.
+        is_foreign_form = message == CROSS_SITE_FORM_MESSAGE and is_same_origin(request)
         # The same request to an address that does not exist, or with a wrong value, fails again.
-        may_pass = status in (409, 429) or status >= 500
-        response = PageRequest(site, request, session).render(
-            "problem.html", status, title=title, message=message, retry=_find_retry(request) if may_pass else ""
-        )
+        may_pass = status in (409, 429) or status >= 500 or is_foreign_form
+        retry, texts = _find_retry(request) if may_pass else "", await _read_texts(request) if is_foreign_form else []
+        page = PageRequest(site, request, session)
+        response = page.render("problem.html", status, title=title, message=message, retry=retry, texts=texts)
         if isinstance(error, HTTPException):
             response.headers.update(error.headers or {})
         if request.headers.get("x-live"):
