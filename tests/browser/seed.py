@@ -32,11 +32,21 @@ Deploying happens every night, after [[launch]].
 
 - [x] write it
 """
+BUDGET = """---
+derived_from: ["[[offer]]"]
+valid_from: 2026-01-01
+---
+# Budget
+
+## How many disks we need for each of the hosts in production, and why
+
+Ten.
+"""
 NOTES = {
     "Projects/launch.md": "# Launch\n\nWe launch in May. See [[plan]], [[backups]].\n\n1. Build\n2. Deploy it\n",
     "Projects/plan.md": PLAN,
     "Notes/offer.md": "---\ninvalid: The vendor withdrew it.\ninvalid_by: ann\n---\n# Offer\n\n## Costs\n\nTen.\n",
-    "Notes/budget.md": '---\nderived_from: ["[[offer]]"]\nvalid_from: 2026-01-01\n---\n# Budget\n\n## How many disks we need for each of the hosts in production, and why\n\nTen.\n',
+    "Notes/budget.md": BUDGET,
     "Notes/backups.md": "# Backups\n\nBackups are taken before each deployment, and tried out once a month.\n",
 }
 NAMES = ("scribe", "archivist", "critic", "planner", "translator")
