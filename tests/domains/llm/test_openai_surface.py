@@ -182,6 +182,34 @@ async def test_sampling_that_a_model_no_longer_accepts_is_left_out_when_it_is_se
         assert [set(fields) & set(asked["body"]) for asked in upstream.asked[-2:]] == [set(fields), set()]
 
 
+@requirement("llm.retries", "llm.tool-calls")
+@pytest.mark.parametrize(
+    ("model", "told"),
+    [
+        (MODELS[0], "json mode cannot be combined with tool/function calling"),
+        (MODELS[2], "Function calling with a response mime type: 'application/json' is unsupported"),
+    ],
+)
+@pytest.mark.parametrize("streamed", [False, True])
+async def test_a_schema_that_a_model_refuses_beside_functions_is_sent_again_as_an_instruction(
+    world: World, upstream: Upstream, model: str, told: str, streamed: bool
+) -> None:
+    """As Groq, and Gemini before 3."""
+
+    async def answer(request: web.Request) -> web.StreamResponse:
+        body = json.loads(await request.read())
+        if "response_format" in body or "generationConfig" in body:
+            return await moods.status(400, {"error": {"message": told}})(request)
+        return await upstream.answer(request, body)
+
+    upstream.mood = answer
+    shape = {"type": "json_schema", "json_schema": {"name": "city", "schema": {"type": "object", "title": "Łódź"}}}
+    body = asking(model, response_format=shape, tools=[TOOL], stream=streamed)
+    assert (await world.admin.post("/v1/chat/completions", json=body)).status_code == 200
+    sent = json.dumps([asked["body"] for asked in upstream.asked], ensure_ascii=False)
+    assert (len(upstream.asked), sent.count(r"JSON schema: {\"type\":\"object\",\"title\":\"Łódź\"}")) == (2, 1)
+
+
 @requirement("llm.retries")
 async def test_functions_beside_an_effort_that_the_caller_names_are_refused_as_the_provider_does(
     world: World, upstream: Upstream

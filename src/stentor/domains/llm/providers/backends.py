@@ -8,6 +8,7 @@ from typing import Any, Protocol, TypeVar
 
 import msgspec
 
+from stentor.core import jsontext
 from stentor.core.errors import InvalidRequest, ProviderError, ProviderFault
 from stentor.domains.llm import formats
 from stentor.domains.llm.formats.base import StreamReader, require_texts
@@ -16,7 +17,9 @@ from stentor.domains.llm.model import (
     ChatRequest,
     EmbeddingInput,
     EmbeddingReply,
+    LlmMessage,
     ReplyDelta,
+    TextPart,
     TokenUsage,
     estimate_embedding_usage,
 )
@@ -30,6 +33,8 @@ LIMIT_NEEDS_NEWER_NAME = "Use 'max_completion_tokens' instead"
 """What OpenAI's message says if a model does not accept `max_tokens`, also behind a proxy with another address."""
 REFUSED_SAMPLING = "is deprecated for this model"
 """How Anthropic's message ends if a model does not accept `temperature` or `top_p`, as Claude Opus 4.7."""
+REFUSED_FORMATS = ("with a response mime type", "cannot be combined with tool/function calling")
+"""What Gemini's and Groq's messages say if a model does not accept `response_format` beside tools."""
 T = TypeVar("T")
 SummarizeText = Callable[[str], Awaitable[str]]
 Explain = Callable[[ProviderError, bytes], ProviderFault]
@@ -123,42 +128,40 @@ def _embedding_usage(replies: list[EmbeddingReply], inputs: Sequence[EmbeddingIn
 
 
 async def _send_adapted(request: ChatRequest, send: Callable[[ChatRequest], Awaitable[T]]) -> T:
-    """Send a request, adapted and once more if the model refuses a part of it. Raises ProviderFault."""
-    try:
-        return await _send_with_limit(request, send)
-    except ProviderFault as fault:
-        has_none = request.temperature is None and request.top_p is None
-        if has_none or REFUSED_SAMPLING not in fault.message:
-            raise
-        return await _send_with_limit(msgspec.structs.replace(request, temperature=None, top_p=None), send)
-
-
-async def _send_with_limit(request: ChatRequest, send: Callable[[ChatRequest], Awaitable[T]]) -> T:
-    """Send a request, once more with the newer name of the token limit if the model wants it. Raises ProviderFault."""
-    try:
-        return await _send_with_tools(request, send)
-    except ProviderFault as fault:
-        if request.max_tokens is None or LIMIT_NEEDS_NEWER_NAME not in fault.message:
-            raise
-        extra = {**request.extra, "max_completion_tokens": request.max_tokens}
-        return await _send_with_tools(msgspec.structs.replace(request, max_tokens=None, extra=extra), send)
-
-
-async def _send_with_tools(request: ChatRequest, send: Callable[[ChatRequest], Awaitable[T]]) -> T:
-    """Send a request, once more without reasoning if the model refuses functions beside its default reasoning.
-
-    An effort that the caller names is not changed. Raises ProviderFault.
-    """
-    try:
-        return await send(request)
-    except ProviderFault as fault:
-        if REFUSED_WITH_REASONING not in fault.message or "reasoning_effort" in request.extra:
-            raise
+    """Send a request, and again for each of its fields that the model refuses. Raises ProviderFault."""
+    refused: ProviderFault | None = None
+    while True:
         try:
-            return await send(msgspec.structs.replace(request, extra={**request.extra, "reasoning_effort": "none"}))
-        except ProviderFault as second:
+            return await send(request)
+        except ProviderFault as fault:
             # Some models have no effort "none": the caller, who named none, must read why functions are refused.
-            raise (fault if "reasoning_effort" in second.message else second) from None
+            if refused and REFUSED_WITH_REASONING in refused.message and "reasoning_effort" in fault.message:
+                raise refused from None
+            adapted = _adapt(request, fault.message)
+            if adapted is None:
+                raise
+            request, refused = adapted, fault
+
+
+def _adapt(request: ChatRequest, refusal: str) -> ChatRequest | None:
+    """Return a refused request without the field that the message refuses, None for any other refusal.
+
+    An effort that the caller names is not changed.
+    """
+    extra = request.extra
+    if request.max_tokens is not None and LIMIT_NEEDS_NEWER_NAME in refusal:
+        extra = {**extra, "max_completion_tokens": request.max_tokens}
+        return msgspec.structs.replace(request, max_tokens=None, extra=extra)
+    if "reasoning_effort" not in extra and REFUSED_WITH_REASONING in refusal:
+        return msgspec.structs.replace(request, extra={**extra, "reasoning_effort": "none"})
+    if (request.temperature, request.top_p) != (None, None) and REFUSED_SAMPLING in refusal:
+        return msgspec.structs.replace(request, temperature=None, top_p=None)
+    if request.response_format and any(mark in refusal for mark in REFUSED_FORMATS):
+        schema = request.json_schema
+        text = "Answer with nothing but JSON" + (f" of this JSON schema: {jsontext.dump(schema)}" if schema else ".")
+        messages = (LlmMessage("system", (TextPart(text),)), *request.messages)
+        return msgspec.structs.replace(request, response_format=None, messages=messages)
+    return None
 
 
 class _HttpDeltaSource:
