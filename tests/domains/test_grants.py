@@ -146,6 +146,29 @@ async def test_a_grant_that_has_ended_gives_nothing(crew: Crew, end: str) -> Non
     assert code(await crew.use(grant, "read")) == (403, "ROUTING_AUTHORITY_DENIED")
 
 
+@requirement("routing.authority-denied-403", "governance.grants")
+@pytest.mark.parametrize("status", ["suspended", "quarantined"])
+async def test_a_grant_of_an_agent_that_is_no_longer_active_gives_nothing(crew: Crew, status: str) -> None:
+    world, agents = crew.world, "/api/v1/registry/agents"
+    first = (await crew.granted(to_agent=crew.helper, capabilities=["read", "help"]))["grant_id"]
+    below = (await crew.use(first, "help", key="WRITER", agent_preference=crew.helper)).json()["task_id"]
+    epoch = (await world.claim(crew.helper))["epoch"]
+    second = (await crew.granted(task=below, epoch=epoch, key="ADMIN", to_agent=crew.doer))["grant_id"]
+    waiting = (await crew.use(first, "read", key="WRITER")).json()["task_id"]
+    if status == "suspended":
+        await world.admin.post(f"{agents}/{crew.planner}/suspend", json={"reason": "x"})
+    else:
+        for _ in range(3):
+            await world.admin.post(f"{agents}/{crew.planner}/authorize", json={"tool": "shell", "operation": "run"})
+    assert (await world.admin.get(f"{agents}/{crew.planner}")).json()["status"] == status
+    for grant, key in ((first, "WRITER"), (second, "ADMIN")):
+        assert code(await crew.use(grant, "read", key=key)) == (403, "ROUTING_AUTHORITY_DENIED")
+    assert (await world.admin.post(f"/api/v1/agents/{crew.doer}/claims", json={})).json()["tasks"] == []
+    assert (await world.task(waiting))["error"]["code"] == "ROUTING_AUTHORITY_DENIED"
+    listed = await world.kernel.tasks.grants.list_for_agents("default", [crew.helper])
+    assert listed == []
+
+
 @requirement("routing.authority-denied-403", "governance.delegated-authority-narrows")
 async def test_the_end_of_the_first_task_ends_what_was_handed_on_from_it(crew: Crew) -> None:
     first = (await crew.granted(to_agent=crew.helper, capabilities=["read", "help"]))["grant_id"]

@@ -23,6 +23,9 @@ _LIST_BY_AGENT = Sql(
         and expires_at > :now and exists (
             select 1 from tasks where tasks.tenant = grants.tenant and tasks.task_id = grants.task_id
             and tasks.status = 'executing' and tasks.epoch = grants.epoch
+        ) and exists (
+            select 1 from agents where agents.tenant = grants.tenant and agents.agent_id = grants.from_agent
+            and agents.status = 'active'
         ) order by grant_id limit :limit"""
 )
 _INSERT = Sql(f"insert into grants ({_COLUMNS}) values ({', '.join(':' + name for name in _FIELDS)})")

@@ -173,6 +173,10 @@ class GrantService:
 
 
 def _chain_authority(tx: Tx, chain: list[Grant]) -> Authority:
+    # An agent that is suspended or quarantined has no authority, so what it delegated is none either.
+    givers = [agent_store.find(tx, grant.tenant, grant.from_agent) for grant in chain]
+    if not all(giver is not None and giver.status == "active" for giver in givers):
+        return NO_AUTHORITY
     return effective_authority(chain, [tasks.find(tx, grant.tenant, grant.task_id) for grant in chain], tx.now)
 
 
