@@ -29,7 +29,7 @@ TABLES = (
     "llm_providers llm_calls llm_spent grants webhook_subscriptions webhook_deliveries webhook_attempts "
     "events_waiting provenance_leaves provenance_tiles provenance_checkpoints governance_updates checkpoints rollbacks "
     "taught_today task_grades model_weights model_answers api_keys people alerts llm_contents llm_runtime_settings "
-    "task_steps step_values task_signals schedules schedule_runs parked_limits limit_starts "
+    "task_steps task_spent step_values task_signals schedules schedule_runs parked_limits limit_starts "
     "sessions session_items session_values alert_mails clock_jumps departed_agents memory_invalidations "
     "archives archived_tasks archived_events"
 ).split()

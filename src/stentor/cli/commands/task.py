@@ -70,6 +70,12 @@ def submit(
             "KEY=MAX/SECONDS: at most MAX start within SECONDS."
         ),
     ] = None,
+    deadline: Annotated[
+        str | None, typer.Option(help="Abort it and its subtasks at this time: ISO 8601, or +30m, +2h, +1d.")
+    ] = None,
+    max_cost: Annotated[
+        float | None, typer.Option(help="US dollars that its model calls and those of its subtasks may cost.")
+    ] = None,
     title: Annotated[str | None, typer.Option(help="Title in lists; default: derived from the input.")] = None,
     session: Annotated[str | None, typer.Option(help="Continue the conversation of this session.")] = None,
     task_id: Annotated[str | None, typer.Option("--id", help="Your own id for the task.")] = None,
@@ -86,7 +92,9 @@ def submit(
         "session": session,
         "timeout_seconds": timeout,
         "queue_timeout_seconds": queue_timeout,
-        "start_at": _parse_start(start_at),
+        "start_at": _parse_moment(start_at),
+        "deadline": _parse_moment(deadline),
+        "max_cost_usd": max_cost,
         "limit": None if limit is None else _parse_limit(limit),
         "metadata": omit_none({"priority": priority, "prefer": prefer}) or None,
     }
@@ -363,7 +371,7 @@ def _parse_limit(text: str) -> dict[str, str | int]:
     return limit | {"per_seconds": int(found[3])} if found[3] else limit
 
 
-def _parse_start(text: str | None) -> str | None:
+def _parse_moment(text: str | None) -> str | None:
     """Return the time, which may be given as the time from now: `+30m`. Raises BadParameter."""
     delay = re.fullmatch(r"\+(\d{1,9})([smhd])", text or "")
     if delay is None:

@@ -74,7 +74,7 @@ CREATE TABLE tasks (
     metadata text not null,
     error text,
     input text not null,
-    result text, queue_timeout_seconds integer, queue_deadline_at bigint, title text, pinned_agent text, retry_epoch integer not null default 0, limit_key text, limit_max integer, parked integer not null default 0, turn bigint not null default 0, session_id text, first_started_at bigint, heartbeat_at bigint, limit_seconds integer not null default 0,
+    result text, queue_timeout_seconds integer, queue_deadline_at bigint, title text, pinned_agent text, retry_epoch integer not null default 0, limit_key text, limit_max integer, parked integer not null default 0, turn bigint not null default 0, session_id text, first_started_at bigint, heartbeat_at bigint, limit_seconds integer not null default 0, end_by bigint,
     primary key (tenant, task_id),
     check (status <> 'executing' or (lease_until is not null and deadline_at is not null and epoch > 0)),
     check ((status in ('completed', 'failed', 'aborted', 'cancelled')) = (completion_time is not null))
@@ -856,4 +856,11 @@ CREATE INDEX tasks_parked_by_period on tasks (tenant, limit_key, limit_seconds, 
     where status = 'queued' and parked = 1
 ;
 CREATE INDEX events_audited on events (tenant, event_id) where event_type = 'agent_registered' or event_type = 'agent_status_changed' or event_type = 'agent_updated' or event_type = 'approval_given' or event_type = 'approval_refused' or event_type = 'authority_granted' or event_type = 'authority_revoked' or event_type = 'budget_changed' or event_type = 'checkpoint_taken' or event_type = 'connection_changed' or event_type = 'content_deleted' or event_type = 'dispatch_denied' or event_type = 'history_accepted' or event_type = 'key_changed' or event_type = 'memory_invalidated' or event_type = 'memory_restored' or event_type = 'model_route_changed' or event_type = 'person_changed' or event_type = 'provider_changed' or event_type = 'rollback_completed' or event_type = 'rollback_failed' or event_type = 'rollback_started' or event_type = 'schedule_changed' or event_type = 'session_deleted' or event_type = 'sign_in_refused' or event_type = 'signed_in' or event_type = 'tool_denied' or event_type = 'trust_changed' or event_type = 'update_approved' or event_type = 'update_deployed' or event_type = 'update_rejected' or event_type = 'update_rolled_back' or event_type = 'update_submitted' or event_type = 'violation_recorded' or event_type = 'webhook_changed' or event_type = 'webhook_disabled';
-insert into alembic_version values ('0042');
+CREATE INDEX tasks_with_deadline on tasks (end_by) where end_by is not null and completion_time is null;
+CREATE TABLE task_spent (
+    tenant text not null,
+    task_id text not null,
+    cost bigint not null,
+    primary key (tenant, task_id)
+);
+insert into alembic_version values ('0043');

@@ -190,7 +190,9 @@ class LlmChat(TypedTool):
         arguments = self.parse_arguments(call)
         messages = tuple(LlmMessage(message.role, (TextPart(message.content),)) for message in arguments.messages)
         request = ChatRequest(arguments.model, messages, arguments.max_tokens, arguments.temperature)
-        caller = LlmCaller(run.tenant, run.submitted_by, run.agent_id, run.task_id, run.parent_event_id)
+        caller = LlmCaller(
+            run.tenant, run.submitted_by, run.agent_id, run.task_id, run.parent_event_id, budgets=run.budgets
+        )
         completion = await self._models.chat(caller, request)
         reply, usage = completion.reply, completion.usage
         return {

@@ -13,11 +13,16 @@ from contextlib import AsyncExitStack, asynccontextmanager
 from stentor.core.db import Database, Tx
 from stentor.core.errors import BudgetExceeded
 from stentor.domains.llm import costs, store
-from stentor.domains.llm.costs import NANOS_PER_DOLLAR, Budget, BudgetAccount, SpentAmount
+from stentor.domains.llm.costs import NANOS_PER_DOLLAR, Budget, BudgetAccount, SpentAmount, TaskBudget
 
 RESERVED_RETRY_SECONDS = 5
 """Retry-After if only calls in progress use up a budget."""
+TASK_RETRY_SECONDS = 86_400
+"""Retry-After if the budget of a task is used up. It never resets, but the header is promised, and a long time keeps
+clients from trying again."""
 _PERIOD_ADJECTIVES = {"day": "daily", "month": "monthly"}
+Applying = tuple[BudgetAccount, Budget | TaskBudget]
+"""An account of a call, and a budget that applies to it."""
 
 
 class BudgetLedger:
@@ -42,16 +47,16 @@ class BudgetLedger:
     def set_stored_budgets(self, budgets: Iterable[Budget]) -> None:
         self._stored = tuple(budgets)
 
-    def find(self, accounts: Iterable[BudgetAccount]) -> list[tuple[BudgetAccount, Budget]]:
+    def find(self, accounts: Iterable[BudgetAccount], of_tasks: tuple[TaskBudget, ...] = ()) -> list[Applying]:
         """Return the budgets that apply to the accounts, in the order of the accounts."""
-        budgets = self.budgets
+        budgets = self.budgets + of_tasks
         # Most installations have no budgets, and this is asked before every call.
         if not budgets:
             return []
         return [(account, budget) for account in accounts for budget in budgets if budget.applies_to(account)]
 
     @asynccontextmanager
-    async def check(self, applying: Sequence[tuple[BudgetAccount, Budget]]) -> AsyncIterator[None]:
+    async def check(self, applying: Sequence[Applying]) -> AsyncIterator[None]:
         """Check the budgets and hold their accounts, so that the call can be reserved. Raises BudgetExceeded."""
         async with AsyncExitStack() as locks:
             held = None
@@ -77,12 +82,14 @@ class BudgetLedger:
             if self._reserved[account] == SpentAmount():
                 del self._reserved[account]
 
-    async def remaining_dollars(self, accounts: Iterable[BudgetAccount]) -> float | None:
+    async def remaining_dollars(
+        self, accounts: Iterable[BudgetAccount], of_tasks: tuple[TaskBudget, ...] = ()
+    ) -> float | None:
         """Return the US dollars left in the tightest budget of the accounts; None without a budget in US dollars.
 
         Raises StoreUnavailable.
         """
-        applying = [(account, budget) for account, budget in self.find(accounts) if budget.unit == "usd"]
+        applying = [(account, budget) for account, budget in self.find(accounts, of_tasks) if budget.unit == "usd"]
         if not applying:
             return None
 
@@ -91,29 +98,41 @@ class BudgetLedger:
 
         return await self._db.read(read) / NANOS_PER_DOLLAR
 
-    async def _check(self, account: BudgetAccount, budget: Budget) -> None:
+    async def _check(self, account: BudgetAccount, budget: Budget | TaskBudget) -> None:
         """Raise BudgetExceeded if spent and reserved amounts use up the budget."""
         # Before the rows are read: a call that is recorded meanwhile then counts twice for a moment, never not at all.
         reserved = self._reserved.get(account, SpentAmount())
 
         def read(tx: Tx) -> tuple[SpentAmount, int]:
-            return _read_spent(tx, account, budget), costs.seconds_until_reset(budget.period, tx.now)
+            spent = _read_spent(tx, account, budget)
+            if isinstance(budget, TaskBudget):
+                return spent, TASK_RETRY_SECONDS
+            return spent, costs.seconds_until_reset(budget.period, tx.now)
 
         spent, reset_s = await self._db.read(read)
         if budget.remaining(SpentAmount(spent.tokens + reserved.tokens, spent.cost + reserved.cost)) > 0:
             return
-        _, kind, subject = account
-        unit = "token" if budget.unit == "tokens" else "cost"
-        name = f"{_PERIOD_ADJECTIVES[budget.period]} {unit} budget of {kind} {subject!r}"
-        is_spent = budget.remaining(spent) <= 0
-        if is_spent:
-            error = BudgetExceeded(f"The {name} is used up. It resets in {reset_s} seconds.")
-        else:
+        name, is_spent = _name(account, budget), budget.remaining(spent) <= 0
+        if not is_spent:
             error = BudgetExceeded(f"What is left of the {name} is reserved by calls in progress.")
+        elif isinstance(budget, TaskBudget):
+            error = BudgetExceeded(f"The {name} is used up.")
+        else:
+            error = BudgetExceeded(f"The {name} is used up. It resets in {reset_s} seconds.")
         error.retry_after = reset_s if is_spent else RESERVED_RETRY_SECONDS
-        error.is_outage = is_spent and kind != "key"
+        error.is_outage = is_spent and account[1] not in ("key", "task")
         raise error
 
 
-def _read_spent(tx: Tx, account: BudgetAccount, budget: Budget) -> SpentAmount:
+def _name(account: BudgetAccount, budget: Budget | TaskBudget) -> str:
+    _, kind, subject = account
+    if isinstance(budget, TaskBudget):
+        return f"cost budget of {budget.max_cost_usd:g} US dollars of task {subject!r} and its subtasks"
+    unit = "token" if budget.unit == "tokens" else "cost"
+    return f"{_PERIOD_ADJECTIVES[budget.period]} {unit} budget of {kind} {subject!r}"
+
+
+def _read_spent(tx: Tx, account: BudgetAccount, budget: Budget | TaskBudget) -> SpentAmount:
+    if isinstance(budget, TaskBudget):
+        return SpentAmount(cost=store.read_spent_by_task(tx, account[0], budget.task_id))
     return store.read_spent(tx, account, costs.first_day_of_period(budget.period, tx.now))

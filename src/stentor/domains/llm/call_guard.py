@@ -14,13 +14,13 @@ import msgspec
 
 from stentor.core.clock import Clock
 from stentor.core.db import NO_LOCKS, Database, Tx
-from stentor.core.errors import BudgetExceeded, ProviderFault, ProviderUnreachable, StentorError
+from stentor.core.errors import BudgetExceeded, InvalidRequest, ProviderFault, ProviderUnreachable, StentorError
 from stentor.core.runlog import EventDraft, RunLog
 from stentor.domains.llm import store
 from stentor.domains.llm.budgets import BudgetLedger
 from stentor.domains.llm.contents.service import ContentKeeper
 from stentor.domains.llm.contents.store import insert_content
-from stentor.domains.llm.costs import BudgetAccount, PriceList, SpentAmount
+from stentor.domains.llm.costs import BudgetAccount, PriceList, SpentAmount, TaskBudget
 from stentor.domains.llm.metrics import CallMetrics
 from stentor.domains.llm.model import LlmOperation, TokenUsage
 from stentor.domains.llm.model_routes import ModelTarget
@@ -39,7 +39,8 @@ log = logging.getLogger(__name__)
 class LlmCaller(msgspec.Struct, frozen=True):
     """On whose behalf a call is made. `parent` is the event of the run log that caused it.
 
-    `traceparent` is the trace context of the task, for a request that brings none.
+    `traceparent` is the trace context of the task, for a request that brings none; `budgets` are those of the task and
+    of the tasks above it, the topmost first.
     """
 
     tenant: str
@@ -48,12 +49,14 @@ class LlmCaller(msgspec.Struct, frozen=True):
     task_id: str | None = None
     parent: str | None = None
     traceparent: str | None = None
+    budgets: tuple[TaskBudget, ...] = ()
 
     @property
     def accounts(self) -> list[BudgetAccount]:
-        """Whose budgets count: the key, after it the agent if there is one, and the tenant."""
+        """Whose budgets count: the key, after it the agent if there is one, the tenant, and tasks that have one."""
         agent: list[BudgetAccount] = [(self.tenant, "agent", self.agent_id)] if self.agent_id else []
-        return [(self.tenant, "key", self.key), *agent, (self.tenant, "tenant", self.tenant)]
+        tasks: list[BudgetAccount] = [(self.tenant, "task", budget.task_id) for budget in self.budgets]
+        return [(self.tenant, "key", self.key), *agent, (self.tenant, "tenant", self.tenant), *tasks]
 
 
 class LlmCall:
@@ -138,13 +141,18 @@ class CallGuard:
     async def start_call(
         self, caller: LlmCaller, target: ModelTarget, operation: LlmOperation, estimate_usage: UsageEstimate
     ) -> LlmCall:
-        """Start a call. Raises BudgetExceeded, and ProviderUnreachable while the provider's circuit is open."""
+        """Start a call. Raises BudgetExceeded, and ProviderUnreachable while the provider's circuit is open.
+
+        Raises InvalidRequest for a model without a known price if the cost of the task is limited.
+        """
         await self._prices.load()
         call = LlmCall(self, caller, target, operation)
         try:
-            applying = self._ledger.find(caller.accounts)
+            applying = self._ledger.find(caller.accounts, caller.budgets)
             # Estimating reads the whole request, so calls without budgets skip it.
             estimate = estimate_usage() if applying else None
+            if caller.budgets:
+                self._require_price(target)
             async with self._ledger.check(applying):
                 # Before the reservation, which a call that is rejected here must not leave behind.
                 self._breaker.before_call(caller.tenant, target.provider)
@@ -157,6 +165,10 @@ class CallGuard:
         call.start_span(self._tracer, self._clock.now())
         return call
 
+    def _require_price(self, target: ModelTarget) -> None:
+        if self._prices.cost_nanos(target.provider.name, target.model, TokenUsage()) is None:
+            raise InvalidRequest(f"max_cost_usd of the task needs a price of {target.name}: set SERVICE_LLM_PRICES.")
+
     def is_circuit_open(self, tenant: str, provider: Provider) -> bool:
         """Return whether calls of the provider are rejected now."""
         return self._breaker.is_open(tenant, provider)
@@ -166,7 +178,7 @@ class CallGuard:
 
         Raises StoreUnavailable.
         """
-        return await self._ledger.remaining_dollars(caller.accounts)
+        return await self._ledger.remaining_dollars(caller.accounts, caller.budgets)
 
     async def close(self) -> None:
         """Wait for the records of failed calls and, for a short time, for the last spans."""
@@ -216,7 +228,7 @@ class CallGuard:
             self.call_metrics.record_call(target.provider, row)
 
             def write(tx: Tx) -> None:
-                store.insert_call(tx, row)
+                store.insert_call(tx, row, caller.budgets)
                 if content is not None:
                     insert_content(tx, row.call_id, row.tenant, row.key_name, content)
                 self._runlog.append(tx, caller.tenant, [event], task_id=caller.task_id, parent=caller.parent)

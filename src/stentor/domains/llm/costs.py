@@ -29,7 +29,7 @@ BudgetUnit = Literal["tokens", "usd"]
 BudgetPeriod = Literal["day", "month"]
 BudgetSource = Literal["settings", "key", "api"]
 """Where a budget was set: in SERVICE_LLM_BUDGETS, with a key that was made at runtime, or as a budget of its own."""
-BudgetAccount = tuple[str, BudgetKind, str]
+BudgetAccount = tuple[str, BudgetKind | Literal["task"], str]
 """Tenant, kind and subject: whose spending is counted together."""
 NANOS_PER_DOLLAR = 1_000_000_000
 """Costs are integers in billionths of a US dollar."""
@@ -78,6 +78,23 @@ class Budget(msgspec.Struct, frozen=True):
 
     def remaining(self, spent: SpentAmount) -> int:
         return self.limit - (spent.tokens if self.unit == "tokens" else spent.cost)
+
+
+class TaskBudget(msgspec.Struct, frozen=True):
+    """What the model calls of a task and of all its subtasks may cost together, in US dollars."""
+
+    task_id: str
+    max_cost_usd: float
+
+    @property
+    def unit(self) -> BudgetUnit:
+        return "usd"
+
+    def applies_to(self, account: BudgetAccount) -> bool:
+        return account[1:] == ("task", self.task_id)
+
+    def remaining(self, spent: SpentAmount) -> int:
+        return scale_limit("usd", self.max_cost_usd) - spent.cost
 
 
 def parse_budgets(

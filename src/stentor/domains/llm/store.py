@@ -5,11 +5,13 @@ SQL for the dashboard's pages is in `queries`.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 import msgspec
 
 from stentor.core.clock import DAY
 from stentor.core.db import AppendOnlyTable, CounterTable, Sql, Tx
-from stentor.domains.llm.costs import BudgetAccount, BudgetKind, SpentAmount
+from stentor.domains.llm.costs import BudgetAccount, BudgetKind, SpentAmount, TaskBudget
 
 _PROVIDERS = Sql(
     "select name, format, base_url, sealed_key, default_model from llm_providers where tenant = :tenant order by name"
@@ -22,6 +24,8 @@ _UPSERT = Sql(
 )
 _DELETE = Sql("delete from llm_providers where tenant = :tenant and name = :name")
 _SPEND = CounterTable("llm_spent", ("tenant", "kind", "subject", "day"), ("tokens", "cost"))
+_SPENT_BY_TASK = CounterTable("task_spent", ("tenant", "task_id"), ("cost",))
+_READ_SPENT_BY_TASK = Sql("select cost from task_spent where tenant = :tenant and task_id = :task_id")
 _SPENT = Sql(
     """select coalesce(sum(tokens), 0), coalesce(sum(cost), 0) from llm_spent
     where tenant = :tenant and kind = :kind and subject = :subject and day >= :day"""
@@ -122,8 +126,8 @@ def delete_provider(tx: Tx, tenant: str, name: str) -> bool:
     return tx.run(_DELETE, tenant=tenant, name=name) > 0
 
 
-def insert_call(tx: Tx, call: CallRow) -> None:
-    """Insert a call and add its tokens and cost to the spending of its key and agent."""
+def insert_call(tx: Tx, call: CallRow, budgets: Iterable[TaskBudget] = ()) -> None:
+    """Insert a call and add its tokens and cost to the spending of its key, its agent and the tasks with a budget."""
     tx.append(_CALLS, (*msgspec.structs.astuple(call), tx.now))
     # No row for the tenant, which every call would write: it is the sum of its keys.
     subjects: list[tuple[BudgetKind, str | None]] = [("key", call.key_name), ("agent", call.agent_id)]
@@ -132,6 +136,14 @@ def insert_call(tx: Tx, call: CallRow) -> None:
         if subject:
             # An increment: calls that share a commit are summed up and written as one row.
             tx.increment(_SPEND, (call.tenant, kind, subject, tx.now // DAY), tokens, call.cost or 0)
+    for budget in budgets:
+        tx.increment(_SPENT_BY_TASK, (call.tenant, budget.task_id), call.cost or 0)
+
+
+def read_spent_by_task(tx: Tx, tenant: str, task_id: str) -> int:
+    """Return what the calls of a task with a budget and of its subtasks have cost, in billionths of a US dollar."""
+    row = tx.row(_READ_SPENT_BY_TASK, tenant=tenant, task_id=task_id)
+    return 0 if row is None else int(row[0])
 
 
 def read_spent(tx: Tx, account: BudgetAccount, first_day: int) -> SpentAmount:

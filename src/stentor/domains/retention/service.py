@@ -211,6 +211,7 @@ class TaskArchiver:
         if len(store.list_archivable(tx, batch.tenant, batch.task_ids, before)) != len(batch.task_ids):
             raise ArchiveChanged("a task may not be archived any more")
         store.delete_contents(tx, batch.tenant, batch.task_ids)
+        store.delete_spent(tx, batch.tenant, batch.task_ids)
         for table in TABLES:
             if store.delete_rows(tx, table, batch.tenant, batch.task_ids) != batch.count(table):
                 raise ArchiveChanged(f"the rows of {table.name} changed")

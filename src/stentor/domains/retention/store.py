@@ -76,6 +76,7 @@ _DELETE = {
 # Prompts and answers are never written to an archive: it could not forget them.
 _DELETE_CONTENTS = Sql(f"delete from llm_contents where call_id in (select call_id from llm_calls where {_OF_TASKS})")
 _DELETE_WORDS = Sql(f"delete from task_search where {_OF_TASKS}")
+_DELETE_SPENT = Sql(f"delete from task_spent where {_OF_TASKS}")
 _ARCHIVED_TASKS = AppendOnlyTable("archived_tasks", ("tenant", "task_id", "submitted_by", "archive"))
 _ARCHIVED_EVENTS = AppendOnlyTable("archived_events", ("number", "archive"))
 _FIELDS = Archive.__struct_fields__
@@ -132,6 +133,11 @@ def delete_rows(tx: Tx, table: ArchivedTable, tenant: str, task_ids: Sequence[st
 def delete_contents(tx: Tx, tenant: str, task_ids: Sequence[str]) -> None:
     """Delete what was kept of the prompts and answers of the tasks' model calls."""
     _run_for(tx, _DELETE_CONTENTS, tenant, task_ids)
+
+
+def delete_spent(tx: Tx, tenant: str, task_ids: Sequence[str]) -> None:
+    """Delete what is counted against the budgets of tasks."""
+    _run_for(tx, _DELETE_SPENT, tenant, task_ids)
 
 
 def delete_words(tx: Tx, tenant: str, task_ids: Sequence[str]) -> None:

@@ -19,6 +19,7 @@ from stentor.domains.tasks import waiting
 from stentor.domains.tasks.model import Task
 from stentor.domains.tasks.placement import TaskQueue, TaskRouter
 from stentor.domains.tasks.service import TaskService
+from stentor.domains.tasks.store import TaskRef
 from stentor.domains.tasks.waiting import ResumeCause
 
 BATCH_SIZE = 128
@@ -42,6 +43,11 @@ class WaitEndings:
 
     def __init__(self, runlog: RunLog, task_service: TaskService, router: TaskRouter, dispatch: TaskQueue) -> None:
         self._runlog, self._tasks, self._router, self._dispatch = runlog, task_service, router, dispatch
+
+    def abort_late(self, tx: Tx, late: list[TaskRef]) -> None:
+        """Abort tasks whose deadline has passed."""
+        for tenant, task_id in late:
+            self._tasks.abort_late(tx, tenant, task_id)
 
     def end_due(self, tx: Tx, due: list[OpenStep]) -> None:
         """End waits whose time is over. Hold their locks."""

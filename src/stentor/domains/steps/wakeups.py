@@ -1,4 +1,4 @@
-"""Ends the waits of tasks whose time is over, and those for children that have ended.
+"""Ends the waits of tasks whose time is over, those for children that have ended, and tasks past their deadline.
 
 Each process looks once a second, and also when the next wait is due, and when a task ends in it while any task waits
 for a child. The rows decide: of two processes only one ends a wait.
@@ -10,6 +10,7 @@ import asyncio
 import logging
 import time
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 from stentor.core.clock import SECOND
@@ -21,6 +22,7 @@ from stentor.core.timers import wait_until_tick
 from stentor.domains.steps import store
 from stentor.domains.steps.store import OpenStep
 from stentor.domains.steps.wait_endings import BATCH_SIZE, WaitEndings
+from stentor.domains.tasks import store as tasks
 from stentor.domains.tasks.damaged import DamagedTasks
 from stentor.domains.tasks.store import TaskRef
 
@@ -62,21 +64,25 @@ class WaitScheduler:
                 log.exception("steps: tick failed")
 
     async def tick(self, *, scans: bool = True) -> float:
-        """End everything that is due now; return in how many seconds the next wait is due, at least PAUSE_SECONDS.
+        """End everything that is due now; return in how many seconds the next of it is, at least PAUSE_SECONDS.
 
         `scans` is whether to look at all waits for children, also those of other processes and from before a crash.
         """
 
-        def look(tx: Tx) -> tuple[int, int | None, bool]:
-            return tx.now, store.next_due_at(tx), store.has_open_children(tx)
+        def look(tx: Tx) -> tuple[int, int | None, int | None, bool]:
+            return tx.now, store.next_due_at(tx), tasks.next_deadline(tx), store.has_open_children(tx)
 
-        now, due_at, self._has_children = await self._db.poll(look)
+        now, due_at, deadline, self._has_children = await self._db.poll(look)
+        # Before the waits: a task that goes on when its subtasks are aborted would begin an attempt for nothing.
+        if deadline is not None and deadline < now:
+            await self._abort_late()
         if due_at is not None and due_at <= now:
             await self._end_each(lambda tx: store.list_due(tx, BATCH_SIZE), self._endings.end_due)
         await self._end_for_ended()
         if self._has_children and scans:
             await self._scan_children()
-        return INTERVAL_SECONDS if due_at is None else max(PAUSE_SECONDS, (due_at - now) / SECOND)
+        following = [each for each in (due_at, deadline) if each is not None]
+        return max(PAUSE_SECONDS, (min(following) - now) / SECOND) if following else INTERVAL_SECONDS
 
     async def set_aside(self, error: CorruptRow) -> None:
         """End a wait whose row is malformed, and its task."""
@@ -87,6 +93,12 @@ class WaitScheduler:
             self._damaged.set_aside_in_tx(tx, error)
 
         await self._db.write(work, [waits_lock(*error.key[:2])])
+
+    async def _abort_late(self) -> None:
+        while late := await self._db.poll(lambda tx: tasks.list_late(tx, BATCH_SIZE)):
+            await self._db.write(partial(self._endings.abort_late, late=late))
+            if len(late) < BATCH_SIZE:
+                return
 
     async def _end_for_ended(self) -> None:
         if self._ended:

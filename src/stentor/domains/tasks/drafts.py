@@ -37,6 +37,14 @@ def draft_rerun(task: Task, task_input: Any, agent_preference: str | None, from_
     )
 
 
+def inherit_limits(draft: TaskDraft, parent: Task) -> TaskDraft:
+    """Return the draft of a subtask with the budgets of its parent, and with its deadline if that is earlier."""
+    deadlines = [each for each in (draft.deadline, parent.end_by) if each is not None]
+    budgets = parent.metadata.budgets_of(parent.task_id)
+    metadata = msgspec.structs.replace(draft.metadata, budgets=budgets) if budgets else draft.metadata
+    return msgspec.structs.replace(draft, metadata=metadata, deadline=min(deadlines, default=None))
+
+
 def with_traceparent(draft: TaskDraft, traceparent: str | None) -> TaskDraft:
     """Return the draft with a trace context; unchanged without one."""
     if traceparent is None:

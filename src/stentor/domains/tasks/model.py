@@ -12,6 +12,7 @@ import msgspec
 
 from stentor.core import jsontext
 from stentor.core.jsontext import JsonObject
+from stentor.domains.llm.costs import TaskBudget
 from stentor.domains.routing.ranking import Preference
 
 TaskStatus = Literal[
@@ -61,7 +62,9 @@ class TaskMetadata(msgspec.Struct, frozen=True, omit_defaults=True):
     `traceparent` the W3C trace context of the submission, `grant_id` the grant whose authority it uses, `prefer` what
     matters in the choice of the agent, `title` a title that the submitter gave, `rerun_of` the task that it repeats,
     `rerun_from` the step of that task from which it goes on, `schedule` the name of the schedule that submitted it,
-    `limit` the limit by key that it keeps, `session` the session whose conversation it continues.
+    `limit` the limit by key that it keeps, `session` the session whose conversation it continues, `max_cost_usd` what
+    its model calls and those of its subtasks may cost together, `budgets` that of each task above it that has one, the
+    topmost first.
     """
 
     user_id: str | None = None
@@ -79,6 +82,13 @@ class TaskMetadata(msgspec.Struct, frozen=True, omit_defaults=True):
     schedule: str | None = None
     limit: TaskLimit | None = None
     session: str | None = None
+    max_cost_usd: float | None = None
+    budgets: tuple[TaskBudget, ...] = ()
+
+    def budgets_of(self, task_id: str) -> tuple[TaskBudget, ...]:
+        """Return the budgets that the model calls of the task with this metadata count against."""
+        own = () if self.max_cost_usd is None else (TaskBudget(task_id, self.max_cost_usd),)
+        return self.budgets + own
 
     @property
     def for_agent(self) -> TaskMetadata:
@@ -89,7 +99,8 @@ class TaskMetadata(msgspec.Struct, frozen=True, omit_defaults=True):
 class TaskDraft(msgspec.Struct, frozen=True):
     """A requested task, before it is routed and stored.
 
-    It is queued no earlier than `start_at` (microseconds), and when the tasks in `after` have completed.
+    It is queued no earlier than `start_at`, when the tasks in `after` have completed, and ends no later than
+    `deadline`. Times in microseconds.
     """
 
     type: str
@@ -102,6 +113,7 @@ class TaskDraft(msgspec.Struct, frozen=True):
     queue_timeout_seconds: int | None = None
     start_at: int | None = None
     after: tuple[str, ...] = ()
+    deadline: int | None = None
 
     @property
     def priority(self) -> int:
@@ -115,6 +127,7 @@ class Task(msgspec.Struct, frozen=True):
     retry, wait or recorded step, and `retry_epoch` is the one at the last retry. `head_id` is the task's last event in
     the run log. A task with a journal is pinned to the agent that wrote it, because another agent's program has other
     steps. `first_started_at` is the start of its first attempt, `heartbeat_at` when its agent was last heard of.
+    `deadline_at` ends the attempt, `end_by` the task.
     """
 
     tenant: str
@@ -157,6 +170,7 @@ class Task(msgspec.Struct, frozen=True):
     retry_epoch: int = 0
     first_started_at: int | None = None
     heartbeat_at: int | None = None
+    end_by: int | None = None
 
     @property
     def sender_agent(self) -> str | None:
@@ -304,7 +318,7 @@ class TaskFilter(msgspec.Struct, frozen=True):
 def compute_body_hash(draft: TaskDraft) -> str:
     """Return a hash of the draft that does not depend on the order of its keys."""
     fields = msgspec.structs.asdict(draft)
-    for added_later in ("start_at", "after"):
+    for added_later in ("start_at", "after", "deadline"):
         # Left out when empty, so that a resubmission hashes as it did before these fields existed.
         if not fields[added_later]:
             del fields[added_later]

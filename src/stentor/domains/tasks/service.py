@@ -184,7 +184,7 @@ class TaskService:
         """Cancel a task that was read in this transaction and has not ended, whether or not the key `by` sees it."""
         meta = {"by": by, "from": task.status, "status": "cancelled", **event_extra}
         event = EventDraft("task_cancelled", "tasks", "Task cancelled.", meta)
-        self._end_as_cancelled(tx, task, "cancelled", None, event)
+        self._end_without_learning(tx, task, "cancelled", None, event)
 
     def cancel_child_in_tx(self, tx: Tx, tenant: str, task_id: str, parent_task_id: str) -> bool:
         """Cancel a task because its parent was cancelled; one that has ended stays as it is.
@@ -198,7 +198,7 @@ class TaskService:
             return True
         meta = {"from": task.status, "status": "cancelled", "parent_task_id": parent_task_id}
         event = EventDraft("task_cancelled", "tasks", "Cancelled with its parent.", meta)
-        self._end_as_cancelled(tx, task, "cancelled", None, event)
+        self._end_without_learning(tx, task, "cancelled", None, event)
         return True
 
     def abort_unstarted(self, tx: Tx, tenant: str, task_id: str, message: str) -> None:
@@ -208,7 +208,17 @@ class TaskService:
             return
         error = {"code": "DEPENDENCY_FAILED", "message": message}
         event = EventDraft("task_aborted", "tasks", message, {"code": error["code"], "status": "aborted"})
-        self._end_as_cancelled(tx, task, "aborted", error, event)
+        self._end_without_learning(tx, task, "aborted", error, event)
+
+    def abort_late(self, tx: Tx, tenant: str, task_id: str) -> None:
+        """Abort a task whose deadline has passed, unless it has ended meanwhile."""
+        task = store.find(tx, tenant, task_id)
+        if task is None or task.status in model.TERMINAL_STATUSES or not _is_late(tx, task):
+            return
+        error = {"code": "DEADLINE_EXCEEDED", "message": "The deadline of the task passed before it had ended."}
+        meta = {"code": error["code"], "from": task.status, "status": "aborted"}
+        event = EventDraft("task_aborted", "tasks", error["message"], meta)
+        self._end_without_learning(tx, task, "aborted", error, event, outcome="timeout")
 
     async def approve(self, principal: Principal, task_id: str) -> Task:
         """Approve a task that waits for approval; it is queued."""
@@ -240,7 +250,7 @@ class TaskService:
         # An event of its own for the audit, which does not list how tasks end.
         refusal = EventDraft("approval_refused", "tasks", f"Rejected by {principal.name}.", meta)
         end = EventDraft("task_aborted", "tasks", "Rejected.", {**meta, "status": "aborted"})
-        self._end_as_cancelled(tx, task, "aborted", error, refusal, end)
+        self._end_without_learning(tx, task, "aborted", error, refusal, end)
         return require_task(tx, task.tenant, task.task_id)
 
     async def retry(self, principal: Principal, task_id: str) -> Task:
@@ -287,6 +297,8 @@ class TaskService:
             raise Conflict(f"The task is {task.status}; only a failed or aborted task can be retried.")
         if task.learning_pending:
             raise Conflict("The outcome of the task is still being learned. Retry in a few seconds.")
+        if _is_late(tx, task):
+            raise Conflict("The deadline of the task has passed. Do it again as a new task: `stentor task rerun`.")
         if placement.denial is not None:
             raise placement.denial
         metadata = msgspec.structs.replace(task.metadata, retry_count=(task.metadata.retry_count or 0) + 1)
@@ -324,17 +336,22 @@ class TaskService:
         enqueue_after_commit(tx, changed, self._dispatch)
         return changed
 
-    def _end_as_cancelled(self, tx: Tx, task: Task, status: TaskStatus, error: Any, *drafts: EventDraft) -> None:
-        """End a task with the outcome class cancelled, also an aborted one.
-
-        A person or a dependency ended it, so it is no evidence about its agent.
-        """
+    def _end_without_learning(
+        self,
+        tx: Tx,
+        task: Task,
+        status: TaskStatus,
+        error: Any,
+        *drafts: EventDraft,
+        outcome: model.OutcomeClass = "cancelled",
+    ) -> None:
+        """End a task. A person, a dependency or its deadline ended it, so it is no evidence about its agent."""
         if status == "cancelled":
             # A submission of a subtask takes it too; only a cancelled task gets no more of them.
             tx.lock(locks.task_lock(task.tenant, task.task_id))
-        ended = [*drafts, learning_skipped_event("cancelled")]
+        ended = [*drafts, learning_skipped_event(outcome)]
         head = self._runlog.append(tx, task.tenant, ended, task_id=task.task_id, parent=task.head_id)
-        if not store.end_without_learning(tx, task, status, "cancelled", error, head):
+        if not store.end_without_learning(tx, task, status, outcome, error, head):
             raise Conflict("The task was changed by another request. Read it again.")
         self._recount(tx, task, status, task.assigned_agent)
         # Only after the commit: a rollback would leave an executing task whose execution was stopped.
@@ -386,6 +403,10 @@ def check_approver(tx: Tx, principal: Principal, task: Task) -> None:
     agent = agents.find(tx, task.tenant, task.assigned_agent) if task.assigned_agent else None
     if task.submitted_by == principal.name or agent is None or authorization.can_work_as(principal, agent):
         raise Forbidden("A key may not approve a task that it submitted or would execute. Use a person's key.")
+
+
+def _is_late(tx: Tx, task: Task) -> bool:
+    return task.end_by is not None and task.end_by < tx.now
 
 
 def _require_not_ended(tx: Tx, principal: Principal, task_id: str) -> Task:

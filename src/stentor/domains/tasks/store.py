@@ -126,6 +126,12 @@ _LIST_QUEUE_EXPIRED = Sql(
     f"""select {_COLUMNS} from tasks
     where status = 'queued' and queue_deadline_at is not null and queue_deadline_at < :now limit :limit"""
 )
+# The index holds only tasks with a deadline that have not ended.
+_WITH_DEADLINE = "end_by is not null and completion_time is null"
+_NEXT_DEADLINE = Sql(f"select min(end_by) from tasks where {_WITH_DEADLINE}")
+_LIST_LATE = Sql(
+    f"select tenant, task_id from tasks where {_WITH_DEADLINE} and end_by < :now order by end_by limit :limit"
+)
 _LIST_EXECUTING_IN_PROCESS = Sql(
     f"select {_COLUMNS} from tasks where status = 'executing' and runtime_kind <> 'worker' limit :limit"
 )
@@ -149,6 +155,17 @@ def insert(tx: Tx, task: Task, draft: TaskDraft) -> None:
     params["learning_eligible"] = None if task.learning_eligible is None else int(task.learning_eligible)
     params["learning_pending"] = int(task.learning_pending)
     tx.run(_INSERT, **params, session_id=task.metadata.session, input=jsontext.dump(draft.input))
+
+
+def next_deadline(tx: Tx) -> int | None:
+    """Return the earliest deadline of the tasks that have not ended; None without one."""
+    row = tx.row(_NEXT_DEADLINE)
+    return row[0] if row else None
+
+
+def list_late(tx: Tx, limit: int) -> list[TaskRef]:
+    """Return tasks whose deadline has passed and that have not ended, the latest last."""
+    return [(tenant, task_id) for tenant, task_id in tx.rows(_LIST_LATE, now=tx.now, limit=limit)]
 
 
 def read_result(tx: Tx, tenant: str, task_id: str) -> str | None:

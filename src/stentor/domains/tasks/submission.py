@@ -24,7 +24,7 @@ from stentor.domains.atp.model import AtpHeader
 from stentor.domains.routing.model import Authority
 from stentor.domains.sessions.service import require_session
 from stentor.domains.tasks import events, missing, model, queries, store, visibility_queries
-from stentor.domains.tasks.drafts import with_parent_task, with_traceparent
+from stentor.domains.tasks.drafts import inherit_limits, with_parent_task, with_traceparent
 from stentor.domains.tasks.model import SubmitResult, Task, TaskDraft
 from stentor.domains.tasks.placement import (
     AuthorityResolver,
@@ -177,7 +177,10 @@ class SubmissionService:
                 # Stored again it would be executed a second time.
                 raise Conflict(f"A task with the id {draft.id!r} ended and was archived. Use another id.")
             if draft.metadata.parent_task_id is not None:
-                _require_parent(tx, principal, draft.metadata.parent_task_id, granted_parent)
+                parent = _require_parent(tx, principal, draft.metadata.parent_task_id, granted_parent)
+                draft = inherit_limits(draft, parent)
+            if draft.deadline is not None and draft.deadline <= max(tx.now, draft.start_at or 0):
+                raise InvalidRequest("deadline: must be in the future, and after start_at.")
             if draft.metadata.session is not None:
                 _require_usable_session(tx, principal, draft.metadata.session)
             # Add the trace context after hashing: a retry of the same submission has another one.
@@ -265,6 +268,7 @@ class SubmissionService:
             result=None,
             queue_timeout_seconds=queue_timeout,
             queue_deadline_at=deadline,
+            end_by=draft.deadline,
             title=draft.metadata.title or derive_title(draft.type, draft.input),
         )
 
@@ -284,8 +288,8 @@ class SubmissionService:
             self._running.discard(key.scope)
 
 
-def _require_parent(tx: Tx, principal: Principal, parent_task_id: str, granted_parent: str | None) -> None:
-    """Raise InvalidRequest for a parent that the submitter does not see, ParentCancelled for a cancelled one."""
+def _require_parent(tx: Tx, principal: Principal, parent_task_id: str, granted_parent: str | None) -> Task:
+    """Return the parent. Raises InvalidRequest for one that the submitter does not see, and ParentCancelled."""
     # Its cancellation takes it too: else a child could be stored after it, and nobody would cancel that one.
     tx.lock(locks.task_lock(principal.tenant, parent_task_id))
     parent = store.find(tx, principal.tenant, parent_task_id)
@@ -297,6 +301,7 @@ def _require_parent(tx: Tx, principal: Principal, parent_task_id: str, granted_p
         )
     if parent.status == "cancelled":
         raise ParentCancelled(f"The task {parent_task_id!r} was cancelled, so it gets no more subtasks.")
+    return parent
 
 
 def _require_usable_session(tx: Tx, principal: Principal, session_id: str) -> None:

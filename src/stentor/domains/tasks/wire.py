@@ -80,6 +80,10 @@ class TaskTemplate(RequestModel):
         Name | None,
         Field(description="The id of a session: an `llm` agent continues its conversation, a task at a time."),
     ] = None
+    max_cost_usd: Annotated[
+        Annotated[float, Field(gt=0, le=1_000_000, allow_inf_nan=False)] | None,
+        Field(description="What the model calls of the task and of all its subtasks may cost together, in US dollars."),
+    ] = None
     metadata: Annotated[TemplateMetadata, Field(default_factory=TemplateMetadata)]
 
     def to_draft(self) -> TaskDraft:
@@ -98,6 +102,7 @@ class TaskTemplate(RequestModel):
                 title=self.title,
                 limit=self._limit(),
                 session=self.session,
+                max_cost_usd=self.max_cost_usd,
             ),
             queue_timeout_seconds=self.queue_timeout_seconds,
         )
@@ -119,6 +124,10 @@ class TaskIn(TaskTemplate):
         list[Name],
         Field(max_length=MAX_AFTER, description="Queued when these tasks have completed; aborted if one does not."),
     ] = []
+    deadline: Annotated[
+        Annotated[Time, AfterValidator(check_start)] | None,
+        Field(description="If they have not ended by then, the task and its subtasks are aborted."),
+    ] = None
     metadata: Annotated[MetadataIn, Field(default_factory=MetadataIn)]
 
     def to_draft(self) -> TaskDraft:
@@ -134,6 +143,7 @@ class TaskIn(TaskTemplate):
             ),
             start_at=None if self.start_at is None else micros_from_datetime(self.start_at),
             after=tuple(dict.fromkeys(self.after)),
+            deadline=None if self.deadline is None else micros_from_datetime(self.deadline),
         )
 
 
@@ -224,6 +234,7 @@ class TaskOut(ResponseModel):
     notice: str | None
     notice_code: NoticeCode | None
     total_duration_ms: int | None
+    deadline: Annotated[Timestamp | None, Field(validation_alias="end_by")] = OmittedWhenNone
     agent_name: str | None = OmittedWhenNone
     waits_for: list[TaskWaitOut] | None = OmittedWhenNone
 

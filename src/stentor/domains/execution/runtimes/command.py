@@ -86,6 +86,7 @@ class CommandDriver:
             claim.head_id,
             folders.work_folder,
             runtimes.lease_check(claim),
+            claim.metadata.budgets_of(claim.task_id),
         )
         # The broker listens before the program starts, so that its first call finds the socket.
         async with self.broker.serve(run, folders.socket_path), self._sandbox.start(plan, MAX_OUTPUT_BYTES) as process:

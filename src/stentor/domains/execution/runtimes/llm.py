@@ -58,7 +58,10 @@ class LlmDriver:
         options = parse_llm_options(agent)
         said = read_conversation(claim.input)
         request = build_request(claim.input, options, said)
-        caller = LlmCaller(claim.tenant, claim.submitted_by, agent.agent_id, claim.task_id, claim.head_id)
+        budgets = claim.metadata.budgets_of(claim.task_id)
+        caller = LlmCaller(
+            claim.tenant, claim.submitted_by, agent.agent_id, claim.task_id, claim.head_id, budgets=budgets
+        )
         try:
             items: tuple[ItemDraft, ...] = ()
             history: list[Item] = []
@@ -78,6 +81,7 @@ class LlmDriver:
                 claim.head_id,
                 None,
                 lease_check(claim),
+                budgets,
             )
             journal = AttemptJournal(self._steps, claim)
             return await ToolLoop(self._gateway, self._tools, journal, caller, run, options, emit).run(

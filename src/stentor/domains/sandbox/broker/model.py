@@ -17,6 +17,7 @@ import msgspec
 from stentor.core.db import Tx
 from stentor.core.errors import InvalidRequest, StentorError
 from stentor.core.jsontext import JsonObject
+from stentor.domains.llm.costs import TaskBudget
 from stentor.domains.sandbox.model import Access, normalize_path
 
 
@@ -43,7 +44,7 @@ class SandboxRun:
     """One attempt of an agent at a task that the key `submitted_by` submitted.
 
     `parent_event_id` is the parent of the events of its calls; `guard` raises in the transaction of a call when the
-    attempt is over. `work_folder` is None for an agent that is no program.
+    attempt is over; `budgets` are those of the task. `work_folder` is None for an agent that is no program.
     """
 
     def __init__(
@@ -56,11 +57,13 @@ class SandboxRun:
         parent_event_id: str,
         work_folder: Path | None,
         guard: Callable[[Tx], None],
+        budgets: tuple[TaskBudget, ...] = (),
     ) -> None:
         self.tenant, self.agent_id, self.agent_name = tenant, agent_id, agent_name
         self.task_id, self.submitted_by, self.parent_event_id = task_id, submitted_by, parent_event_id
         self.work_folder = work_folder
         self.guard = guard
+        self.budgets = budgets
         self.call_count = 0
         self.decoding = asyncio.Lock()
         """Held while a long line is decoded."""

@@ -77,7 +77,7 @@ OUTCOME_CLASS_CANCELLED: OutcomeClass
 OUTCOME_CLASS_ROUTING_FAILED: OutcomeClass
 
 class SubmitTaskRequest(_message.Message):
-    __slots__ = ("id", "type", "input_json", "required_capabilities", "timeout_seconds", "agent_preference", "metadata", "queue_timeout_seconds", "title", "start_at", "after", "limit", "session")
+    __slots__ = ("id", "type", "input_json", "required_capabilities", "timeout_seconds", "agent_preference", "metadata", "queue_timeout_seconds", "title", "start_at", "after", "limit", "session", "deadline", "max_cost_usd")
     ID_FIELD_NUMBER: _ClassVar[int]
     TYPE_FIELD_NUMBER: _ClassVar[int]
     INPUT_JSON_FIELD_NUMBER: _ClassVar[int]
@@ -91,6 +91,8 @@ class SubmitTaskRequest(_message.Message):
     AFTER_FIELD_NUMBER: _ClassVar[int]
     LIMIT_FIELD_NUMBER: _ClassVar[int]
     SESSION_FIELD_NUMBER: _ClassVar[int]
+    DEADLINE_FIELD_NUMBER: _ClassVar[int]
+    MAX_COST_USD_FIELD_NUMBER: _ClassVar[int]
     id: str
     type: str
     input_json: str
@@ -104,7 +106,9 @@ class SubmitTaskRequest(_message.Message):
     after: _containers.RepeatedScalarFieldContainer[str]
     limit: TaskLimit
     session: str
-    def __init__(self, id: _Optional[str] = ..., type: _Optional[str] = ..., input_json: _Optional[str] = ..., required_capabilities: _Optional[_Iterable[str]] = ..., timeout_seconds: _Optional[int] = ..., agent_preference: _Optional[str] = ..., metadata: _Optional[_Union[TaskMetadata, _Mapping]] = ..., queue_timeout_seconds: _Optional[int] = ..., title: _Optional[str] = ..., start_at: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ..., after: _Optional[_Iterable[str]] = ..., limit: _Optional[_Union[TaskLimit, _Mapping]] = ..., session: _Optional[str] = ...) -> None: ...
+    deadline: _timestamp_pb2.Timestamp
+    max_cost_usd: float
+    def __init__(self, id: _Optional[str] = ..., type: _Optional[str] = ..., input_json: _Optional[str] = ..., required_capabilities: _Optional[_Iterable[str]] = ..., timeout_seconds: _Optional[int] = ..., agent_preference: _Optional[str] = ..., metadata: _Optional[_Union[TaskMetadata, _Mapping]] = ..., queue_timeout_seconds: _Optional[int] = ..., title: _Optional[str] = ..., start_at: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ..., after: _Optional[_Iterable[str]] = ..., limit: _Optional[_Union[TaskLimit, _Mapping]] = ..., session: _Optional[str] = ..., deadline: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ..., max_cost_usd: _Optional[float] = ...) -> None: ...
 
 class TaskLimit(_message.Message):
     __slots__ = ("key", "max", "per_seconds")
@@ -159,7 +163,7 @@ class GetTaskRequest(_message.Message):
     def __init__(self, task_id: _Optional[str] = ...) -> None: ...
 
 class Task(_message.Message):
-    __slots__ = ("task_id", "type", "status", "assigned_agent", "created_at", "start_time", "completion_time", "duration_ms", "result_json", "error_json", "timeout_seconds", "required_capabilities", "agent_preference", "metadata", "attempts", "outcome_class", "learning_eligible", "provenance_id", "queue_timeout_seconds", "notice", "title", "total_duration_ms", "notice_code")
+    __slots__ = ("task_id", "type", "status", "assigned_agent", "created_at", "start_time", "completion_time", "duration_ms", "result_json", "error_json", "timeout_seconds", "required_capabilities", "agent_preference", "metadata", "attempts", "outcome_class", "learning_eligible", "provenance_id", "queue_timeout_seconds", "notice", "title", "total_duration_ms", "notice_code", "deadline")
     TASK_ID_FIELD_NUMBER: _ClassVar[int]
     TYPE_FIELD_NUMBER: _ClassVar[int]
     STATUS_FIELD_NUMBER: _ClassVar[int]
@@ -183,6 +187,7 @@ class Task(_message.Message):
     TITLE_FIELD_NUMBER: _ClassVar[int]
     TOTAL_DURATION_MS_FIELD_NUMBER: _ClassVar[int]
     NOTICE_CODE_FIELD_NUMBER: _ClassVar[int]
+    DEADLINE_FIELD_NUMBER: _ClassVar[int]
     task_id: str
     type: str
     status: TaskStatus
@@ -206,7 +211,8 @@ class Task(_message.Message):
     title: str
     total_duration_ms: int
     notice_code: str
-    def __init__(self, task_id: _Optional[str] = ..., type: _Optional[str] = ..., status: _Optional[_Union[TaskStatus, str]] = ..., assigned_agent: _Optional[str] = ..., created_at: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ..., start_time: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ..., completion_time: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ..., duration_ms: _Optional[int] = ..., result_json: _Optional[str] = ..., error_json: _Optional[str] = ..., timeout_seconds: _Optional[int] = ..., required_capabilities: _Optional[_Iterable[str]] = ..., agent_preference: _Optional[str] = ..., metadata: _Optional[_Union[TaskMetadata, _Mapping]] = ..., attempts: _Optional[int] = ..., outcome_class: _Optional[_Union[OutcomeClass, str]] = ..., learning_eligible: _Optional[bool] = ..., provenance_id: _Optional[str] = ..., queue_timeout_seconds: _Optional[int] = ..., notice: _Optional[str] = ..., title: _Optional[str] = ..., total_duration_ms: _Optional[int] = ..., notice_code: _Optional[str] = ...) -> None: ...
+    deadline: _timestamp_pb2.Timestamp
+    def __init__(self, task_id: _Optional[str] = ..., type: _Optional[str] = ..., status: _Optional[_Union[TaskStatus, str]] = ..., assigned_agent: _Optional[str] = ..., created_at: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ..., start_time: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ..., completion_time: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ..., duration_ms: _Optional[int] = ..., result_json: _Optional[str] = ..., error_json: _Optional[str] = ..., timeout_seconds: _Optional[int] = ..., required_capabilities: _Optional[_Iterable[str]] = ..., agent_preference: _Optional[str] = ..., metadata: _Optional[_Union[TaskMetadata, _Mapping]] = ..., attempts: _Optional[int] = ..., outcome_class: _Optional[_Union[OutcomeClass, str]] = ..., learning_eligible: _Optional[bool] = ..., provenance_id: _Optional[str] = ..., queue_timeout_seconds: _Optional[int] = ..., notice: _Optional[str] = ..., title: _Optional[str] = ..., total_duration_ms: _Optional[int] = ..., notice_code: _Optional[str] = ..., deadline: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ...) -> None: ...
 
 class CancelTaskRequest(_message.Message):
     __slots__ = ("task_id",)
