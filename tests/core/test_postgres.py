@@ -503,6 +503,40 @@ async def test_readers_are_opened_for_reads_at_the_same_time_and_closed_when_the
 
 
 @requirement("scale.connections")
+async def test_a_read_for_which_no_connection_can_be_opened_waits_for_one_that_is_open(
+    postgres_url: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(readers, "WAIT_SECONDS", 3600)
+    database = Database(PostgresDriver(postgres_url))
+    began, refused, go_on = threading.Event(), threading.Event(), threading.Event()
+
+    def refuse(**_: Any) -> None:
+        refused.set()
+        raise StoreUnavailable("too many clients already")
+
+    first = asyncio.create_task(database.read(lambda tx: (began.set(), go_on.wait(60))))
+    await asyncio.to_thread(began.wait)
+    monkeypatch.setattr(database.driver, "reader", refuse)
+    second = asyncio.create_task(database.read(lambda tx: tx.row(WHO)))
+    await asyncio.to_thread(refused.wait)
+    go_on.set()
+    await first
+    assert await second
+    assert "unavailable" not in caplog.text
+
+    def fail(*_: Any) -> None:
+        raise StoreUnavailable("it cannot be opened again")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(PostgresConnection, "begin", fail)
+        with pytest.raises(StoreUnavailable, match="again"):
+            await database.read(lambda tx: tx.now)
+    with pytest.raises(StoreUnavailable, match="too many"):  # at once: none is open
+        await database.read(lambda tx: tx.now)
+    database.close()
+
+
+@requirement("scale.connections")
 async def test_all_jobs_of_a_process_hold_their_locks_on_one_connection(postgres_url: str) -> None:
     driver = PostgresDriver(postgres_url)
     jobs = [LeaderElection(driver, number, "a job") for number in (1, 2, 3)]

@@ -169,7 +169,16 @@ class Database:
     def _read_once(self, fn: Callable[[Tx], T]) -> T:
         connection = self._connections.take()
         try:
-            return fn(Tx(connection, connection.begin()))
+            now = connection.begin()
+        except StoreConflict:
+            self._connections.give_back(connection)  # it was lost, and the next `begin` opens it again
+            raise
+        except BaseException:
+            # Others must not wait for one that cannot be opened again.
+            self._connections.drop(connection)
+            raise
+        try:
+            return fn(Tx(connection, now))
         finally:
             # An open snapshot would keep SQLite from truncating its WAL and PostgreSQL from vacuuming.
             connection.rollback()
