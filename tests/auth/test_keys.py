@@ -44,11 +44,19 @@ def test_a_key_has_a_role_permissions_and_a_tenant(value: str, role: str, permis
     ["", "k", "k:admin", "k:root:read", "k:admin:fly", "k:admin:", ":admin:read", "k:admin:read:", "k:admin:read:t:x"],
 )
 def test_a_malformed_key_is_passed_over_with_a_warning_that_does_not_repeat_it(tmp_path: Path, value: str) -> None:
-    found = loaded(tmp_path, SERVICE_API_KEY_BAD=value.replace("k", "sekret"), SERVICE_API_KEY_GOOD="good:admin:read")
+    found = loaded(tmp_path, SERVICE_API_KEY_BAD=value.replace("k", "sekret"), SERVICE_API_KEY_GOOD="good:admin:admin")
     assert [p.name for p in found.key_ring.principals] == ["good"]
     (warning,) = found.warnings
     assert "SERVICE_API_KEY_BAD" in warning
     assert "sekret" not in warning
+
+
+@requirement("http.auth-keys-from-environment")
+def test_a_start_warns_when_no_key_of_the_environment_is_an_admins(tmp_path: Path) -> None:
+    (warning,) = loaded(tmp_path, SERVICE_API_KEY_CI="good-71c:agent:read,write").warnings
+    assert f"accepts {admin_key_file(tmp_path)} only without such keys" in warning
+    both = loaded(tmp_path, SERVICE_API_KEY_CI="good-71c:agent:read,write", SERVICE_API_KEY_B="other-71c:admin:admin")
+    assert not both.warnings
 
 
 @requirement("http.auth-fallback-key")
@@ -121,7 +129,7 @@ def test_two_variables_with_one_key_or_name_stop_the_start(tmp_path: Path, envir
 
 @requirement("http.auth-keys-from-environment")
 def test_a_key_with_a_name_of_the_service_is_warned_of(tmp_path: Path) -> None:
-    (warning,) = loaded(tmp_path, SERVICE_API_KEY_SYSTEM="good-71c:admin:read").warnings
+    (warning,) = loaded(tmp_path, SERVICE_API_KEY_SYSTEM="good-71c:admin:admin").warnings
     assert "'system' is the service itself" in warning
 
 

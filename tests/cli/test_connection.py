@@ -69,6 +69,10 @@ def test_a_missing_or_wrong_key_is_told_with_where_it_came_from(serve: Callable[
     assert wrong.json["details"] == {"code": "UNAUTHORIZED", "status": 401}
     assert "The key came from MCP_API_KEY" in wrong.json["error"]
     assert "wrong-key" not in wrong.out + wrong.err
+    (file := service.data_dir / "keys" / "admin.key").parent.mkdir(exist_ok=True)
+    file.write_text("no-key-of-this-service")
+    unused = program("task", "list").err
+    assert "admin.key; set another one in SERVICE_CLIENT_KEY. A service with keys in SERVICE_API_KEY_* or" in unused
     assert program("task", "list", "--key", service.key).code == 0, "an option wins"
 
 

@@ -85,6 +85,7 @@ def test_key_files_that_others_may_read_are_a_problem(program: Program) -> None:
         ({"MCP_API_KEY": "changeme"}, "keys", "problem", "MCP_API_KEY is a publicly known key"),
         ({"SERVICE_API_KEY_A": "test:admin:read"}, "keys", "problem", "SERVICE_API_KEY_A is a publicly known key"),
         ({"SERVICE_API_KEY_A": "nonsense"}, "keys", "warning", "SERVICE_API_KEY_A: ignored"),
+        ({"SERVICE_API_KEY_A": "k:agent:read"}, "keys", "warning", "SERVICE_API_KEY_* has the permission admin"),
         ({"SERVICE_DATA_DIR": "/dev/null/x"}, "data folder", "problem", "cannot be created"),
         ({"SERVICE_DATA_DIR": "/dev/null"}, "data folder", "problem", "is not a folder"),
         ({"SERVICE_AUTHORITY_ISSUERS": "/dev/null"}, "receipts", "problem", "SERVICE_AUTHORITY_ISSUERS"),

@@ -32,6 +32,11 @@ WELL_KNOWN_KEYS = frozenset(
     "sk-test sk-123456 your-api-key your_api_key my-api-key dev development letmein 123456 12345678 "
     "test-key test-api-key".split()
 )
+NO_ADMIN_KEY = (
+    "No key of SERVICE_API_KEY_* has the permission admin, and the service accepts {} only without such keys. To "
+    "register agents and make keys, add SERVICE_API_KEY_ADMIN=<key>:admin:admin."
+)
+"""A warning; its field is the path of `admin_key_file`."""
 log = logging.getLogger(__name__)
 
 
@@ -113,6 +118,8 @@ def load_keys(settings: Settings, environ: Mapping[str, str], redactor: Redactor
         if principal.name in RESERVED_NAMES:
             warnings.append(f"{variable}: in the run log {principal.name!r} is the service itself. Use another name.")
         principals[digest_key(key)] = principal
+    if principals and not any(principal.may("admin") for principal in principals.values()):
+        warnings.append(NO_ADMIN_KEY.format(admin_key_file(settings.storage.data_dir)))
     generated = key_file = None
     if not principals and settings.auth.shared_key:
         reject_well_known_key("MCP_API_KEY", settings.auth.shared_key, settings)

@@ -310,6 +310,8 @@ class ServiceClient:
             return RequestFailed(response.status_code, reason, message, error.get("details"))
         if response.status_code == 401:
             hint = f"The key came from {self._key_source}; set another one in SERVICE_CLIENT_KEY."
+            if self._key_source.endswith("admin.key"):
+                hint += " A service with keys in SERVICE_API_KEY_* or MCP_API_KEY does not accept that file's."
             message = f"{body.get('message', '')} {hint}" if self._key_source else NO_KEY_MESSAGE
             return RequestFailed(401, "UNAUTHORIZED", message)
         reason = str(body.get("code", f"HTTP_{response.status_code}"))

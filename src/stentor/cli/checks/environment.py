@@ -9,7 +9,7 @@ import sys
 from collections.abc import Iterator
 
 from stentor.auth.api_keys import KEY_VARIABLE_PREFIX as KEY_PREFIX
-from stentor.auth.api_keys import WELL_KNOWN_KEYS, admin_key_file
+from stentor.auth.api_keys import NO_ADMIN_KEY, WELL_KNOWN_KEYS, admin_key_file
 from stentor.cli.inspection import CheckContext, CheckFinding
 from stentor.core.extras import install_command
 from stentor.core.settings import config_file, setting_infos
@@ -136,6 +136,8 @@ def check_api_keys(context: CheckContext) -> Iterator[CheckFinding]:
     if valid:
         listed = ", ".join(f"{v.name} ({v.role}; {'/'.join(v.permissions)}; {v.tenant})" for v in valid)
         yield CheckFinding("ok", "keys", f"From SERVICE_API_KEY_*: {listed}.")
+        if not any("admin" in v.permissions for v in valid):
+            yield CheckFinding("warning", "keys", NO_ADMIN_KEY.format(admin_key_file(chosen.storage.data_dir)))
         return
     if chosen.auth.shared_key:
         if chosen.auth.shared_key.lower() in WELL_KNOWN_KEYS:
