@@ -143,6 +143,28 @@ def test_what_was_declined_and_nothing_was_done_instead_is_sent_anew_after_a_ret
     assert len(set(sent)) == 2  # a new payment: the other side would repeat its refusal for the old key
 
 
+@requirement("steps.retry", "steps.wait-timeout")
+def test_a_retry_waits_out_no_timeout_after_which_the_program_waited_again(program: Program) -> None:
+    def handler(task: Task) -> Any:
+        for _ in range(3):
+            with pytest.raises(WaitTimeout):
+                task.wait_for("stop", timeout=0)
+            task.step("poll", lambda: None)
+        raise ValueError("no")
+
+    def run() -> list[Any]:
+        while program.attempt(handler)[0] == "suspend":
+            pass
+        steps = program.call("GET", f"/tasks/{program.task_id}/steps")["steps"]
+        return [(step["key"], step["started_at"]) for step in steps if step["kind"] == "signal"]
+
+    before = run()
+    program.retry()
+    after = run()
+    assert (before[:2], before[2][0]) == (after[:2], after[2][0])
+    assert before[2] != after[2]  # the last one is waited for again
+
+
 @requirement("steps.effects", "steps.sdk")
 def test_a_person_who_says_that_an_effect_did_not_happen_lets_it_be_sent_with_the_same_key(program: Program) -> None:
     sent: list[str] = []
@@ -478,6 +500,20 @@ class _Requests:
             raise ServiceError(400, "INVALID_REQUEST", "no")
         self.sent.append(body)
         return {"recorded": True, "kind": "step", "epoch": 1, "ended_at": ""}
+
+
+@requirement("steps.retry", "steps.sdk")
+def test_a_wait_names_the_timeouts_before_it_once() -> None:
+    client, ended = _Requests(), {"value": None, "value_sha256": None, "encoding": "json", "superseded": False}
+    error = {"type": "WaitTimeout", "message": "no"}
+    ended |= {"state": "failed", "epoch": 1, "kind": "signal", "started_at": "", "ended_at": "", "error": error}
+    journal = Journal(client, "task", 1, list, is_empty=True)  # pyrefly: ignore[bad-argument-type]
+    for key in ("first", "second", "third"):
+        entry = journal.enter(key, "signal")
+        journal.post(entry, "/waits", {})
+        with pytest.raises(WaitTimeout):
+            journal.replay(entry, ended)
+    assert [body.get("handled") for body in client.sent] == [None, ["first"], ["second"]]
 
 
 @requirement("steps.retry", "steps.sdk")

@@ -55,6 +55,8 @@ class Journal:
         """Steps of an earlier attempt that did not begin yet in this one, by scope and position."""
         self._handled: list[str] = []
         """Keys of failed steps whose error the program handled; sent with the next irreversible step."""
+        self._timeouts: set[str] = set()
+        """Those of waits whose time was over; sent with the next wait too, so that a retry does not wait again."""
         self._tries = 1_000_000
         self._lock = threading.Lock()
         self._root = Scope()
@@ -110,6 +112,8 @@ class Journal:
             entry.scope.note_failed(entry)
             error = _recorded_error(entry, recorded)
             error.moment = moment
+            if isinstance(error, WaitTimeout):
+                self._timeouts.add(entry.key)
             raise error
         value = recorded["value"]
         # A page of the journal leaves long values out.
@@ -153,10 +157,7 @@ class Journal:
 
     def post(self, entry: Entry, subpath: str, fields: dict[str, Any]) -> Recorded:
         """Send a step. Raises ValueRejected, TaskCancelled, and AttemptEnded."""
-        body, handled = {"epoch": self.epoch, **entry.fields(), **fields}, list[str]()
-        if entry.is_irreversible:
-            with self._lock:
-                handled, self._handled = self._handled, []
+        body, handled = {"epoch": self.epoch, **entry.fields(), **fields}, self.take_handled(entry)
         # So that a retry by a person does not run these failed steps again: a success would come on top of this effect.
         # The request may be repeated: what was recorded first counts.
         parts = [{"handled": handled[n : n + MAX_HANDLED]} for n in range(0, len(handled), MAX_HANDLED)] or [{}]
@@ -167,6 +168,16 @@ class Journal:
                 self._handled = handled + self._handled
             raise
         return first
+
+    def take_handled(self, entry: Entry) -> list[str]:
+        """Return the keys of handled steps that are recorded with this one, and forget them."""
+        is_wait = entry.kind not in ("step", "effect")
+        if not entry.is_irreversible and not is_wait:
+            return []
+        with self._lock:
+            taken = {key: None for key in self._handled if entry.is_irreversible or key in self._timeouts}
+            self._handled = [key for key in self._handled if key not in taken]
+        return list(taken)
 
     def call(self, method: str, subpath: str, body: Any = None) -> Recorded:
         """Call the service about this task. Raises ValueRejected, TaskCancelled, and AttemptEnded."""
