@@ -41,7 +41,7 @@ def steps(
     if step is None:
         run_command(
             target,
-            on_task(task_id, lambda api, found: api.get(f"{task_path(found)}/steps", StepList)),
+            on_task(task_id, _list_steps),
             view.show_steps,
             as_json=as_json,
         )
@@ -139,13 +139,21 @@ def decisions(data_dir: DataDir = None, url: Url = None, key: Key = None, as_jso
     run_command(ServiceTarget(data_dir, url, key), work, view.show_decisions, as_json=as_json)
 
 
+async def _list_steps(api: ServiceClient, task_id: str) -> Response[StepList]:
+    """List all steps of a task, from as many pages as there are."""
+    steps, cursor = list[Any](), None
+    while True:
+        page = await api.get(f"{task_path(task_id)}/steps", StepList, cursor=cursor)
+        steps += page.document["steps"]
+        cursor = page.value.next_cursor
+        if cursor is None:
+            return Response(page.document | {"steps": steps}, StepList)
+
+
 async def _find_question(api: ServiceClient, task_id: str) -> str:
     """Return the key of the only open question of a task. Raises CommandFailed."""
-    keys, cursor = list[str](), ""
-    while cursor is not None:
-        page = (await api.get(f"{task_path(task_id)}/steps", StepList, cursor=cursor or None)).value
-        keys += [step.key for step in page.steps if step.kind == "question" and step.state == "started"]
-        cursor = page.next_cursor
+    found = (await _list_steps(api, task_id)).value.steps
+    keys = [step.key for step in found if step.kind == "question" and step.state == "started"]
     if len(keys) > 1:
         raise CommandFailed(f"The task asks {len(keys)} questions; choose one with --step.", EXIT_REFUSED)
     if not keys:

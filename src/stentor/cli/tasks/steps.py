@@ -78,8 +78,6 @@ def show_steps(page: StepList) -> None:
         if step.key in inner:
             nodes[step.key] = node
     console.print(tree)
-    if page.next_cursor:
-        console.print("There are more; see `stentor call steps.list`.", style="dim")
 
 
 def show_step_value(step: StepRow) -> None:
