@@ -11,6 +11,7 @@
     const day = time.getHours() === 0 && time.getMinutes() === 0;
     return time.toLocaleString("en-GB", day ? { day: "numeric", month: "short" } : { hour: "2-digit", minute: "2-digit" });
   };
+  const moment = { day: "numeric", month: "short", hour: "2-digit", minute: "2-digit", timeZoneName: "short" };
   const whole = (value) => value == null ? "–" : value.toLocaleString("en");
   const STATES = ["completed", "failed", "aborted", "cancelled", "executing", "waiting", "queued", "pending_approval"].map((name) => [name, `--chart-${name}`]);
   const lines = (found) => found.map((one) => ({ ...one, points: one.values, sparse: true }));
@@ -35,12 +36,13 @@
   const options = (box, series) => ({
     width: box.clientWidth, height: 168, cursor: { y: false }, padding: [8, 24, 0, 0],
     legend: { live: true }, hooks: { ready: [mark], setLegend: [mark] },
-    scales: { y: { range: (_, low, high) => [0, high > 0 ? high * 1.1 : 1] } },
+    // Half a step more at the end, for the bar of the interval that runs.
+    scales: { x: { range: (plot, low, high) => [low, high + (plot.data[0][1] - plot.data[0][0]) / 2] }, y: { range: (_, low, high) => [0, high > 0 ? high * 1.1 : 1] } },
     axes: [
       { stroke: colour("--faint"), grid: { show: false }, ticks: { stroke: colour("--line") }, size: 28, space: 64, values: (_, found) => found.map(clock) },
       { stroke: colour("--faint"), grid: { stroke: colour("--line"), width: 1 }, ticks: { show: false }, size: 58, values: (_, found) => found.map(series[0].show) },
     ],
-    series: [{ label: "time", value: (_, at) => at == null ? "–" : new Date(at * 1000).toLocaleString() }, ...series.map((one) => ({
+    series: [{ label: "time", value: (_, at) => at == null ? "–" : new Date(at * 1000).toLocaleString("en-GB", moment) }, ...series.map((one) => ({
       label: one.label, stroke: colour(one.ink), width: one.bars ? 0 : 2, paths: one.bars ? bars : undefined, fill: one.bars ? colour(one.ink) : undefined,
       value: (_, __, ___, at) => one.show(at == null ? null : one.values[at]), points: { show: one.sparse === true, size: 5 },
     }))],
