@@ -25,10 +25,6 @@ PAGES = {
 """The page that shows more about an alert, by kind; alerts about an agent lead to the agent."""
 
 
-async def show_alerts(page: PageRequest) -> Response:
-    return await _render(page)
-
-
 async def _render(page: PageRequest, problem: GatewayError | None = None) -> Response:
     open_alerts, resolved, names = await page.read(_read_alerts, alert_reader(page))
     listed = await page.find("alerts.list", missing=403, limit=1) if page.session.may("admin") else None
@@ -99,7 +95,7 @@ async def show_prometheus(page: PageRequest) -> Response:
 
 
 ROUTES = [
-    ("GET", "/alerts", show_alerts),
+    ("GET", "/alerts", _render),
     ("POST", "/alerts/test", send_test),
     ("GET", "/alerts/prometheus", show_prometheus),
 ]

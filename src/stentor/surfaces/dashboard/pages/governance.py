@@ -107,10 +107,6 @@ def _list_url(query: dict[str, str]) -> str:
     return f"/governance?{encode_query(query)}"
 
 
-async def show_update(page: PageRequest) -> Response:
-    return await _render_update(page)
-
-
 async def _render_update(page: PageRequest, error: GatewayError | None = None) -> Response:
     """Render an update; after a rejected decision with the gateway's message and the submitted fields."""
     update_id = page.path_param("update_id")
@@ -297,7 +293,7 @@ def _find_rollback(history: list[HistoryEvent]) -> str | None:
 
 ROUTES = [
     ("GET", "/governance", list_updates),
-    ("GET", "/governance/updates/{update_id}", show_update),
+    ("GET", "/governance/updates/{update_id}", _render_update),
     ("POST", "/governance/updates/{update_id}/approve", approve_update),
     ("POST", "/governance/updates/{update_id}/reject", reject_update),
     ("POST", "/governance/updates/{update_id}/deployed", report_deployed),

@@ -33,10 +33,6 @@ FORM_ERRORS = (400, 409)
 """Statuses of errors that a form displays."""
 
 
-async def list_keys(page: PageRequest) -> Response:
-    return await render_list(page)
-
-
 async def render_list(
     page: PageRequest, problem: GatewayError | None = None, form_values: JsonObject | None = None
 ) -> Response:
@@ -163,7 +159,7 @@ def _change_person(operation: str, notice: str) -> PageHandler:
 
 
 ROUTES = [
-    ("GET", "/keys", list_keys),
+    ("GET", "/keys", render_list),
     ("POST", "/keys", create_key),
     ("GET", "/keys/{name}", show_key),
     ("POST", "/keys/{name}", change_key),

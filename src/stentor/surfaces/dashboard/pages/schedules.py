@@ -40,10 +40,6 @@ FORM_ERRORS = (400, 409, 413)
 """Statuses of errors that a form displays."""
 
 
-async def list_schedules(page: PageRequest) -> Response:
-    return await _render_list(page)
-
-
 async def _render_list(
     page: PageRequest, problem: str = "", status: int = 200, fields: Mapping[str, str] | None = None
 ) -> Response:
@@ -70,10 +66,6 @@ async def create_schedule(page: PageRequest) -> Response:
     except GatewayError as error:
         return await _render_list(page, error.require_status(*FORM_ERRORS).message, error.status, form)
     return page.redirect(_path(made["name"]), "saved")
-
-
-async def show_schedule(page: PageRequest) -> Response:
-    return await _render_schedule(page)
 
 
 async def _render_schedule(
@@ -212,9 +204,9 @@ def _path(name: str) -> str:
 
 
 ROUTES = [
-    ("GET", "/schedules", list_schedules),
+    ("GET", "/schedules", _render_list),
     ("POST", "/schedules", create_schedule),
-    ("GET", "/schedules/{name}", show_schedule),
+    ("GET", "/schedules/{name}", _render_schedule),
     ("POST", "/schedules/{name}", change_schedule),
     ("POST", "/schedules/{name}/pause", pause_schedule),
     ("POST", "/schedules/{name}/resume", resume_schedule),

@@ -70,10 +70,6 @@ EVENT_GROUPS = {
 """What each webhook event means, grouped for the form; a test compares the names with those of the domain."""
 
 
-async def list_webhooks(page: PageRequest) -> Response:
-    return await render_list(page)
-
-
 async def render_list(
     page: PageRequest, problem: GatewayError | None = None, form_values: JsonObject | None = None
 ) -> Response:
@@ -260,7 +256,7 @@ def _read_delivery_body(tx: Tx, tenant: str, name: str, event_id: str) -> Any:
 
 
 ROUTES = [
-    ("GET", "/webhooks", list_webhooks),
+    ("GET", "/webhooks", render_list),
     ("GET", "/webhooks/{webhook_id}", show_webhook),
     ("POST", "/webhooks", add_webhook),
     ("POST", "/webhooks/{webhook_id}", update_webhook),
