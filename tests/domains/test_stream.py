@@ -17,8 +17,8 @@ from stentor.core.errors import RateLimited
 from stentor.core.live import QUIET_SECONDS, Hub
 from stentor.core.runlog import EventDraft, RunLogEvent
 from stentor.domains.activity import service as activity_service
-from stentor.domains.activity.service import MAX_EVENTS, ActivityService, StreamStep
-from stentor.domains.tasks.model import Task
+from stentor.domains.activity.service import MAX_EVENTS, ActivityService
+from stentor.domains.tasks.model import Task, TaskStreamStep
 from stentor.web import sse
 from stentor.web.sse import SseEvent as WebFrame
 from stentor.web.sse import StreamLimit
@@ -289,7 +289,7 @@ async def test_a_stream_from_an_unknown_place_ends_with_the_task(world: World, a
     assert ("activity" in kinds) is not after.startswith("f"), "what is no id starts from the beginning"
 
 
-async def read_all(steps: AsyncIterator[StreamStep]) -> list[StreamStep]:
+async def read_all(steps: AsyncIterator[TaskStreamStep]) -> list[TaskStreamStep]:
     return [step async for step in steps]
 
 

@@ -11,7 +11,7 @@ import pytest
 from starlette.types import Message, Receive, Scope, Send
 
 from stentor.core.errors import StoreUnavailable
-from stentor.domains.activity.service import StreamStep
+from stentor.domains.tasks.model import TaskStreamStep
 from stentor.surfaces.dashboard import streaming
 from stentor.web import sse
 from tests.domains.streams import parse
@@ -194,8 +194,8 @@ async def test_whatever_breaks_the_stream_ends_with_an_error_that_names_the_task
 ) -> None:
     await board.world.register()
 
-    async def broken(tenant: str, task_id: str, after: str | None) -> AsyncIterator[StreamStep]:
-        yield StreamStep("routing", {"agent_name": "ann"}, "1")
+    async def broken(tenant: str, task_id: str, after: str | None) -> AsyncIterator[TaskStreamStep]:
+        yield TaskStreamStep("routing", {"agent_name": "ann"}, "1")
         raise RuntimeError("secret detail 7c1e")
 
     monkeypatch.setattr(board.world.kernel.tasks.activity, "stream", broken)
@@ -210,15 +210,15 @@ async def test_a_stream_that_breaks_off_is_taken_up_where_it_was(board: Board, m
     await board.world.register()
     seen: list[str | None] = []
 
-    async def lame(tenant: str, task_id: str, after: str | None) -> AsyncIterator[StreamStep]:
+    async def lame(tenant: str, task_id: str, after: str | None) -> AsyncIterator[TaskStreamStep]:
         seen.append(after)
         if after is None:
-            yield StreamStep("token", {"text": "one"}, "a:b:1")
-            yield StreamStep("error", {"error": "The reader was too slow.", "task_id": task_id})
+            yield TaskStreamStep("token", {"text": "one"}, "a:b:1")
+            yield TaskStreamStep("error", {"error": "The reader was too slow.", "task_id": task_id})
         elif len(seen) == 2:
             raise StoreUnavailable("not now")
         else:
-            yield StreamStep("error", {"error": "The task is cancelled.", "status": "cancelled", "code": None})
+            yield TaskStreamStep("error", {"error": "The task is cancelled.", "status": "cancelled", "code": None})
 
     monkeypatch.setattr(board.world.kernel.tasks.activity, "stream", lame)
     monkeypatch.setattr(streaming, "RECONNECT_PAUSE_SECONDS", 0.01)
@@ -231,7 +231,7 @@ async def test_a_stream_that_breaks_off_is_taken_up_where_it_was(board: Board, m
 async def test_a_stream_that_cannot_be_taken_up_again_ends(board: Board, monkeypatch: pytest.MonkeyPatch) -> None:
     await board.world.register()
 
-    async def nothing(tenant: str, task_id: str, after: str | None) -> AsyncIterator[StreamStep]:
+    async def nothing(tenant: str, task_id: str, after: str | None) -> AsyncIterator[TaskStreamStep]:
         return
         yield
 

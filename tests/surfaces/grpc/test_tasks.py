@@ -13,7 +13,8 @@ from grpc import StatusCode
 
 from stentor.core.clock import format_iso
 from stentor.core.errors import NotFound, ServiceUnavailable
-from stentor.domains.activity.service import NOT_VISIBLE_MESSAGE, SLOW_READER_MESSAGE, StreamStep
+from stentor.domains.activity.service import NOT_VISIBLE_MESSAGE, SLOW_READER_MESSAGE
+from stentor.domains.tasks.model import TaskStreamStep
 from stentor.surfaces.grpc.generated import tasks_pb2 as pb
 from stentor.surfaces.grpc.services import watch_responses
 from tests.conftest import Service
@@ -259,9 +260,9 @@ def test_a_stream_goes_on_between_two_tokens(client: Client, waiting: str) -> No
 
 @requirement("scale.grpc-tasks")
 async def test_a_reader_that_was_too_slow_is_told_to_come_back() -> None:
-    async def cut() -> AsyncIterator[StreamStep]:
-        yield StreamStep("token", {"text": "Once "}, "e:a:1")
-        yield StreamStep("error", {"error": SLOW_READER_MESSAGE, "task_id": "t-1"})
+    async def cut() -> AsyncIterator[TaskStreamStep]:
+        yield TaskStreamStep("token", {"text": "Once "}, "e:a:1")
+        yield TaskStreamStep("error", {"error": SLOW_READER_MESSAGE, "task_id": "t-1"})
 
     found = watch_responses(cut())
     assert (await anext(found)).id == "e:a:1"
@@ -271,8 +272,8 @@ async def test_a_reader_that_was_too_slow_is_told_to_come_back() -> None:
 
 @requirement("activity.stream-ends-with-key")
 async def test_an_agents_stream_whose_task_went_to_another_key_is_not_to_be_opened_again() -> None:
-    async def ended() -> AsyncIterator[StreamStep]:
-        yield StreamStep("error", {"error": NOT_VISIBLE_MESSAGE, "task_id": "t-1"})
+    async def ended() -> AsyncIterator[TaskStreamStep]:
+        yield TaskStreamStep("error", {"error": NOT_VISIBLE_MESSAGE, "task_id": "t-1"})
 
     with pytest.raises(NotFound, match="may not read"):
         await anext(watch_responses(ended()))

@@ -10,7 +10,6 @@ import re
 import time
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Iterator
 from contextlib import aclosing
-from typing import Literal
 
 import msgspec
 
@@ -30,21 +29,13 @@ from stentor.domains.tasks import events as task_events
 from stentor.domains.tasks import store as task_store
 from stentor.domains.tasks import visibility_queries
 from stentor.domains.tasks.missing import missing_task
-from stentor.domains.tasks.model import MAX_ID_LENGTH, Task
+from stentor.domains.tasks.model import MAX_ID_LENGTH, Task, TaskStreamStep
 
 LEARNING_FAILED_MESSAGE = "Learning from the outcome failed; it is retried later."
 NOT_VISIBLE_MESSAGE = "Closed because the key may not read the task."
 VISIBILITY_SECONDS = 5.0
 SLOW_READER_MESSAGE = "Closed because the client read too slowly. Reconnect with Last-Event-ID to resume."
 log = logging.getLogger(__name__)
-
-
-class StreamStep(msgspec.Struct, frozen=True):
-    """One event of a stream. `id` is the Last-Event-ID from which a reader resumes."""
-
-    kind: Literal["routing", "activity", "token", "complete", "error"]
-    data: JsonObject
-    id: str | None = None
 
 
 class StreamPosition(msgspec.Struct):
@@ -148,7 +139,9 @@ class ActivityService:
             raise NotFound("No task has this id.")
         return task_events.task_envelope(task, next(iter(events), None))
 
-    async def stream(self, tenant: str, task_id: str, last_event_id: str | None) -> AsyncGenerator[StreamStep, None]:
+    async def stream(
+        self, tenant: str, task_id: str, last_event_id: str | None
+    ) -> AsyncGenerator[TaskStreamStep, None]:
         """Yield the events since `last_event_id`, then the live ones, up to one terminal event.
 
         The task does not depend on its readers. Raises NotFound.
@@ -170,7 +163,7 @@ class ActivityService:
                 async for step in self._live_steps(watcher, position):
                     yield step
                 if watcher.has_overflowed:
-                    yield StreamStep("error", {"error": SLOW_READER_MESSAGE, "task_id": task_id})
+                    yield TaskStreamStep("error", {"error": SLOW_READER_MESSAGE, "task_id": task_id})
                     return
                 async for step in self._recorded_steps(tenant, task_id, position):
                     yield step
@@ -178,7 +171,9 @@ class ActivityService:
         for step in self._last_steps(task, events, position):
             yield step
 
-    async def follow(self, principal: Principal, task_id: str, last_event_id: str | None) -> AsyncIterator[StreamStep]:
+    async def follow(
+        self, principal: Principal, task_id: str, last_event_id: str | None
+    ) -> AsyncIterator[TaskStreamStep]:
         """Yield the steps of `stream` for as long as the caller may read the task, which is asked every few seconds."""
         due = 0.0
         async with aclosing(self.stream(principal.tenant, task_id, last_event_id)) as steps:
@@ -188,14 +183,14 @@ class ActivityService:
                     try:
                         await self.require_visible(principal, task_id)
                     except NotFound:
-                        yield StreamStep("error", {"error": NOT_VISIBLE_MESSAGE, "task_id": task_id})
+                        yield TaskStreamStep("error", {"error": NOT_VISIBLE_MESSAGE, "task_id": task_id})
                         return
                     due = time.monotonic() + VISIBILITY_SECONDS
                 yield step
 
     def _last_steps(
         self, task: Task | None, events: list[RunLogEvent], position: StreamPosition
-    ) -> Iterator[StreamStep]:
+    ) -> Iterator[TaskStreamStep]:
         """Yield what a reader of an ended task still lacks, and its end. Raises NotFound."""
         if task is None:
             raise NotFound("No task has this id.")
@@ -203,13 +198,15 @@ class ActivityService:
         yield from (self._event_step(event, position) for event in events if event.event_id > position.event_id)
         yield self._terminal(task)
 
-    async def _recorded_steps(self, tenant: str, task_id: str, position: StreamPosition) -> AsyncIterator[StreamStep]:
+    async def _recorded_steps(
+        self, tenant: str, task_id: str, position: StreamPosition
+    ) -> AsyncIterator[TaskStreamStep]:
         """Yield the steps of the recorded events after the position."""
         while events := (await self._read_task_and_events(tenant, task_id, position.event_id))[1]:
             for event in events:
                 yield self._event_step(event, position)
 
-    async def _live_steps(self, watcher: TaskWatcher, position: StreamPosition) -> AsyncIterator[StreamStep]:
+    async def _live_steps(self, watcher: TaskWatcher, position: StreamPosition) -> AsyncIterator[TaskStreamStep]:
         """Yield live steps until the run log must be read again.
 
         Stops when the hub reports a change, after a terminal event and the messages queued behind it, or when the queue
@@ -227,7 +224,7 @@ class ActivityService:
 
     def _to_step(
         self, message: StreamedToken | RunLogEvent | RunLogChanged, position: StreamPosition
-    ) -> StreamStep | None:
+    ) -> TaskStreamStep | None:
         """Return the step of a message of the hub, None if the reader has it already."""
         if isinstance(message, RunLogChanged):
             return None
@@ -235,23 +232,23 @@ class ActivityService:
             return _token_step(message, position)
         return self._event_step(message, position) if message.event_id > position.event_id else None
 
-    def _event_step(self, event: RunLogEvent, position: StreamPosition) -> StreamStep:
+    def _event_step(self, event: RunLogEvent, position: StreamPosition) -> TaskStreamStep:
         position.event_id = event.event_id
         if event.event_type != "routing_decision":
-            return StreamStep("activity", model.event_to_json(event), position.as_id)
+            return TaskStreamStep("activity", model.event_to_json(event), position.as_id)
         data = {
             "decision": event.metadata.get("routing"),
             "agent_name": event.metadata.get("agent_name"),
             "task_id": event.task_id,
             "provenance_id": event.event_id,
         }
-        return StreamStep("routing", data, position.as_id)
+        return TaskStreamStep("routing", data, position.as_id)
 
-    def _terminal(self, task: Task) -> StreamStep:
+    def _terminal(self, task: Task) -> TaskStreamStep:
         agent = self._agents.get(task.tenant, task.assigned_agent or "")
         if task.status == "completed":
             error = LEARNING_FAILED_MESSAGE if task.learning_pending else None
-            return StreamStep("complete", model.completion_data(task, agent.name if agent else None, error))
+            return TaskStreamStep("complete", model.completion_data(task, agent.name if agent else None, error))
         code = task.error.get("code") if isinstance(task.error, dict) else None
         data = {
             "error": f"The task is {task.status}.",
@@ -259,7 +256,7 @@ class ActivityService:
             "status": task.status,
             "task_id": task.task_id,
         }
-        return StreamStep("error", data)
+        return TaskStreamStep("error", data)
 
 
 def _is_storable(task_id: str) -> bool:
@@ -271,15 +268,15 @@ def _is_over(task: Task) -> bool:
     return task.completion_time is not None
 
 
-def _token_steps(tokens: list[StreamedToken], position: StreamPosition) -> list[StreamStep]:
+def _token_steps(tokens: list[StreamedToken], position: StreamPosition) -> list[TaskStreamStep]:
     return [step for token in tokens if (step := _token_step(token, position))]
 
 
-def _token_step(token: StreamedToken, position: StreamPosition) -> StreamStep | None:
+def _token_step(token: StreamedToken, position: StreamPosition) -> TaskStreamStep | None:
     if token.attempt == position.attempt and token.n <= position.token:
         return None
     position.attempt, position.token = token.attempt, token.n
-    return StreamStep("token", {"text": token.text}, position.as_id)
+    return TaskStreamStep("token", {"text": token.text}, position.as_id)
 
 
 def _parse_position(last_event_id: str | None) -> StreamPosition:

@@ -6,7 +6,7 @@ The transitions between statuses are drawn in docs/state-machines.md; the SQL is
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Callable
-from typing import Any, Literal, Protocol, get_args
+from typing import Any, Literal, get_args
 
 import msgspec
 
@@ -351,15 +351,12 @@ def to_queued_task(task: Task) -> QueuedTask:
     )
 
 
-class TaskStreamStep(Protocol):
-    """An event of a task's stream. `id` is `<event>`, or `<event>:<attempt>:<n>` for an output token."""
+class TaskStreamStep(msgspec.Struct, frozen=True):
+    """An event of a task's stream. A reader resumes from `id`: `<event>`, or `<event>:<attempt>:<n>` after a token."""
 
-    @property
-    def kind(self) -> str: ...
-    @property
-    def data(self) -> JsonObject: ...
-    @property
-    def id(self) -> str | None: ...
+    kind: str
+    data: JsonObject
+    id: str | None = None
 
 
 TaskStream = Callable[[str, str, str | None], AsyncIterator[TaskStreamStep]]

@@ -14,24 +14,13 @@ import msgspec
 
 from stentor.auth.principal import Principal
 from stentor.core.errors import FeatureNotImplemented, StentorError
-from stentor.core.jsontext import JsonObject
 from stentor.domains.activity.service import ActivityService
+from stentor.domains.tasks.model import TaskStreamStep
 from stentor.domains.tasks.submission import SubmissionService
 from stentor.surfaces.dashboard.instruction import PlannedTask
 from stentor.web.operations import Operation, invoke
 
 UNKNOWN_KEY_MESSAGE = "Unknown API key."
-
-
-class TaskStreamEvent(Protocol):
-    """One event of a task's stream. A new stream `after` its `id` resumes behind it."""
-
-    @property
-    def kind(self) -> str: ...
-    @property
-    def data(self) -> JsonObject: ...
-    @property
-    def id(self) -> str | None: ...
 
 
 class GatewayClient(Protocol):
@@ -45,7 +34,7 @@ class GatewayClient(Protocol):
         """
         ...
 
-    def stream_task(self, key: str, task_id: str, after: str | None = None) -> AsyncIterator[TaskStreamEvent]:
+    def stream_task(self, key: str, task_id: str, after: str | None = None) -> AsyncIterator[TaskStreamStep]:
         """Yield the events of a task after the id `after`, up to its end. Raises GatewayError before the first one."""
         ...
 
@@ -89,7 +78,7 @@ class TaskGateway(Protocol):
         """
         ...
 
-    def stream_task(self, task_id: str, after: str | None, credential: str) -> AsyncIterator[TaskStreamEvent]:
+    def stream_task(self, task_id: str, after: str | None, credential: str) -> AsyncIterator[TaskStreamStep]:
         """Yield the events of a task after the id `after`, up to its end or until the connection is lost."""
         ...
 
@@ -108,7 +97,7 @@ class LocalTaskGateway:
         result = await self._submission.submit(self._principal, planned.draft, header=planned.header)
         return AcceptedTask(result.task_id, result.provenance_id)
 
-    def stream_task(self, task_id: str, after: str | None, credential: str) -> AsyncIterator[TaskStreamEvent]:
+    def stream_task(self, task_id: str, after: str | None, credential: str) -> AsyncIterator[TaskStreamStep]:
         return self._activity.stream(self._principal.tenant, task_id, after)
 
     async def close(self) -> None:
@@ -141,7 +130,7 @@ class InProcessGatewayClient:
         except StentorError as error:
             raise GatewayError(error.status, error.code, error.message, error.details) from error
 
-    async def stream_task(self, key: str, task_id: str, after: str | None = None) -> AsyncIterator[TaskStreamEvent]:
+    async def stream_task(self, key: str, task_id: str, after: str | None = None) -> AsyncIterator[TaskStreamStep]:
         caller = self._authenticate(key)
         try:
             # Here, because afterwards only an event could say so.

@@ -20,11 +20,10 @@ from stentor.core import jsontext
 from stentor.core.errors import Forbidden, InvalidRequest, RateLimited, RoutingDenied, ServiceUnavailable, all_errors
 from stentor.core.http_client.outbound import OutboundHttp
 from stentor.core.jsontext import JsonObject
-from stentor.domains.tasks.model import TaskDraft
+from stentor.domains.tasks.model import TaskDraft, TaskStreamStep
 from stentor.surfaces.dashboard.gateway import (
     AcceptedTask,
     GatewayError,
-    TaskStreamEvent,
     quote_segment,
 )
 from stentor.surfaces.dashboard.instruction import PlannedTask
@@ -46,12 +45,6 @@ READ_SECONDS = 45
 """Three of the gateway's heartbeats, which come every 15 seconds on a stream."""
 CONNECTION_ERRORS = (aiohttp.ClientError, TimeoutError, OSError)
 _DENIALS = {kind.code: kind for kind in all_errors() if issubclass(kind, RoutingDenied)}
-
-
-class HttpTaskStreamEvent(msgspec.Struct, frozen=True):
-    kind: str
-    data: JsonObject
-    id: str | None = None
 
 
 class GatewayAddress(NamedTuple):
@@ -109,7 +102,7 @@ class HttpTaskGateway(_GatewayConnection):
             raise ServiceUnavailable(UNREACHABLE_MESSAGE) from error
         return _parse_submit_response(status, content)
 
-    async def stream_task(self, task_id: str, after: str | None, credential: str) -> AsyncIterator[TaskStreamEvent]:
+    async def stream_task(self, task_id: str, after: str | None, credential: str) -> AsyncIterator[TaskStreamStep]:
         timeout = aiohttp.ClientTimeout(None, connect=CONNECT_SECONDS, sock_read=READ_SECONDS)
         headers = _headers(credential) | ({"Last-Event-ID": after} if after else {})
         target = f"/api/v1/tasks/{quote_segment(task_id)}/stream"
@@ -175,7 +168,7 @@ def _parse_submit_response(status: int, content: bytes) -> AcceptedTask:
     raise ServiceUnavailable(f"The gateway could not accept the task (HTTP status {status}). Try again later.")
 
 
-async def _parse_events(content: aiohttp.StreamReader) -> AsyncIterator[HttpTaskStreamEvent]:
+async def _parse_events(content: aiohttp.StreamReader) -> AsyncIterator[TaskStreamStep]:
     """Yield server-sent events as the gateway writes them: one data line each. Raises ValueError for other data."""
     fields: dict[str, str] = {}
     async for line in _lines(content):
@@ -187,7 +180,7 @@ async def _parse_events(content: aiohttp.StreamReader) -> AsyncIterator[HttpTask
             data = json.loads(fields["data"])
             if not isinstance(data, dict):
                 raise ValueError("an event without an object")
-            yield HttpTaskStreamEvent(fields.get("event", ""), data, fields.get("id"))
+            yield TaskStreamStep(fields.get("event", ""), data, fields.get("id"))
         fields = {}
 
 
@@ -228,7 +221,7 @@ class HttpGatewayClient(_GatewayConnection):
             raise _gateway_error(status, data)
         return data["data"] if spec.envelope else data
 
-    async def stream_task(self, key: str, task_id: str, after: str | None = None) -> AsyncIterator[TaskStreamEvent]:
+    async def stream_task(self, key: str, task_id: str, after: str | None = None) -> AsyncIterator[TaskStreamStep]:
         timeout = aiohttp.ClientTimeout(None, connect=CONNECT_SECONDS, sock_read=READ_SECONDS)
         headers = {"X-API-Key": key} | ({"Last-Event-ID": after} if after else {})
         target = f"/api/v1/tasks/{quote_segment(task_id)}/stream"

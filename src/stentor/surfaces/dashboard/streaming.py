@@ -17,8 +17,9 @@ from stentor.core.jsontext import JsonObject
 from stentor.domains.atp import model as atp
 from stentor.domains.conversation.model import extract_result_text
 from stentor.domains.tasknotes.model import TaskNoteRecord
+from stentor.domains.tasks.model import TaskStreamStep
 from stentor.surfaces.dashboard import instruction
-from stentor.surfaces.dashboard.gateway import TaskGateway, TaskStreamEvent
+from stentor.surfaces.dashboard.gateway import TaskGateway
 from stentor.surfaces.dashboard.instruction import Instruction, PlannedTask
 from stentor.surfaces.dashboard.presenters import resources
 from stentor.surfaces.dashboard.store import DashboardStore
@@ -114,13 +115,13 @@ class InstructionExecutor:
 
     async def _stream_until_closing(
         self, task_id: str, after: str | None, credential: str
-    ) -> AsyncIterator[TaskStreamEvent]:
+    ) -> AsyncIterator[TaskStreamStep]:
         """Yield the gateway's events until the connection is lost or the service shuts down."""
         events = self._gateway.stream_task(task_id, after, credential)
         # Wait for both, so that an idle stream does not delay the shutdown.
         # One future for the whole stream: a new one for each event would be left behind.
         closing = asyncio.ensure_future(self._closing.wait())
-        next_event: asyncio.Future[TaskStreamEvent | None] | None = None
+        next_event: asyncio.Future[TaskStreamStep | None] | None = None
         try:
             while True:
                 next_event = asyncio.ensure_future(anext(events, None))

@@ -18,12 +18,13 @@ from stentor.core import jsontext
 from stentor.core.errors import NotFound, ServiceUnavailable, StentorError
 from stentor.core.jsontext import JsonObject
 from stentor.domains.activity.operations import LastEventId
-from stentor.domains.activity.service import NOT_VISIBLE_MESSAGE, ActivityService, StreamStep
+from stentor.domains.activity.service import NOT_VISIBLE_MESSAGE, ActivityService
 from stentor.domains.llm.model import ReplyDelta, TokenUsage
 from stentor.domains.llm.results import AnswerStream
 from stentor.domains.llm.service import ChatRouter
 from stentor.domains.llm.streaming import stream_error_message
 from stentor.domains.llm.wire import ChatBody
+from stentor.domains.tasks.model import TaskStreamStep
 from stentor.surfaces.grpc.calls import Call
 from stentor.surfaces.grpc.gate import Gate
 from stentor.surfaces.grpc.generated import atp_pb2, llm_pb2, tasks_pb2
@@ -92,7 +93,7 @@ def _set_result(task: Any, message: tasks_pb2.Task) -> None:
         message.result_json = jsontext.dump(task.result)
 
 
-async def watch_responses(events: AsyncIterator[StreamStep]) -> AsyncGenerator[tasks_pb2.WatchTaskResponse, None]:
+async def watch_responses(events: AsyncIterator[TaskStreamStep]) -> AsyncGenerator[tasks_pb2.WatchTaskResponse, None]:
     """Convert stream events.
 
     Raises NotFound if the caller may no longer read the task, and ServiceUnavailable if the stream was closed early for

@@ -11,11 +11,11 @@ import uvicorn
 
 from stentor.bootstrap.operations import OPERATIONS, operations
 from stentor.core.errors import ServiceUnavailable
+from stentor.domains.tasks.model import TaskStreamStep
 from stentor.surfaces.dashboard.gateway import (
     GatewayClient,
     GatewayError,
     InProcessGatewayClient,
-    TaskStreamEvent,
 )
 from stentor.surfaces.dashboard.gateway_http import GatewayAddress, HttpGatewayClient
 from tests.conftest import World
@@ -75,7 +75,7 @@ async def test_a_stream_comes_as_it_happens_and_goes_on_where_it_was(caller: Gat
     agent = await world.register("ann")
     task_id = await world.submit()
     steps = caller.stream_task(READER, task_id)
-    seen: list[TaskStreamEvent] = []
+    seen: list[TaskStreamStep] = []
     while "task_queued" not in [step.data.get("event_type") for step in seen]:
         seen.append(await anext(steps))
     claim = await world.claim(agent)
