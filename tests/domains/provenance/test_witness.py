@@ -17,13 +17,12 @@ from stentor.core.errors import StartRefused, StoreUnavailable
 from stentor.core.http_client.outbound import OutboundHttp
 from stentor.domains.provenance import merkle, store
 from stentor.domains.provenance.signed_note import (
+    Cosigner,
     NoteError,
     NoteSigner,
     add_cosignature,
     cosigned_at,
-    generate_cosigner,
     generate_signer,
-    parse_cosigner,
     parse_witness_key,
 )
 from stentor.domains.provenance.witness.client import WitnessClient, WitnessTarget, parse_targets
@@ -249,16 +248,16 @@ def test_published_cosignature_has_the_expected_key_id_and_length() -> None:
 
 
 def test_cosignature_is_valid_only_for_its_body_key_and_time() -> None:
-    key = generate_cosigner("w")
+    key = Cosigner.generate("w")
     line = key.cosign(PUBLISHED.partition("\n\n")[0] + "\n", 1_700_000_000)
     assert cosigned_at(PUBLISHED + line, key.verifier) == 1_700_000_000
     assert cosigned_at(PUBLISHED.replace("20852163", "20852164") + line, key.verifier) is None
-    assert cosigned_at(PUBLISHED + line, generate_cosigner("w").verifier) is None
+    assert cosigned_at(PUBLISHED + line, Cosigner.generate("w").verifier) is None
     signed = bytearray(base64.b64decode(line.split()[2]))
     signed[11] ^= 1  # A byte of the timestamp.
     forged = f"— w {base64.b64encode(signed).decode()}\n"
     assert cosigned_at(PUBLISHED + forged, key.verifier) is None
-    assert parse_cosigner(key.text).verifier == key.verifier == parse_witness_key(key.verifier.text)
+    assert Cosigner.parse(key.text).verifier == key.verifier == parse_witness_key(key.verifier.text)
     with pytest.raises(NoteError, match="no valid signature"):
         add_cosignature(PUBLISHED, forged, key.verifier)
     once = add_cosignature(PUBLISHED, line, key.verifier)
@@ -284,7 +283,7 @@ def test_witness_folder_is_locked_and_needs_a_name_once(tmp_path: Path) -> None:
 async def test_a_witness_is_asked_again_after_an_outage_of_the_database(
     log: Log, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    cosigner = generate_cosigner("witness.example/w1")
+    cosigner = Cosigner.generate("witness.example/w1")
     outbound, targets = OutboundHttp(()), parse_targets([f"{cosigner.verifier.text} http://witness.example"])
     client = WitnessClient(log.db, log.clock, outbound, targets, 1)
 

@@ -15,7 +15,6 @@ from stentor.domains.provenance.signed_note import (
     NoteSigner,
     NoteVerifier,
     generate_signer,
-    parse_signer,
     parse_verifier,
 )
 
@@ -34,7 +33,7 @@ def find_signer(path: Path) -> NoteSigner | None:
         text = path.read_text("utf-8")
         if path.stat().st_mode & filesystem.GROUP_OTHER_BITS:
             raise StartRefused(f"{path} signs checkpoints, and other users can read it: chmod 600 {path}")
-        return parse_signer(text)
+        return NoteSigner.parse(text)
     except FileNotFoundError:
         return None
     except OSError as error:

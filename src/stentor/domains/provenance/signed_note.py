@@ -12,7 +12,7 @@ import base64
 import binascii
 from dataclasses import dataclass
 from hashlib import sha256
-from typing import ClassVar, TypeVar
+from typing import ClassVar, Self
 
 from cryptography.exceptions import InvalidSignature
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey, Ed25519PublicKey
@@ -26,8 +26,6 @@ MAX_SIGNATURES = 16
 TIME_BYTES = 8
 MAX_TIME_SECONDS = 2**63 - 1
 """The latest time that a cosignature may have, in seconds since 1970."""
-
-K = TypeVar("K", bound="_PrivateKey")
 
 
 class NoteError(ValueError):
@@ -88,6 +86,17 @@ class _PrivateKey:
         seed = base64.b64encode(self.kind + self._private.private_bytes_raw()).decode()
         return f"{PRIVATE_KEY_PREFIX}{key.name}+{key.key_id.hex()}+{seed}"
 
+    @classmethod
+    def parse(cls, text: str) -> Self:
+        """Parse a private key of this type. Raises NoteError."""
+        if not text.startswith(PRIVATE_KEY_PREFIX):
+            raise NoteError(f"it does not begin with {PRIVATE_KEY_PREFIX}")
+        name, key_id, seed = parse_key(text.removeprefix(PRIVATE_KEY_PREFIX), cls.kind)
+        key = cls(name, Ed25519PrivateKey.from_private_bytes(seed))
+        if key.verifier.key_id != key_id:
+            raise NoteError("its key id does not match its name and key")
+        return key
+
 
 class NoteSigner(_PrivateKey):
     """The private key of a log, which signs its checkpoints."""
@@ -110,6 +119,11 @@ class Cosigner(_PrivateKey):
 
     kind = COSIGNATURE
 
+    @classmethod
+    def generate(cls, name: str) -> Self:
+        """Generate a key. Raises NoteError for an invalid name."""
+        return cls(name, Ed25519PrivateKey.generate())
+
     def cosign(self, body: str, seconds: int) -> str:
         """Return the signature line for a checkpoint's body at this time (seconds since 1970)."""
         signature = self._private.sign(_signed_message(body, seconds).encode())
@@ -121,31 +135,6 @@ def generate_signer(origin: str = "") -> NoteSigner:
     """Generate a key of a log. Without an origin it gets a unique one."""
     private = Ed25519PrivateKey.generate()
     return NoteSigner(origin or f"stentor/{sha256(private.public_key().public_bytes_raw()).hexdigest()[:12]}", private)
-
-
-def generate_cosigner(name: str) -> Cosigner:
-    """Generate a key of a witness. Raises NoteError for an invalid name."""
-    return Cosigner(name, Ed25519PrivateKey.generate())
-
-
-def parse_signer(text: str) -> NoteSigner:
-    """Parse the private key of a log. Raises NoteError."""
-    return _parse_private_key(text, NoteSigner)
-
-
-def parse_cosigner(text: str) -> Cosigner:
-    """Parse the private key of a witness. Raises NoteError."""
-    return _parse_private_key(text, Cosigner)
-
-
-def _parse_private_key(text: str, key_class: type[K]) -> K:
-    if not text.startswith(PRIVATE_KEY_PREFIX):
-        raise NoteError(f"it does not begin with {PRIVATE_KEY_PREFIX}")
-    name, key_id, seed = parse_key(text.removeprefix(PRIVATE_KEY_PREFIX), key_class.kind)
-    key = key_class(name, Ed25519PrivateKey.from_private_bytes(seed))
-    if key.verifier.key_id != key_id:
-        raise NoteError("its key id does not match its name and key")
-    return key
 
 
 def parse_verifier(text: str, kind: bytes = ED25519) -> NoteVerifier:

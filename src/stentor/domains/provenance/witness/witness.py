@@ -26,9 +26,7 @@ from stentor.domains.provenance.signed_note import (
     LogCheckpoint,
     NoteError,
     NoteVerifier,
-    generate_cosigner,
     open_note,
-    parse_cosigner,
     parse_note,
 )
 from stentor.domains.provenance.witness.wire import WitnessSubmission, parse_submission
@@ -210,13 +208,13 @@ class WitnessFolder:
                 raise StartRefused(f"{path} is missing, but its state exists: restore it, or use another folder.")
             if not name:
                 raise StartRefused("A new witness needs a name: --name, such as example.com/witness.")
-            new_key = _require_usable(lambda: generate_cosigner(name))
+            new_key = _require_usable(lambda: Cosigner.generate(name))
             # The state first: after a crash between the two writes, a key without a state would be refused for ever.
             filesystem.write_atomically(self._path / STATE_FILE, "{}")
             filesystem.write_atomically(path, f"{new_key.text}\n")
         if path.stat().st_mode & filesystem.GROUP_OTHER_BITS:
             raise StartRefused(f"{path} is secret, and other users can read it: chmod 600 {path}")
-        cosigner = _require_usable(lambda: parse_cosigner(path.read_text("utf-8").strip()))
+        cosigner = _require_usable(lambda: Cosigner.parse(path.read_text("utf-8").strip()))
         if name and cosigner.verifier.name != name:
             raise StartRefused(f"The witness in {self._path} is {cosigner.verifier.name}, not {name}.")
         return cosigner
