@@ -95,10 +95,6 @@ class Enveloped(ResponseModel, Generic[T]):
     data: T
 
 
-def enveloped_response(data: Any) -> JsonResponse:
-    return JsonResponse({"success": True, "data": data})
-
-
 Name = Annotated[str, StringConstraints(min_length=1, max_length=255), AfterValidator(check_printable)]
 Text = Annotated[str, StringConstraints(max_length=10_000), AfterValidator(check_no_nul)]
 Reason = Annotated[

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from datetime import UTC, datetime
 from typing import Any
 
 import pytest
@@ -105,13 +104,6 @@ def test_what_a_call_needs_is_required_in_one_step() -> None:
         asked.require("memory:write", "team/notes")
     with pytest.raises(AuthorityDenied, match="namespace"):
         asked.require("memory:read", "team")
-
-
-def test_a_context_expires_at_its_moment() -> None:
-    end = datetime(2026, 5, 1, tzinfo=UTC)
-    assert context(expires_at=end).is_expired(end)
-    assert not context(expires_at=end).is_expired(datetime(2026, 4, 30, 23, 59, tzinfo=UTC))
-    assert not context().is_expired(end)
 
 
 NAMES = st.lists(st.sampled_from(["a", "b", "ab", "a b", "ä", "..", ".", "", "*"]), min_size=1, max_size=4).map(

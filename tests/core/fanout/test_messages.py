@@ -96,7 +96,7 @@ async def test_an_outage_of_the_messages_costs_nobody_anything(
     await lonely.start()
     for n in range(100):
         lonely.send(TaskChanged("a", str(n)))
-    assert lonely.dropped_messages == 90
+    assert len(lonely._queued) == 10
     await soon(lambda: transport.tries >= 4)
     await lonely.stop()
     assert caplog.text.count("fanout: disconnected") == 1

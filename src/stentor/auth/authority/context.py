@@ -75,9 +75,6 @@ class AuthorityContext:
         if not self.can_reach(namespace):
             raise AuthorityDenied("The authority does not reach this namespace.")
 
-    def is_expired(self, now: datetime) -> bool:
-        return self.expires_at is not None and now >= self.expires_at
-
 
 def is_blank(text: str) -> bool:
     """Return whether the text has no visible character: only whitespace, control or zero-width characters."""

@@ -188,7 +188,6 @@ class Fanout:
         self._background: list[asyncio.Task[None]] = []
         self.is_connected = False
         """Whether messages are being received."""
-        self.dropped_messages = 0
 
     @property
     def is_single_process(self) -> bool:
@@ -204,7 +203,6 @@ class Fanout:
             return
         # During an outage nothing is sent; a longer queue would only use memory for hints that polling replaces.
         if len(self._queued) >= MAX_QUEUED_MESSAGES:
-            self.dropped_messages += 1
             return
         self._queued[to, message] = None  # a dict as an ordered set: equal messages are sent once
         self._wake.set()

@@ -106,15 +106,13 @@ class Indexer:
         now = self._clock.now()
         return ChangeWindow(now, now)
 
-    async def index_notes(
-        self, notes: Sequence[Note], *, force: bool = False, window: ChangeWindow | None = None
-    ) -> None:
-        """Index these notes in one transaction, with `force` even unchanged ones. Removes those that are not text.
+    async def index_notes(self, notes: Sequence[Note]) -> None:
+        """Index these notes in one transaction. Removes those that are not text.
 
         Notes that another update indexed at the same time are checked again: see `_recheck`.
         """
         with self._updates.track(note.path for note in notes) as shared:
-            await self._upsert(notes, window or self._window_now(), force=force)
+            await self._upsert(notes, self._window_now())
         await self._recheck(notes, shared)
 
     async def _upsert(self, notes: Sequence[Note], window: ChangeWindow, *, force: bool = False) -> list[IndexEntry]:
