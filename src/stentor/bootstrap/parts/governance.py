@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection
 from dataclasses import dataclass
+from functools import partial
 
 from pydantic import ValidationError
 
@@ -50,8 +51,8 @@ def open_governance(
     settings, db, runlog = infra.settings, infra.db, infra.runlog
     registry, trust = agents.registry, agents.trust
     checkpoints = CheckpointService(db, runlog, registry, trust, settings.governance.checkpoint_days)
-    registry.before_clear_hooks.append(checkpoints.before_clear)
-    trust.before_set_hooks.append(checkpoints.before_trust_change)
+    registry.before_clear_hooks.append(partial(checkpoints.take_before, "clear_violations"))
+    trust.before_set_hooks.append(partial(checkpoints.take_before, "trust_change"))
     # Longer than a probe may take: otherwise another process would take over a deployment that still waits for one.
     lease_us = int(max(settings.tasks.lease_seconds, 1.5 * probes.PROBE_SECONDS) * SECOND)
     runner = GovernanceRunner(db, infra.clock, checkpoints, lease_us)

@@ -94,15 +94,10 @@ class CheckpointService:
         store.insert_checkpoint(tx, checkpoint)
         return checkpoint
 
-    def before_clear(self, tx: Tx, tenant: str, agent_id: str, by: str) -> None:
-        """Take a checkpoint before the registry clears an agent's violations; nothing for an unknown agent."""
+    def take_before(self, cause: CheckpointCause, tx: Tx, tenant: str, agent_id: str, by: str) -> None:
+        """Take a checkpoint before another service changes an agent; nothing for an id that is no agent's."""
         if (agent := agents.find(tx, tenant, agent_id)) is not None:
-            self.take(tx, agent, "clear_violations", by)
-
-    def before_trust_change(self, tx: Tx, tenant: str, entity_id: str, by: str) -> None:
-        """Take a checkpoint before a trust score is set; nothing for an entity that is no agent."""
-        if (agent := agents.find(tx, tenant, entity_id)) is not None:
-            self.take(tx, agent, "trust_change", by)
+            self.take(tx, agent, cause, by)
 
     def restore(
         self, tx: Tx, checkpoint: Checkpoint, by: str, parent: str | None, only_fields: Sequence[str] = ()
