@@ -12,8 +12,9 @@ from urllib.parse import urlencode
 from starlette.responses import RedirectResponse, Response
 
 from stentor.core.jsontext import JsonObject
+from stentor.surfaces.dashboard.presenters.form_changes import int_or_text
 from stentor.surfaces.dashboard.presenters.transcript import build_turns
-from stentor.surfaces.dashboard.site.page import PageRequest, int_or_text
+from stentor.surfaces.dashboard.site.page import PageRequest
 
 PAGE_SIZE, PAGE_ITEMS, PAGE_VALUES, PAGE_TASKS = 50, 50, 50, 10
 MAX_REFERENCE_CHARACTERS = 255

@@ -20,5 +20,10 @@ def find_changed(fields: Mapping[str, Any], before: Mapping[str, Any]) -> JsonOb
     return {name: value for name, value in fields.items() if name not in before or value != _strip(before[name])}
 
 
+def int_or_text(text: str) -> int | str:
+    """Return the number in a form field, or the text itself, which the gateway rejects with a message."""
+    return int(text) if text.isascii() and text.isdigit() and len(text) < 12 else text
+
+
 def _strip(value: Any) -> Any:
     return value.strip() if isinstance(value, str) else value

@@ -6,9 +6,9 @@ Operations, hosts and ports are separated by commas or white space; paths, which
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
 
 from stentor.core.jsontext import JsonObject
+from stentor.surfaces.dashboard.presenters.form_changes import int_or_text
 
 EMPTY_ROWS = 2
 """Rows for further tools."""
@@ -50,7 +50,7 @@ def build_whitelist(before: Mapping[str, str], after: Mapping[str, str], whiteli
             tools.append(whitelist["tools"][n])
         elif after[names[0]].strip():
             tools.append(_build_tool(*(after.get(name, "").strip() for name in names)))
-    ports = [_number(word) for word in split_words(after["ports"])]
+    ports = [int_or_text(word) for word in split_words(after["ports"])]
     return {"tools": tools, "network": {"allowlist": split_words(after["hosts"]), "ports": ports}}
 
 
@@ -59,14 +59,10 @@ def _build_tool(name: str, operations: str, paths: str, limit: str) -> JsonObjec
         "name": name,
         "operations": split_words(operations),
         "paths": [line.strip() for line in paths.splitlines() if line.strip()],
-        "rate_limit": _number(limit) if limit else 0,
+        "rate_limit": int_or_text(limit) if limit else 0,
     }
 
 
 def split_words(text: str) -> list[str]:
     """Return the words of a text, separated by commas or white space."""
     return text.replace(",", " ").split()
-
-
-def _number(text: str) -> Any:
-    return int(text) if text.isascii() and text.isdigit() and len(text) < 12 else text

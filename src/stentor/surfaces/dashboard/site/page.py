@@ -325,11 +325,6 @@ def encode_query(values: Mapping[str, str | None]) -> str:
     return urlencode({name: value for name, value in values.items() if value})
 
 
-def int_or_text(text: str) -> int | str:
-    """Return the number in a form field, or the text itself, which the gateway rejects with a message."""
-    return int(text) if text.isascii() and text.isdigit() and len(text) < 12 else text
-
-
 PageHandler = Callable[[PageRequest], Awaitable[Response]]
 
 
