@@ -147,7 +147,7 @@ class OutcomeRecorder:
         eligible = _eligible_outcome(task, task.assigned_agent, outcome, task.duration_ms or 0)
         assert eligible is not None
         head = self._learn(tx, eligible, task, task.head_id)
-        store.set_head(tx, task.tenant, task.task_id, task.epoch, head, pending=False)
+        store.set_head(tx, task.tenant, task.task_id, task.epoch, head)
 
     def _try_learning(self, tx: Tx, eligible: EligibleOutcome, attempt: TaskAttempt, parent: str) -> str | None:
         """Return the new head, None if learning failed. Fails open: the outcome is recorded, the reconciler retries."""

@@ -109,7 +109,7 @@ _RECORD_PROGRESS = Sql(
     f"""update tasks set pinned_agent = assigned_agent, attempt_epoch = epoch
     where {_KEY} and status = 'executing' and epoch = :epoch"""
 )
-_SET_HEAD = Sql(f"update tasks set head_id = :head_id, learning_pending = :pending where {_KEY} and epoch = :epoch")
+_SET_HEAD = Sql(f"update tasks set head_id = :head_id, learning_pending = 0 where {_KEY} and epoch = :epoch")
 # By age, as an index has them; that costs one pass over the queue for each priority, and no sorting of it.
 _LIST_REASSIGNABLE = Sql(
     f"""select {_COLUMNS} from tasks
@@ -362,9 +362,9 @@ def record_progress(tx: Tx, task: Task) -> None:
     tx.run(_RECORD_PROGRESS, tenant=task.tenant, task_id=task.task_id, epoch=task.epoch)
 
 
-def set_head(tx: Tx, tenant: str, task_id: str, epoch: int, head_id: str, *, pending: bool) -> None:
-    """Set the last event of an ended task, and whether its outcome is still to be learned."""
-    tx.run(_SET_HEAD, tenant=tenant, task_id=task_id, epoch=epoch, head_id=head_id, pending=int(pending))
+def set_head(tx: Tx, tenant: str, task_id: str, epoch: int, head_id: str) -> None:
+    """Set the last event of an ended task whose outcome was learned."""
+    tx.run(_SET_HEAD, tenant=tenant, task_id=task_id, epoch=epoch, head_id=head_id)
 
 
 def list_reassignable(
