@@ -262,6 +262,29 @@ def test_ids_of_calls_go_to_mistral_in_its_own_form() -> None:
     assert (len(set(called)), called[2]) == (3, "D681PevKs")
 
 
+def test_a_seed_goes_to_mistral_by_its_own_name() -> None:
+    asked = ChatRequest("m", (ASKED,), seed=7)
+    for url, name in (("https://api.mistral.ai/v1", "random_seed"), ("https://api.groq.com/openai/v1", "seed")):
+        body = openai.build_chat_request(asked, Provider("acme", "openai", url).quirks, stream=False).body
+        assert {key: value for key, value in body.items() if "seed" in key} == {name: 7}
+
+
+@requirement("llm.images", "llm.tool-calls")
+def test_images_of_results_follow_the_last_result_of_the_turn_as_the_users() -> None:
+    image = ImagePart(media_type="image/png", data="QUJD")
+    calls = tuple(ToolCall(id_, "look", "{}") for id_ in ("a", "b"))
+    results = (
+        LlmMessage("tool", (TextPart("seen"), image), tool_call_id="a"),
+        LlmMessage("tool", (image,), tool_call_id="b"),
+    )
+    said = (ASKED, LlmMessage("assistant", (), calls), *results, LlmMessage("assistant", (TextPart("A cat."),)), ASKED)
+    sent = openai.build_chat_request(ChatRequest("m", said), ProviderQuirks(), stream=False).body["messages"]
+    assert [turn["role"] for turn in sent] == "user assistant tool tool user assistant user".split()
+    assert sent[2]["content"] == "seen"
+    assert "image" in sent[3]["content"]
+    assert [part["type"] for part in sent[4]["content"]] == ["image_url", "image_url"]
+
+
 SCHEMA_OF_OPENAI = {
     "type": "object",
     "properties": {

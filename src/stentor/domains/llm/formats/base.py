@@ -44,7 +44,8 @@ class ProviderQuirks(msgspec.Struct, frozen=True):
 
     `max_tokens` is the name of the field for the token limit; `stream_usage`: the server accepts `stream_options`;
     `key_header` is the header of the API key where it is not the format's own; `wants_reasoning`: a model that reasons
-    must get its reasoning back with its messages; `short_call_ids`: ids of tool calls must be nine letters or digits.
+    must get its reasoning back with its messages; `short_call_ids`: ids of tool calls must be nine letters or digits;
+    `seed` is the name of the field for the seed.
     """
 
     max_tokens: str = "max_tokens"
@@ -52,6 +53,7 @@ class ProviderQuirks(msgspec.Struct, frozen=True):
     key_header: str = ""
     wants_reasoning: bool = False
     short_call_ids: bool = False
+    seed: str = "seed"
 
 
 class StreamReader(Protocol):

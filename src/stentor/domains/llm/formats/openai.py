@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import re
 from collections.abc import Sequence
+from itertools import groupby
 from typing import Any
 
 import msgspec
@@ -27,6 +28,7 @@ from stentor.domains.llm.model import (
     EmbeddingInput,
     EmbeddingReply,
     FinishReason,
+    ImagePart,
     LlmMessage,
     ProviderRequest,
     ReplyDelta,
@@ -129,11 +131,10 @@ def build_chat_request(request: ChatRequest, quirks: ProviderQuirks, *, stream: 
         choice = {"type": "function", "function": {"name": choice}}
     body = omit_none(
         model=request.model,
-        messages=[_message(message, request.model, quirks) for message in request.messages],
+        messages=[_message(message, request.model, quirks) for message in _move_tool_images(request.messages)],
         temperature=request.temperature,
         top_p=request.top_p,
         stop=list(request.stop) or None,
-        seed=request.seed,
         tools=[_tool(tool) for tool in request.tools] or None,
         tool_choice=choice,
         response_format=request.response_format,
@@ -142,6 +143,8 @@ def build_chat_request(request: ChatRequest, quirks: ProviderQuirks, *, stream: 
     )
     if request.max_tokens is not None:
         body[quirks.max_tokens] = request.max_tokens
+    if request.seed is not None:
+        body[quirks.seed] = request.seed
     # Passed-through fields come first: they must not replace a field that the gateway sets.
     return ProviderRequest("/chat/completions", {**request.extra, **body})
 
@@ -258,6 +261,22 @@ def extract_signature(extra: Any) -> str:
     google = extra.get("google") if isinstance(extra, dict) else None
     signature = google.get("thought_signature") if isinstance(google, dict) else None
     return signature if isinstance(signature, str) else ""
+
+
+def _move_tool_images(messages: Sequence[LlmMessage]) -> list[LlmMessage]:
+    """Return the messages with the images of tool results, which are text only, in a message of the user after them."""
+    moved: list[LlmMessage] = []
+    for role, run in groupby(messages, key=lambda message: message.role):
+        group = list(run)
+        images = tuple(p for m in group for p in m.content if isinstance(p, ImagePart)) if role == "tool" else ()
+        if not images:
+            moved += group
+            continue
+        for message in group:
+            text = TextPart(message.text or "The result is an image. It follows in a message of the user.")
+            moved.append(msgspec.structs.replace(message, content=(text,)))
+        moved.append(LlmMessage("user", images))
+    return moved
 
 
 def _message(message: LlmMessage, model: str, quirks: ProviderQuirks) -> JsonObject:
