@@ -126,6 +126,10 @@ _FIND_EXTENSION = Sql(
     """select e.extversion, n.nspname from pg_extension e join pg_namespace n on n.oid = e.extnamespace
     where e.extname = 'vector'"""
 )
+_REPLACED = (
+    "The search index belongs to another version of the service, whose instances alone fill it. "
+    "Replace or end this instance: one that follows the vault keeps them from doing so."
+)
 _CREATE_EXTENSION = Sql("create extension if not exists vector schema public")
 
 
@@ -162,10 +166,14 @@ class SharedIndexDatabase:
 
     async def write(self, fn: Callable[[Tx], T]) -> T:
         try:
-            return await self._database.write(lambda tx: _with_lock(tx, partial(_write, fn)))
+            result = await self._database.write(lambda tx: _with_lock(tx, partial(_write, fn)))
         except TableMissing:
             await self._rebuild()
             raise
+        # Not in the transaction, which would log it each time as a failure of the database.
+        if result is None:
+            raise StoreUnavailable(_REPLACED)
+        return result[0]
 
     async def _rebuild(self) -> None:
         log.warning("index: rebuilding reason=tables_missing")
@@ -283,10 +291,9 @@ def _with_lock(tx: Tx, fn: Callable[[Tx], T]) -> T:
     return fn(tx)
 
 
-def _write(fn: Callable[[Tx], T], tx: Tx) -> T:
-    if tx.row(_READ_VERSION) != (SCHEMA_VERSION,):
-        raise StoreUnavailable("The search index belongs to another version of the service.")
-    return fn(tx)
+def _write(fn: Callable[[Tx], T], tx: Tx) -> tuple[T] | None:
+    """Return the result of `fn`; None if another version has replaced the tables."""
+    return (fn(tx),) if tx.row(_READ_VERSION) == (SCHEMA_VERSION,) else None
 
 
 def _create_extension(connection: PostgresConnection) -> None:
