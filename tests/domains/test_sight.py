@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
+import pytest
+
 from tests.conftest import World
 from tests.requirements import requirement
 
@@ -124,3 +126,18 @@ async def test_the_response_to_a_message_is_for_its_sender(world: World) -> None
     for path in (f"/api/v1/atp/message/{sent}", f"/api/v1/atp/response/{sent}"):
         assert (await world.clients["BOB"].get(path)).status_code == 404
     assert (await world.clients["READER"].get(f"/api/v1/atp/message/{sent}")).status_code == 200
+
+
+@requirement("registry.stopped-key")
+@pytest.mark.parametrize("path", ["/api/v1/tasks/{}/cancel", "/api/v1/bulk/tasks/cancel"])
+async def test_the_key_of_a_stopped_agent_cancels_only_what_it_submitted(world: World, path: str) -> None:
+    agent_id = await world.register(key_name="bob")
+    bob, theirs = world.clients["BOB"], await world.submit()
+    body = {"type": "echo", "input": 1, "required_capabilities": ["echo"]}
+    own = (await bob.post(TASKS, json=body)).json()["task_id"]
+    await world.admin.post(f"/api/v1/registry/agents/{agent_id}/suspend", json={"reason": "x"})
+    for task_id in (theirs, own):
+        await bob.post(path.format(task_id), json={"task_ids": [task_id]} if "bulk" in path else None)
+    assert [(await world.task(task_id))["status"] for task_id in (theirs, own)] == ["queued", "cancelled"]
+    await world.admin.post(f"/api/v1/registry/agents/{agent_id}/activate")
+    assert (await bob.post(f"{TASKS}/{theirs}/cancel")).status_code == 200

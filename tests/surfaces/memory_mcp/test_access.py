@@ -52,6 +52,17 @@ async def test_a_key_with_dots_is_a_key_where_receipts_are_accepted_too() -> Non
     assert token.context.principal == "dana"
 
 
+@requirement("registry.stopped-key")
+async def test_the_key_of_a_stopped_agent_reads_the_memory_and_writes_nothing() -> None:
+    ring = KeyRing({digest_key("bob-key"): Principal("bob", "agent", frozenset({"read", "write"}))})
+    for is_active, capabilities in ((True, {"memory.read", "memory.write"}), (False, {"memory.read"})):
+        verifier = BearerTokenVerifier(ring, None, may_write=lambda principal, active=is_active: active)
+        token = await verifier.verify_token("bob-key")
+        assert token is not None
+        assert token.context is not None
+        assert token.context.capabilities == capabilities
+
+
 @requirement("memory_mcp.access-checked-at-start")
 def test_config_inspection_reports_invalid_memory_access() -> None:
     key = {"SERVICE_API_KEY_BOB": "bob-key-7c1e:agent:read"}

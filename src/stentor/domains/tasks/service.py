@@ -177,7 +177,10 @@ class TaskService:
 
     def cancel_in_tx(self, tx: Tx, principal: Principal, task_id: str, event_extra: EventExtra = NO_EVENT_EXTRA) -> int:
         """Cancel a task within the caller's transaction; `event_extra` goes into the event's metadata."""
-        self.cancel_found(tx, _require_not_ended(tx, principal, task_id), principal.name, event_extra)
+        task = _require_not_ended(tx, principal, task_id)
+        if task.submitted_by != principal.name:
+            self._router.require_authority(principal)
+        self.cancel_found(tx, task, principal.name, event_extra)
         return tx.now
 
     def cancel_found(self, tx: Tx, task: Task, by: str, event_extra: EventExtra = NO_EVENT_EXTRA) -> None:

@@ -6,10 +6,11 @@ in context variables.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextvars import ContextVar
 from typing import Protocol
 
+import msgspec
 from mcp.server.auth.middleware.bearer_auth import AuthenticatedUser
 from mcp.server.auth.provider import AccessToken
 from pydantic import ConfigDict
@@ -19,6 +20,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from stentor.auth.api_keys import KeyRing
 from stentor.auth.authority.context import AuthorityContext
 from stentor.auth.authority.proof import ProofRequest
+from stentor.auth.principal import Principal
 from stentor.core.errors import AuthorityRefused, StoreUnavailable
 from stentor.domains.memory.governed.key_access import FindAccess, default_access, key_authority
 from stentor.surfaces.memory_mcp.server import McpRequestContext
@@ -52,7 +54,8 @@ class BearerToken(AccessToken):
 class BearerTokenVerifier:
     """The SDK's TokenVerifier for API keys and receipts. `vaults` are the named vaults.
 
-    `access` returns what a key may access, by its name; None means the default of its permissions.
+    `access` returns what a key may access, by its name; None means the default of its permissions. `may_write` is false
+    for a key that may only read, whatever its access.
     """
 
     def __init__(
@@ -61,8 +64,10 @@ class BearerTokenVerifier:
         receipts: VerifiesReceipts | None,
         access: FindAccess = default_access,
         vaults: Sequence[str] = (),
+        may_write: Callable[[Principal], bool] = lambda principal: True,
     ) -> None:
         self._ring = ring
+        self._may_write = may_write
         self._receipts = receipts
         self._access = access
         self._vaults = vaults
@@ -77,6 +82,8 @@ class BearerTokenVerifier:
         principal = principal or await self._ring.find_recent(token)
         if principal is None:
             return None
+        if not self._may_write(principal):
+            principal = msgspec.structs.replace(principal, permissions=principal.permissions - {"write"})
         # Without authority the caller is still let in: the memory denies its calls and records the denial.
         return _to_bearer_token(key_authority(principal, self._access, self._vaults))
 
