@@ -16,6 +16,7 @@ help: ## this list
 setup: $(VENV)/.main ## make .venv from the pinned requirements
 
 $(VENV)/.python:
+	@command -v $(PYTHON) >/dev/null || { echo "There is no $(PYTHON) on this machine."; exit 1; }
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
 	  { echo "Stentor needs Python 3.11 or later; try: make PYTHON=python3.12 $(MAKECMDGOALS)"; exit 1; }
 	@$(PYTHON) -m venv $(VENV) || \
