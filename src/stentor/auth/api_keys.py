@@ -68,7 +68,7 @@ class KeyRing:
         return match or next(filter(None, (find(digest) for find in self.finders)), None)
 
     async def find_recent(self, key: str) -> Principal | None:
-        """Do the same, and find also a key or session that another process has just made."""
+        """Return the holder of a key, also of a key or session that another process has just created."""
         principal = self.find(key)
         if principal is None and self.catch_up is not None and await self.catch_up():
             return self.find(key)

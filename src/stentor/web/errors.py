@@ -144,7 +144,7 @@ async def _on_http_exception(request: Request, error: Exception) -> Response:
     drop_tracebacks(error)
     code = _CODES.get(error.status_code, "INVALID_REQUEST")
     message = str(error.detail)
-    # The text of the router; errors that a route raises have their own.
+    # Starlette's own text: no route matched. A 404 that a route raises has another message.
     if error.status_code == 404 and message == "Not Found":
         route = f"{request.method} {request.url.path}"
         error = NotFound(f"No route {route}. {_find_base(request.url.path)}", {"route": route})

@@ -246,7 +246,7 @@ def _explain_refusal(keys: KeyRing, key: str) -> AuthFailure:
 
 
 async def _authenticate_recent(keys: KeyRing, headers: Iterable[tuple[bytes, bytes]]) -> Principal | AuthFailure:
-    """Do the same, and know also a key that another process has just made."""
+    """Authenticate a request, also with a key that another process has just created."""
     found = authenticate(keys, headers)
     if isinstance(found, Principal) or found is NO_KEY:
         return found

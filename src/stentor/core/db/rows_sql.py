@@ -33,7 +33,7 @@ class RowsSql:
             yield self._statement(some)
 
     def padded_chunks(self, rows: Sequence[Row]) -> Iterator[tuple[Sql, dict[str, Any]]]:
-        """Do the same in fewer parts, with rows of nulls in them, to which the statement must find nothing."""
+        """Yield fewer statements than `chunks`, padded with rows of nulls, which must match nothing."""
         for start in range(0, len(rows), _SIZES[0]):
             some = rows[start : start + _SIZES[0]]
             size = min(size for size in _SIZES if size >= len(some))

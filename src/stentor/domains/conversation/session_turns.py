@@ -20,7 +20,7 @@ from stentor.domains.sessions.service import SessionService
 
 
 class StoredTurn:
-    """A turn of a session. `last_position` is that of its last item when the question was asked, 0 without items."""
+    """A turn of a session. `last_position` is that of the session's last item when asked; 0 without items."""
 
     def __init__(
         self,

@@ -119,7 +119,7 @@ class AttemptJournal(RecordedSteps):
         return value
 
     async def effect(self, key: str, name: str, work: Callable[[str], Awaitable[Any]]) -> Any:
-        """Do the same with work that must not be repeated; it gets an idempotency key.
+        """Return the recorded value of an effect; without one run `work` once, with an idempotency key.
 
         Raises EffectUnknown if it began in an earlier attempt and has no outcome. When `work` raises, its effect is
         unknown as well, unless it raises EffectFailed: that is recorded, and returned as `{"error": ...}`.

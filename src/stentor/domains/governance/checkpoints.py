@@ -1,7 +1,7 @@
 """Checkpoints: the state of an agent with a hash of its canonical JSON, and how a state is restored.
 
 A state has the configuration (capabilities, runtime, allow-list), the three scores, the trust tier, and the trust score
-if there was one. Status, violations and Hebbian weights are history: they are neither stored nor restored. Fails
+if there was one. Status, violations and learned weights are history: they are neither stored nor restored. Fails
 closed: a state that does not match its hash is never restored.
 """
 
@@ -107,7 +107,7 @@ class CheckpointService:
         Raises CheckpointCorrupt, NotFound, RestoreFailed; then nothing was changed.
         """
         state = open_state(checkpoint)
-        # Of a failed restore nothing may stay, but the caller records in the same transaction that it failed.
+        # A failed restore must leave nothing behind, but the caller records the failure in the same transaction.
         with tx.savepoint():
             self._apply(tx, checkpoint.tenant, state, by, parent, only_fields)
             agent = require_agent(tx, checkpoint.tenant, checkpoint.agent_id)

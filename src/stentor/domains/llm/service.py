@@ -306,7 +306,10 @@ class AgentChatPort(Protocol):
 
 
 class TaskCallerPort(Protocol):
-    """The tasks on which callers work. A port for the same reason."""
+    """Finds the caller of a model call that belongs to a task.
+
+    A port, because tasks belong to a domain above this one.
+    """
 
     async def find_model_caller(self, principal: Principal, task_id: str) -> LlmCaller: ...
 

@@ -62,7 +62,7 @@ class WriteJournal:
         return len(intents)
 
     async def is_open(self, path: str, after_hash: str) -> bool:
-        """Whether a write of these bytes was decided and is not known to have been applied."""
+        """Return whether a write of these bytes was decided and is not known to have been applied."""
         intents = await self._db.read(lambda tx: store.list_open_intents(tx, None, self._key_prefix))
         return any((intent.path, intent.after_hash) == (path, after_hash) for intent in intents)
 

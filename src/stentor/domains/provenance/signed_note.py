@@ -219,7 +219,7 @@ def cosigned_at(note: str, witness: NoteVerifier) -> int | None:
 
 
 def add_cosignature(note: str, response: str, witness: NoteVerifier) -> str:
-    """Return the note with the witness's line of its response, which replaces an earlier line of the witness.
+    """Return the note with the witness's signature line from `response`, in place of its earlier line.
 
     Other lines of the response are ignored. Raises NoteError when it has no valid line of the witness.
     """

@@ -72,7 +72,7 @@ def authorize_change(
 
 
 def authorize_entity_change(principal: Principal, action: AgentAction, entity_id: str, agent: Agent | None) -> None:
-    """Do the same for records under an id that may be no agent's; then `agent` is None. Raises Forbidden."""
+    """Check a change of the records of an id that may be no agent's; then `agent` is None. Raises Forbidden."""
     if agent is not None:
         authorize_change(principal, action, agent)
     elif not principal.is_person and (not principal.may("admin") or entity_id == principal.name):

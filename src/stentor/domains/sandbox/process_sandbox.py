@@ -133,7 +133,7 @@ class ProcessSandbox:
         for folder in (self.folder, runs, self.folder / "kept"):
             folder.mkdir(parents=True, exist_ok=True)
             folder.chmod(_traversable_mode())
-        # Beside the start: millions of files that a hostile program left must not delay it.
+        # In the background, because millions of files that a hostile program left must not delay the start.
         threading.Thread(target=self._remove_leftovers, daemon=True).start()
         tool = self.folder / "stentor-tool"
         shutil.copyfile(TOOL_SCRIPT, tool)

@@ -83,7 +83,7 @@ class WaitEndings:
         return bool(self.end_all(tx, [ending]))
 
     def end_all(self, tx: Tx, endings: list[Ending]) -> int:
-        """Do the same for many steps; return how many had no outcome."""
+        """End many steps with their events, and queue their tasks if they wait; return how many had no outcome."""
         drafts = [(end.tenant, end.task_id, end.step.key, end.outcome) for end in endings]
         new = store.end_all(tx, drafts)
         causes: dict[tuple[str, str], ResumeCause] = {}

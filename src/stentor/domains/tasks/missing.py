@@ -16,7 +16,7 @@ def missing_task(tx: Tx, principal: Principal, task_id: str) -> NotFound:
 
 
 def missing_task_of_tenant(tx: Tx, tenant: str, task_id: str) -> NotFound:
-    """Do the same for a caller that may read all tasks of the tenant."""
+    """Return the error for a missing task to a caller that may read all tasks of the tenant."""
     return _missing_task(tx, tenant, task_id, None)
 
 

@@ -154,7 +154,7 @@ class TaskRouter:
     async def place(
         self, principal: Principal, task: TaskDraft | Task, granted: Authority | None = None
     ) -> AsyncIterator[Placement]:
-        """Do the same, and count the task until it is stored or refused, because others are routed meanwhile.
+        """Route a task, and count it in the agent's load until it is stored or refused: others are routed meanwhile.
 
         Before a denial it looks for agents that another process has just registered or changed.
         """

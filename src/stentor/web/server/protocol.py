@@ -77,7 +77,7 @@ class LimitedProtocol(HttpToolsProtocol):
         self._refused = False
         self.has_served = False
         self.handshake: TrackedConnection | None = None
-        """What was counted until now, over TLS; its place becomes that of this connection."""
+        """The TLS handshake that was counted so far; this connection takes over its slot."""
 
     @property
     def is_waiting(self) -> bool:

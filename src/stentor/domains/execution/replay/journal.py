@@ -62,7 +62,7 @@ class ReplayJournal(RecordedSteps):
         return await self._read_outcome(entry)
 
     async def effect(self, key: str, name: str, work: Callable[[str], Awaitable[Any]]) -> Any:
-        """Do the same with an effect; it is never sent."""
+        """Return the recorded outcome of an effect, which is never sent."""
         return await self._read_outcome(self._find(key, name, "effect")[0])
 
     def note(self, key: str, *reasons: str) -> None:

@@ -140,7 +140,7 @@ def parse_llm_options(agent: Agent) -> LlmOptions:
 
 
 def build_request(task_input: Any, options: LlmOptions, said: tuple[LlmMessage, ...]) -> ChatRequest:
-    """Return the first request of a task: the agent's system prompt, then what is said."""
+    """Return the first request of a task: the agent's system prompt, then the conversation."""
     system = (LlmMessage("system", (TextPart(options.system_prompt),)),) if options.system_prompt else ()
     requested = task_input.get("options") if isinstance(task_input, dict) else None
     requested = requested if isinstance(requested, dict) else {}

@@ -1,8 +1,7 @@
-"""The loop of a model with tools: it is asked, its calls are made, and it gets the results, until it answers.
+"""Run the tool-calling loop of an `llm` agent: call the model, execute its tool calls, return their results to it.
 
-Each call of the model and of a tool is a step of the task's journal, so that an attempt after a crash goes on where the
-last one ended: what was recorded is not paid for again, and a call that must not be repeated is not. A step has only
-what was new in it, so a long run stores each message once.
+Each model call and tool call is a step of the task's journal, so an attempt after a crash resumes where the last one
+stopped: a recorded call is neither paid for nor executed again. A step stores only the messages that are new in it.
 """
 
 from __future__ import annotations
@@ -45,7 +44,7 @@ MAX_ANSWER_CHARACTERS = 200_000
 MAX_CORRECTIONS = 2
 """How often an answer that does not match the schema is asked for again."""
 MIN_SUMMARY_TOKENS = 4_096
-"""A lower limit of the agent's answers does not hold for summaries: it includes a model's reasoning."""
+"""Smallest `max_tokens` of the agent that applies to summaries too: reasoning tokens count against it."""
 
 SUMMARY_REQUEST = (
     "The conversation above is getting long. Write a summary that stands in its place: what was asked, decided and "
@@ -95,7 +94,7 @@ class ToolLoop:
         self._caller, self._run, self._options, self._emit = caller, run, options, emit
         self._turns: list[Turn] = []
         self._own_turns: list[Turn] = []
-        """Without those that were taken over from another task, which has paid for them."""
+        """The turns that this task pays for: not those that a rerun took over from another task."""
         self._tool_calls = 0
         self._items: list[ItemDraft] = []
         self._history: Sequence[Item] = ()
@@ -169,7 +168,7 @@ class ToolLoop:
             messages=(*messages, LlmMessage("user", (TextPart(SUMMARY_REQUEST),))),
             tool_choice="none" if request.tools else "",
             response_format=None,
-            # Those of the task's answers would cut it. A high limit stays: a provider's own may be lower.
+            # A limit for answers would truncate the summary. A high one is kept: the provider's default may be lower.
             max_tokens=limit if limit >= MIN_SUMMARY_TOKENS else None,
             stop=(),
         )
@@ -249,7 +248,7 @@ class ToolLoop:
         return None
 
     async def _use(self, call: ToolCall, number: int) -> tuple[str, str | None]:
-        """Make a call of a tool; return its result as the model gets it, and its step, if there is one."""
+        """Execute a tool call; return the text for the model, and the key of its step (None if no tool ran)."""
         self._tool_calls += 1
         # By place and not by the model's own id of the call, which another attempt need not get again.
         reply = f"model {len(self._turns)}"
@@ -359,7 +358,7 @@ def _describe(error: StentorError) -> JsonObject:
 
 
 def _is_longer(messages: tuple[LlmMessage, ...], limit: int) -> bool:
-    """Return whether the conversation has more than about so many tokens, and more than one message."""
+    """Return whether the conversation has more than `limit` tokens (estimated) and more than one message."""
     # No summary shortens what a system prompt says.
     others = [message for message in messages if message.role != "system"]
     texts = sum(estimate_tokens(message.text) for message in others)
@@ -368,7 +367,7 @@ def _is_longer(messages: tuple[LlmMessage, ...], limit: int) -> bool:
 
 
 def _turn_as_json(turn: Turn) -> JsonObject:
-    """Return what the journal stores of a reply: nothing that is as always."""
+    """Return the turn as the journal stores it: without counts that are zero."""
     value: JsonObject = msgspec.to_builtins(turn)
     value["usage"] = {name: count for name, count in value.get("usage", {}).items() if count}
     return value

@@ -1,7 +1,8 @@
 """OpenAI-compatible routes: /v1/chat/completions, completions, embeddings, models and responses.
 
 The routes read the body themselves, because OpenAI's clients send more fields than can be listed, and they are not in
-the OpenAPI document: OpenAI's own description applies. Errors have OpenAI's format (web/openai_errors.py).
+the OpenAPI document: OpenAI's own description applies. Errors have OpenAI's format (`render_openai_error` in
+web/errors.py).
 """
 
 from __future__ import annotations

@@ -26,7 +26,8 @@ INLINE_BYTES = 16_000
 class MarkGuard:
     """Checks the writes to one vault.
 
-    `is_answer` tells of which folders the notes are answers of the service, which go with what they cite.
+    `is_answer` returns whether a path is an answer that the service wrote; answers are excluded together with the notes
+    that they cite.
     """
 
     def __init__(self, index: SearchIndex, clock: Clock, is_answer: Callable[[str], bool]) -> None:
@@ -70,7 +71,7 @@ class MarkGuard:
     async def _require_sources(
         self, path: str, old: MarkedNote, new: MarkedNote, agent: str, *, is_deletion: bool
     ) -> None:
-        """A note that is out of searches for its sources must keep them: else it would be back without a restore."""
+        """Refuse to remove sources that exclude a note from searches: it would reappear without a restore."""
         if not marks.lost_sources(old, new):
             return
         exclusion = await self._index.find_exclusion(path)
@@ -80,7 +81,7 @@ class MarkGuard:
             raise Forbidden(f"{path!r} was derived from something that is invalid; an agent cannot {what}.")
 
     async def _require_no_successor(self, path: str, agent: str) -> None:
-        """A new note must not become what an invalid one was derived from, as a link leads to the nearest name."""
+        """Refuse a new note that would become the source of an invalid one: a link resolves to the nearest name."""
         for other in await self._index.list_derived(path):
             exclusion = await self._index.find_exclusion(other)
             if exclusion is not None and exclusion.cause.by != agent:
@@ -89,7 +90,7 @@ class MarkGuard:
     async def _require_reach(
         self, caller: MemoryCaller, path: str, old: MarkedNote, new: MarkedNote, changes: Sequence[MarkChange]
     ) -> None:
-        """Neither a mark nor an invalid source may take out notes beyond those that the agent may write."""
+        """Refuse marks and invalid sources that would exclude notes which the agent may not write."""
         anchors = [name for change in changes for name in new.anchors.get(change.anchor, ())]
         added = [source for source in new.validity.sources if source not in old.validity.sources]
         if any(not change.anchor for change in changes) or (
@@ -113,7 +114,7 @@ class MarkGuard:
 
 
 async def read_both(path: str, before: bytes | None, after: bytes | None) -> tuple[MarkedNote, MarkedNote]:
-    """Read the marks of both states, of long ones in a thread."""
+    """Parse the marks of both states; in a thread from INLINE_BYTES on."""
     if len(before or b"") + len(after or b"") < INLINE_BYTES:
         return marks.read_marks(path, before), marks.read_marks(path, after)
     return await asyncio.to_thread(lambda: (marks.read_marks(path, before), marks.read_marks(path, after)))

@@ -37,7 +37,7 @@ AGENT_PREFIX = "agent:"
 
 
 class MarkChange(msgspec.Struct, frozen=True):
-    """A mark that a write sets or removes; `anchor` is empty for the whole note, `mark` that of before if removed."""
+    """A mark that a write sets or removes; `anchor` is empty for the whole note, `mark` the new or removed one."""
 
     anchor: str
     mark: Mark
@@ -52,7 +52,7 @@ class MarkedNote(msgspec.Struct, frozen=True):
 
     @property
     def marks(self) -> dict[str, Mark]:
-        """The marks by the normalized anchor, empty for that of the whole note."""
+        """The marks by normalized anchor; the empty anchor is the whole note."""
         own = {} if self.validity.mark is None else {"": self.validity.mark}
         return own | {anchor_key(claim.anchor): claim.mark for claim in self.validity.claims}
 

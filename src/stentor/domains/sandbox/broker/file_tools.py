@@ -65,7 +65,7 @@ class ListFilesArguments(msgspec.Struct, frozen=True, forbid_unknown_fields=True
 
 
 class _FileTool(TypedTool):
-    """Common part of the tools. `roots` are the operator's folders by name, with whether they are writable."""
+    """Base of the file tools. `roots` are the operator's folders by name, with whether they are writable."""
 
     def __init__(self, roots: Roots, change_owner: ChangeOwner) -> None:
         self._roots = roots

@@ -14,7 +14,7 @@ SUMMARIES = {
     "unknown": "Not comparable: the run did not record what it asked.",
 }
 LABELS = {"taken_over": "taken over", "no_outcome": "no outcome", "not_reached": "no longer reached"}
-"""Words for the verdicts that are not words themselves."""
+"""Labels of verdicts whose code is not readable text."""
 EXPLANATIONS = {
     "same": "same request; the recorded outcome was used",
     "differs": "different request; the recorded outcome was used anyway",
