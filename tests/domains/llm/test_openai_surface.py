@@ -382,6 +382,8 @@ async def test_models_are_listed_and_found_by_their_name(client: openai.AsyncOpe
     names = {model.id async for model in client.models.list()}
     assert names == {f"{p}/{m}" for p in ("openai", "anthropic", "gemini") for m in ("sea-large", "sea-small")}
     assert (await client.models.retrieve("openai/sea-large")).owned_by == "openai"
+    bare = await client.models.retrieve("sea-large")
+    assert (bare.id, bare.owned_by) == ("sea-large", "openai")
     with pytest.raises(openai.NotFoundError, match="river"):
         await client.models.retrieve("openai/river")
 

@@ -20,6 +20,7 @@ from stentor.core import jsontext
 from stentor.core.errors import InvalidRequest, ModelNotFound, ProviderFault, StentorError
 from stentor.core.jsontext import JsonObject
 from stentor.domains.llm.model import ChatRequest
+from stentor.domains.llm.model_routes import resolve_listed_name
 from stentor.domains.llm.openai_api import completions, wire
 from stentor.domains.llm.openai_api.completions import ChatChunks, TextChunks
 from stentor.domains.llm.openai_api.responses_output import ResponseBuilder, ResponseTextCache
@@ -122,6 +123,10 @@ def router(gateway: LlmGateway, chats: ChatRouter, streams: StreamLimit) -> APIR
         for model_object in await list_model_objects(caller):
             if model_object["id"] == name:
                 return JsonResponse(model_object)
+        # As in a chat, a name without its provider is one that a provider lists.
+        pairs = [(listing.provider, listing.models or ()) for listing in await gateway.listings(caller.tenant)]
+        if target := resolve_listed_name(name, pairs, gateway.default_provider):
+            return JsonResponse(completions.model_object(name, target.provider.name))
         raise ModelNotFound(f"No configured provider has the model {name!r}. GET /v1/models lists the available ones.")
 
     async def list_model_objects(caller: Caller) -> list[JsonObject]:
