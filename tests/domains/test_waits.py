@@ -7,7 +7,9 @@ from typing import Any
 
 import pytest
 
-from stentor.core.db import Sql
+from stentor.core.db import NO_LOCKS, Sql, Tx
+from stentor.core.db.postgres import PostgresDriver
+from stentor.core.db.sqlite import SqliteDriver
 from stentor.core.errors import StoreUnavailable
 from stentor.domains.steps import store, wakeups
 from stentor.domains.steps.store import OpenStep
@@ -386,3 +388,18 @@ async def test_a_wake_without_its_event_does_not_happen(world: World) -> None:
     assert await status(attempt) == "waiting"
     await world.kernel.tasks.wakeups.tick()
     assert await status(attempt) == "queued"
+
+
+async def test_the_open_steps_of_a_task_are_read_by_an_index_without_those_that_ended(
+    world: World, driver: SqliteDriver | PostgresDriver
+) -> None:
+    is_sqlite = isinstance(driver, SqliteDriver)
+
+    def explain(tx: Tx) -> str:
+        if not is_sqlite:
+            tx.run(Sql("set local enable_seqscan = off"))  # for which PostgreSQL decides while the table is small
+        prefix, task = "explain query plan" if is_sqlite else "explain", {"tenant": "default", "task_id": "a"}
+        plan = tx.rows(Sql(f"{prefix} {store._LIST_OPEN.text}"), **task)
+        return str(plan + tx.rows(Sql(f"{prefix} {store._HAS_OPEN_TOGETHER.text}"), **task, together="b"))
+
+    assert (await world.kernel.infra.db.write(explain, NO_LOCKS)).count("task_steps_open_of_task") == 2

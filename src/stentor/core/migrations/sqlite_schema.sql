@@ -863,4 +863,5 @@ CREATE TABLE task_spent (
     cost bigint not null,
     primary key (tenant, task_id)
 );
-insert into alembic_version values ('0043');
+CREATE INDEX task_steps_open_of_task on task_steps (tenant, task_id, event_id) where state = 'started';
+insert into alembic_version values ('0044');
