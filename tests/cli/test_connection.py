@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import socket
+import threading
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -42,6 +43,15 @@ def test_no_service_at_the_address_ends_with_4(program: Program) -> None:
     assert done.code == 4
     assert done.json["error"] == f"Cannot connect to a service at {address}. Is it running?"
     assert not program.data_dir.exists()
+
+
+def test_a_connection_that_breaks_is_not_told_as_a_service_that_is_not_running(program: Program) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        address = f"http://127.0.0.1:{server.getsockname()[1]}"
+        # Closed with the request unread, which resets it.
+        threading.Thread(target=lambda: server.accept()[0].close()).start()
+        done = program("task", "list", "--url", address)
+    assert (done.code, f"The connection to {address} broke during the request." in done.err) == (4, True), done.err
 
 
 def test_a_name_that_cannot_be_resolved_is_told_as_such(program: Program) -> None:

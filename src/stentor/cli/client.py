@@ -280,6 +280,8 @@ class ServiceClient:
             return CommandFailed(f"The service at {self._where} has a certificate {problem}", EXIT_UNREACHABLE)
         if _is_unresolved(error):
             return CommandFailed(f"The name in {self._where} cannot be resolved. Check the address.", EXIT_UNREACHABLE)
+        if not isinstance(error, (httpx.ConnectError, httpx.ConnectTimeout)):
+            return CommandFailed(f"The connection to {self._where} broke during the request.", EXIT_UNREACHABLE)
         return CommandFailed(f"Cannot connect to a service at {self._where}. Is it running?", EXIT_UNREACHABLE)
 
     def _not_stentor_error(self, response: httpx.Response) -> CommandFailed:

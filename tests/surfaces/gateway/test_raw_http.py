@@ -104,6 +104,14 @@ def test_a_length_over_the_limit_is_refused_before_the_body_comes(service: Servi
         assert status(answer) in (400, 413), answer
 
 
+@requirement("http.body-limit-413")
+def test_a_client_that_sends_all_of_a_body_over_the_limit_first_reads_why(service: Service) -> None:
+    with closing(connect(service)) as connection:
+        connection.sendall(SUBMIT + b"Content-Length: 30000000\r\n\r\n" + b" " * 30_000_000)
+        answer = received(connection)
+    assert (status(answer), b"PAYLOAD_TOO_LARGE" in answer) == (413, True)
+
+
 def test_half_a_body_leaves_nothing(service: Service) -> None:
     before = stored(service)
     for rest in (b"Content-Length: 1000\r\n\r\n" + BODY, b'Transfer-Encoding: chunked\r\n\r\n5\r\n{"ty'):

@@ -8,6 +8,7 @@ limited in `connections`. Writes are coalesced, so that the head and the body of
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
 from enum import IntEnum, auto
 from http import HTTPStatus
 from typing import Any, NamedTuple
@@ -30,8 +31,9 @@ MIN_BODY_BYTES_PER_SECOND = 1_000
 """Minimum average rate of a body, measured over each body deadline."""
 DRAIN_SECONDS = 2.0
 """How long a connection still reads after an error response: closing a socket with unread bytes sends a reset, with
-which the client may lose the response.
+which the client may lose the response. After a response that comes before the end of a body: the time for a body.
 """
+MAX_DRAIN_BYTES = 100_000_000
 WRITE_TIMEOUT_SECONDS = 60.0
 """How long a client may stop reading its response."""
 
@@ -71,7 +73,7 @@ class LimitedProtocol(HttpToolsProtocol):
         self._deadlines = timers.coarse_timers(self.loop)
         self._address = ""
         self._unparsed = 0  # bytes of a head or trailer that the parser still buffers
-        self._body = 0  # bytes of the body since its deadline was set
+        self._body = 0  # bytes of the body since its deadline was set, or dropped since the error response
         self._phase = ConnectionPhase.HEAD
         self._armed: ConnectionPhase | None = None  # the phase whose deadline is set
         self._refused = False
@@ -86,7 +88,8 @@ class LimitedProtocol(HttpToolsProtocol):
         return not self.pipeline and (is_complete or self._phase is ConnectionPhase.BODY)
 
     def connection_made(self, transport: asyncio.Transport) -> None:
-        super().connection_made(CoalescingTransport(transport, self.loop))  # pyrefly: ignore[bad-argument-type] - it has the methods of a transport that uvicorn calls
+        coalescing = CoalescingTransport(transport, self.loop, self._may_close)
+        super().connection_made(coalescing)  # pyrefly: ignore[bad-argument-type] - it has the methods of a transport that uvicorn calls
         self._address = client_network(self.client[0] if self.client else "")
         if self.handshake is not None:
             # First: at a limit this connection would otherwise evict its own handshake, and with it itself.
@@ -111,6 +114,11 @@ class LimitedProtocol(HttpToolsProtocol):
         self.transport.abort()
 
     def data_received(self, data: bytes) -> None:
+        if self._refused:
+            self._body += len(data)
+            if self._body > MAX_DRAIN_BYTES:
+                self.drop()
+            return
         while data and not self._refused:
             # Feed at most what the limit still allows, because the parser buffers an incomplete head without a bound.
             room = MAX_HEAD_BYTES + 1 - self._unparsed
@@ -224,9 +232,22 @@ class LimitedProtocol(HttpToolsProtocol):
             self.cycle.disconnected = True
             self.cycle.message_event.set()
         self.transport.write(encode_reply(reply))
+        self._drain(DRAIN_SECONDS)
+
+    def _may_close(self) -> bool:
+        """Whether no more of a body is expected; otherwise drop the rest of it first."""
+        if self._refused or self._phase is not ConnectionPhase.BODY:
+            return True
+        self.pipeline.clear()
+        self._drain(self._limits.body_s)
+        return False
+
+    def _drain(self, seconds: float) -> None:
+        """End the response, then drop what arrives until the client closes, at most for this time."""
+        self._refused, self._body = True, 0
         if self.transport.can_write_eof():  # TLS cannot
             self.transport.write_eof()
-        self._deadlines.schedule(self, DRAIN_SECONDS, self.transport.abort)
+        self._deadlines.schedule(self, seconds, self.transport.abort)
 
 
 class ErrorReply(NamedTuple):
@@ -263,12 +284,19 @@ def encode_reply(reply: ErrorReply) -> bytes:
 class CoalescingTransport:
     """A transport that buffers a write until the next one, at most until the next iteration of the event loop.
 
-    Each send wakes the reader, which costs both sides more than joining two chunks.
+    Each send wakes the reader, which costs both sides more than joining two chunks. `close` does not close it while
+    `may_close` returns False.
     """
 
-    def __init__(self, transport: asyncio.Transport, loop: asyncio.AbstractEventLoop) -> None:
+    def __init__(
+        self,
+        transport: asyncio.Transport,
+        loop: asyncio.AbstractEventLoop,
+        may_close: Callable[[], bool] = lambda: True,
+    ) -> None:
         self._transport = transport
         self._loop = loop
+        self._may_close = may_close
         self._buffer = b""
 
     def write(self, data: bytes) -> None:
@@ -281,7 +309,8 @@ class CoalescingTransport:
 
     def close(self) -> None:
         self._flush()
-        self._transport.close()
+        if self._may_close():
+            self._transport.close()
 
     def write_eof(self) -> None:
         self._flush()
