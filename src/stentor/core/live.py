@@ -63,13 +63,13 @@ class Hub:
     `closing` is set when the service shuts down; waiters and streams must end then.
     """
 
-    def __init__(self, fanout: Fanout | None = None, clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(self, fanout: Fanout | None = None) -> None:
         self.closing = asyncio.Event()
         self.listeners: list[Callable[[str, str, list[Any]], None]] = []
         """Called on the event loop with tenant, task id and events of every change of a task; must be fast."""
         self._watchers: dict[TaskKey, list[TaskWatcher]] = {}
         self._tokens: dict[TaskKey, AttemptTokens] = {}
-        self._clock = clock
+        self._clock: Callable[[], float] = time.monotonic
         self._remote = None if fanout is None or fanout.is_single_process else RemoteWatchers(fanout, self)
 
     @contextmanager
@@ -241,10 +241,10 @@ class TaskWatcher:
 class RemoteWatchers:
     """Connects the hub to the watchers in other processes, and its own watchers to the tasks that run there."""
 
-    def __init__(self, fanout: Fanout, local: Hub, clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(self, fanout: Fanout, local: Hub) -> None:
         self._fanout = fanout
         self._local = local
-        self._clock = clock
+        self._clock: Callable[[], float] = time.monotonic
         self._interest: dict[TaskKey, dict[Address, float]] = {}
         """Which other processes are interested in a task, and until when."""
         self._announced_at: dict[TaskKey, float] = {}

@@ -78,7 +78,7 @@ class StreamLimit:
 class EventStreamResponse(StreamingResponse):
     """A streaming response over `frames`. A client that disconnects ends the iterator, not the work behind it.
 
-    `common` is data in every event, including the error event; `heartbeat` is sent while there are no events.
+    `common` is data in every event, including the error event.
     """
 
     def __init__(
@@ -87,11 +87,10 @@ class EventStreamResponse(StreamingResponse):
         limit: StreamLimit,
         key: str,
         common: Mapping[str, Any] = NO_DATA,
-        heartbeat: bytes = HEARTBEAT_COMMENT,
     ) -> None:
         """Raises RateLimited before anything is sent."""
         self._encode_ended = partial(encode_event, SseEvent("error", {"error": ENDED_MESSAGE}), common)
-        self._open(frames, limit, key, _stopping_event, common, heartbeat)
+        self._open(frames, limit, key, _stopping_event, common, HEARTBEAT_COMMENT)
 
     def _open(
         self,

@@ -66,17 +66,15 @@ class TaskHints:
     has no room for one, and must look by itself as soon as it has.
     """
 
-    def __init__(
-        self, fanout: Fanout, take: Callable[[str, bool], bool], clock: Callable[[], float] = time.monotonic
-    ) -> None:
+    def __init__(self, fanout: Fanout, take: Callable[[str, bool], bool]) -> None:
         self._fanout = fanout
         self._take = take
-        self._clock = clock
+        self._clock = time.monotonic
         self._working = Places()
         self._workers: dict[str, Places] = {}
         self._works = False
-        self._renewed_at = clock()
-        self._complete_at = clock() + WORKER_SECONDS
+        self._renewed_at = self._clock()
+        self._complete_at = self._clock() + WORKER_SECONDS
         """From then on every process that could take a task has announced itself here."""
         fanout.subscribe(TaskQueued, self._on_queued)
         fanout.subscribe(ProcessWorks, self._on_works)

@@ -17,9 +17,8 @@ CallerIdentity = tuple[str, str, str | None]
 class DocumentCache:
     """Parsed documents by path and hash of their bytes. Bounded; never stale, because new content has a new hash."""
 
-    def __init__(self, max_entries: int = MAX_DOCUMENTS) -> None:
+    def __init__(self) -> None:
         self._documents: dict[str, tuple[str, NoteDocument | None]] = {}
-        self._max_entries = max_entries
         self._lookups = self._hits = 0
 
     def get(self, path: str, content_hash: str) -> NoteDocument | None:
@@ -34,7 +33,7 @@ class DocumentCache:
 
     def put(self, path: str, content_hash: str, document: NoteDocument | None) -> None:
         self._documents[path] = content_hash, document
-        if len(self._documents) > self._max_entries:
+        if len(self._documents) > MAX_DOCUMENTS:
             del self._documents[next(iter(self._documents))]
 
     @property
@@ -50,9 +49,8 @@ class LastSeen:
     never seen, which at worst reports a false conflict.
     """
 
-    def __init__(self, max_entries: int = MAX_ENTRIES) -> None:
+    def __init__(self) -> None:
         self._hashes: OrderedDict[tuple[CallerIdentity, str], str] = OrderedDict()
-        self._max_entries = max_entries
 
     def record(self, identity: CallerIdentity, path: str, content_hash: str) -> None:
         """Record a version; `content_hash` is NO_FILE if the note does not exist."""
@@ -63,7 +61,7 @@ class LastSeen:
             del self._hashes[(tenant, key, None), path]
         self._hashes[identity, path] = content_hash
         self._hashes.move_to_end((identity, path))
-        if len(self._hashes) > self._max_entries:
+        if len(self._hashes) > MAX_ENTRIES:
             self._hashes.popitem(last=False)
 
     def get(self, identity: CallerIdentity, path: str) -> list[str]:

@@ -113,9 +113,9 @@ ARCHITECTURES = {
 _CLONE3 = 435
 
 
-def is_supported(machine: str = "") -> bool:
-    """Whether there is a filter for this architecture, by default the host's."""
-    return (machine or platform.machine()) in ARCHITECTURES
+def is_supported() -> bool:
+    """Whether there is a filter for the host's architecture."""
+    return platform.machine() in ARCHITECTURES
 
 
 def build_filter(machine: str = "") -> bytes:

@@ -39,21 +39,18 @@ class ClientDisconnected(Exception):
     """The client disconnected before its body was complete."""
 
 
-def create_app(
-    store: NoteStore, key: str, max_body: int = MAX_BODY_BYTES, lock_timeout_s: float = LOCK_TIMEOUT_SECONDS
-) -> ASGIApp:
-    """Return the application over a store; `key` is the bearer token of its clients, `max_body` is in bytes.
+def create_app(store: NoteStore, key: str, lock_timeout_s: float = LOCK_TIMEOUT_SECONDS) -> ASGIApp:
+    """Return the application over a store; `key` is the bearer token of its clients.
 
     `lock_timeout_s` limits how long a tool waits for others that change the same note.
     """
-    return _App(NoteTools(store, lock_timeout_s), hashlib.sha256(key.encode()).digest(), max_body)
+    return _App(NoteTools(store, lock_timeout_s), hashlib.sha256(key.encode()).digest())
 
 
 class _App:
-    def __init__(self, tools: NoteTools, digest: bytes, max_body: int) -> None:
+    def __init__(self, tools: NoteTools, digest: bytes) -> None:
         self._tools = tools
         self._digest = digest
-        self._max_body = max_body
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
@@ -106,8 +103,8 @@ class _App:
                 raise ClientDisconnected
             content += message.get("body", b"")
             more = message.get("more_body", False)
-            if len(content) > self._max_body:
-                raise PayloadTooLarge(f"The body is larger than {self._max_body} bytes.")
+            if len(content) > MAX_BODY_BYTES:
+                raise PayloadTooLarge(f"The body is larger than {MAX_BODY_BYTES} bytes.")
         if not content:
             return {}
         content_type = next((value for name, value in scope["headers"] if name == b"content-type"), b"application/json")

@@ -40,7 +40,7 @@ CertificateSource = Callable[[], bytes | None]
 class VaultServer:
     """The ASGI application.
 
-    `max_body` is in bytes; `certificate` returns the HTTPS certificate in PEM, or None without HTTPS.
+    `certificate` returns the HTTPS certificate in PEM, or None without HTTPS.
     """
 
     def __init__(
@@ -48,15 +48,13 @@ class VaultServer:
         vault: FolderVault,
         texts: VaultTextIndex,
         key: str,
-        max_body: int = model.MAX_NOTE_BYTES,
         certificate: CertificateSource = lambda: None,
     ) -> None:
         self._texts = texts
         self._key = key.encode()
-        self._max_body = max_body
         self._certificate = certificate
         self._searches = SearchHandlers(texts)
-        reads, writes = ReadHandlers(vault, texts), WriteHandlers(VaultFiles(vault, texts), max_body)
+        reads, writes = ReadHandlers(vault, texts), WriteHandlers(VaultFiles(vault, texts))
         self._file_handlers: dict[str, Handler] = {
             "GET": reads.get,
             "HEAD": reads.get,
@@ -126,7 +124,7 @@ class VaultServer:
         if route == "search/simple" and request.method == "POST":
             return _json_response(await self._searches.simple(request))
         if route == "search" and request.method == "POST":
-            return _json_response(await self._searches.logic(request, await read_body(request, self._max_body)))
+            return _json_response(await self._searches.logic(request, await read_body(request, model.MAX_NOTE_BYTES)))
         if route == "tags" and request.method == "GET":
             await self._texts.wait_until_loaded()
             return _json_response({"tags": self._texts.count_tags()})

@@ -39,12 +39,12 @@ class JsonLogicRule:
     Evaluation raises InvalidRule for an unknown operator and when a limit is exceeded.
     """
 
-    def __init__(self, rule: Any, max_steps: int = MAX_STEPS, max_seconds: float = MAX_SECONDS) -> None:
+    def __init__(self, rule: Any, max_steps: int = MAX_STEPS) -> None:
         self._rule = rule
         self._steps_left = max_steps
         self._computed_left = MAX_COMPUTED
         self._result_left = MAX_RESULT_LENGTH
-        self._deadline = time.monotonic() + max_seconds
+        self._deadline = time.monotonic() + MAX_SECONDS
         # Operators that evaluate only some of their arguments, or evaluate them several times.
         self._control_operators: dict[str, Callable[[Arguments, Any], Any]] = {
             "if": self._if,

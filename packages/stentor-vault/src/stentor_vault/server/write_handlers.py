@@ -46,11 +46,10 @@ DEPRECATION_HEADERS = {"Deprecation": 'true; sunset-version="6.0"'}
 
 
 class WriteHandlers:
-    """Handlers that change files and parts of notes. `max_body` is in bytes."""
+    """Handlers that change files and parts of notes."""
 
-    def __init__(self, files: VaultFiles, max_body: int = model.MAX_NOTE_BYTES) -> None:
+    def __init__(self, files: VaultFiles) -> None:
         self._files = files
-        self._max_body = max_body
 
     async def put(self, request: Request, parts: list[str]) -> Response:
         return await self._store(request, parts, "replace", lambda _, body: body)
@@ -62,7 +61,7 @@ class WriteHandlers:
         self, request: Request, parts: list[str], operation: str, combine: Callable[[bytes | None, bytes], bytes]
     ) -> Response:
         """Write the whole file, or the part that the path or headers of format 1 name."""
-        resolved, body = await self._resolve(parts), await read_body(request, self._max_body)
+        resolved, body = await self._resolve(parts), await read_body(request, model.MAX_NOTE_BYTES)
         if resolved is not None and resolved.target is not None:
             patch = parse_part_write(request, body, resolved.target, operation)
             return await self._edit(request, resolved.note.path, patch, resolved)
@@ -81,7 +80,7 @@ class WriteHandlers:
         return Response(status_code=204, headers={"ETag": format_etag(content_hash(content))})
 
     async def patch(self, request: Request, parts: list[str]) -> Response:
-        resolved, body = await self._resolve(parts), await read_body(request, self._max_body)
+        resolved, body = await self._resolve(parts), await read_body(request, model.MAX_NOTE_BYTES)
         path = require_file_path(parts) if resolved is None else resolved.note.path
         patch = parse_patch(request, body, resolved.target if resolved else None)
         return await self._edit(request, path, patch, resolved)

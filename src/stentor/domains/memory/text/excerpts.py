@@ -21,6 +21,7 @@ EXCERPT_LEAD_CHARS = 60
 MAX_EXCERPT_OFFSET = 20_000
 """No better excerpt is looked for after this offset, except next to the first hit: each word takes time."""
 MAX_PASSAGE_CHARS = 600
+PASSAGE_SENTENCES = 2
 _SENTENCE_END = re.compile(r"(?<=[.!?。！？])[\"')\]]*\s+|(?<=[。！？])")
 _PARAGRAPH_END = re.compile(r"\n\s*\n|\n(?=\s*(?:[-*+]|\d+\.)\s)")
 _LIST_MARKER = re.compile(r"^\s*(?:[-*+]|\d+\.)\s+")
@@ -99,7 +100,7 @@ def _find_best_hit(text: str, terms: frozenset[str]) -> tuple[int, int] | None:
     return best
 
 
-def rank_passages(sources: Sequence[PassageSource], question: str, limit: int, sentences: int = 2) -> list[Passage]:
+def rank_passages(sources: Sequence[PassageSource], question: str, limit: int) -> list[Passage]:
     """Return the best passage of each document, best first; documents without a term of the question are left out."""
     terms = question_terms(question)
     paragraphs = [paragraph for source in sources for paragraph in _split_paragraphs(source, terms)]
@@ -110,7 +111,7 @@ def rank_passages(sources: Sequence[PassageSource], question: str, limit: int, s
         score = _score(paragraph, weights, mean_length)
         known = best.get(paragraph.source.path)
         if score > 0 and (known is None or score > known.score):
-            best[paragraph.source.path] = _make_passage(paragraph, score, terms, weights, sentences)
+            best[paragraph.source.path] = _make_passage(paragraph, score, terms, weights)
     return sorted(best.values(), key=lambda passage: (-passage.score, passage.path))[:limit]
 
 
@@ -154,14 +155,12 @@ def _score(paragraph: _Paragraph, weights: Mapping[str, float], mean_length: flo
     return (text_score + heading_score / (1 + saturation)) * (0.5 + paragraph.source.score / 2)
 
 
-def _make_passage(
-    paragraph: _Paragraph, score: float, terms: frozenset[str], weights: Mapping[str, float], limit: int
-) -> Passage:
+def _make_passage(paragraph: _Paragraph, score: float, terms: frozenset[str], weights: Mapping[str, float]) -> Passage:
     parts = [part.strip() for part in _SENTENCE_END.split(paragraph.text) if part and part.strip()]
     matched = [terms & frozenset(tokenizer.tokenize(part)) for part in parts]
     ranked = sorted(range(len(parts)), key=lambda i: (-sum(weights.get(term, 0.0) for term in matched[i]), i))
     # The best sentences, but in the order of the text, so that they still read as one.
-    sentences = tuple(parts[i] for i in sorted(ranked[:limit]))
+    sentences = tuple(parts[i] for i in sorted(ranked[:PASSAGE_SENTENCES]))
     source = paragraph.source
     return Passage(
         source.path,

@@ -120,9 +120,9 @@ def _fold_word(word: str) -> str:
     return word
 
 
-def find_spans(text: str, terms: frozenset[str], limit: int = MAX_SPANS) -> list[tuple[int, int]]:
+def find_spans(text: str, terms: frozenset[str]) -> list[tuple[int, int]]:
     """Return the positions (start and end) of the first words of the text that have one of these terms."""
-    return [(start, end) for start, end, _ in islice(iter_hits(text, terms), limit)]
+    return [(start, end) for start, end, _ in islice(iter_hits(text, terms), MAX_SPANS)]
 
 
 def iter_hits(
