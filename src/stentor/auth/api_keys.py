@@ -33,8 +33,8 @@ WELL_KNOWN_KEYS = frozenset(
     "test-key test-api-key".split()
 )
 NO_ADMIN_KEY = (
-    "No key of SERVICE_API_KEY_* has the permission admin, and the service accepts {} only without such keys. To "
-    "register agents and make keys, add SERVICE_API_KEY_ADMIN=<key>:admin:admin."
+    "No key of SERVICE_API_KEY_* has the permission admin, and the service accepts {} only without such keys. Unless "
+    "an admin key was made with `stentor keys create`, add SERVICE_API_KEY_ADMIN=<key>:admin:admin."
 )
 """A warning; its field is the path of `admin_key_file`."""
 log = logging.getLogger(__name__)

@@ -219,3 +219,13 @@ def test_a_client_may_have_64_requests_wait_and_is_answered_each(start: Callable
     assert talk(connected(service.address), [one * 64 + last]).count(b"HTTP/1.1 200 ") == 65
     # The rest is not taken, and the connection ends after the last answer.
     assert talk(connected(service.address), [one * 5_000]).count(b"HTTP/1.1 200 ") == 65
+
+
+def test_the_rest_of_a_body_that_never_comes_does_not_hold_up_a_stop(start: Callable[..., Service]) -> None:
+    service = start()
+    with connected(service.address) as client:
+        client.sendall(b"POST /api/v1/tasks HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Length: 1000\r\n\r\n{")
+        assert b" 401 " in client.recv(65_536)
+        service.process.terminate()
+        _, errors = service.process.communicate()
+    assert "timeout graceful shutdown exceeded" not in errors

@@ -76,7 +76,7 @@ class LimitedProtocol(HttpToolsProtocol):
         self._body = 0  # bytes of the body since its deadline was set, or dropped since the error response
         self._phase = ConnectionPhase.HEAD
         self._armed: ConnectionPhase | None = None  # the phase whose deadline is set
-        self._refused = False
+        self._refused = self._is_stopping = False
         self.has_served = False
         self.handshake: TrackedConnection | None = None
         """The TLS handshake that was counted so far; this connection takes over its slot."""
@@ -108,6 +108,10 @@ class LimitedProtocol(HttpToolsProtocol):
         self._deadlines.cancel(self)
         self._deadlines.cancel(self.flow)
         super().connection_lost(exc)
+
+    def shutdown(self) -> None:
+        self._is_stopping = True
+        super().shutdown()
 
     def drop(self) -> None:
         self._refused = True
@@ -236,7 +240,7 @@ class LimitedProtocol(HttpToolsProtocol):
 
     def _may_close(self) -> bool:
         """Whether no more of a body is expected; otherwise drop the rest of it first."""
-        if self._refused or self._phase is not ConnectionPhase.BODY:
+        if self._refused or self._is_stopping or self._phase is not ConnectionPhase.BODY:
             return True
         self.pipeline.clear()
         self._drain(self._limits.body_s)

@@ -73,7 +73,7 @@ CROSS_SITE_FORM_MESSAGE = "This form does not belong to this session, so nothing
 ENDED_SESSION_MESSAGE = "Your session has ended, so nothing was done. Sign in and submit the form again."
 UNSUPPORTED_FORM_MESSAGE = "Unsupported form encoding: use application/x-www-form-urlencoded."
 MAX_TEXT_BYTES = 1_000_000
-"""Longest form whose texts are returned to a client without a session, which may be anybody."""
+"""Longest form whose texts are returned: a client whose session has ended may be anybody."""
 RELOAD_HTML = '<!doctype html><meta http-equiv="refresh" content="0"><title>Stentor</title>'
 """For a user who follows a link from another site: the browser withholds the SameSite=Strict cookie from the first
 request, and sends it with the reload, which is same-origin.

@@ -36,8 +36,8 @@
   const options = (box, series) => ({
     width: box.clientWidth, height: 168, cursor: { y: false }, padding: [8, 24, 0, 0],
     legend: { live: true }, hooks: { ready: [mark], setLegend: [mark] },
-    // Half a step more at the end, for the bar of the interval that runs.
-    scales: { x: { range: (plot, low, high) => [low, high + (plot.data[0][1] - plot.data[0][0]) / 2] }, y: { range: (_, low, high) => [0, high > 0 ? high * 1.1 : 1] } },
+    // Half a step more at both ends, so that no bar is cut.
+    scales: { x: { range: (plot, low, high) => { const half = (plot.data[0][1] - plot.data[0][0]) / 2; return [low - half, high + half]; } }, y: { range: (_, low, high) => [0, high > 0 ? high * 1.1 : 1] } },
     axes: [
       { stroke: colour("--faint"), grid: { show: false }, ticks: { stroke: colour("--line") }, size: 28, space: 64, values: (_, found) => found.map(clock) },
       { stroke: colour("--faint"), grid: { stroke: colour("--line"), width: 1 }, ticks: { show: false }, size: 58, values: (_, found) => found.map(series[0].show) },
