@@ -7,6 +7,8 @@ import base64
 from typing import Any
 from urllib.parse import quote
 
+import pytest
+
 from stentor.core.db import Sql
 from tests.conftest import World
 from tests.requirements import requirement
@@ -52,6 +54,15 @@ async def test_items_are_read_as_they_were_appended_from_either_end(world: World
     assert await items(world, before=first["items"][2]["position"], limit=1) == values[1:2]
     last = await call(world, "GET", "/s/items", params={"limit": 6})
     assert (last["next_after"], last["item_count"]) == (None, 6)
+
+
+@requirement("sessions.items")
+@pytest.mark.parametrize("session_id", [".", ".."])
+async def test_a_session_that_no_path_can_name_is_not_created(world: World, session_id: str) -> None:
+    answer = await call(world, "POST", status=400, json={"id": session_id})
+    assert "must not be . or .." in answer["error"]["message"]
+    await create(world, "...")
+    assert (await call(world, "GET", "/..."))["session_id"] == "..."
 
 
 @requirement("sessions.items")

@@ -23,6 +23,13 @@ def check_printable(text: str) -> str:
     return text
 
 
+def check_segment(text: str) -> str:
+    # Clients and proxies resolve these in a path, so that nobody could reach what is named so.
+    if text in (".", ".."):
+        raise ValueError("must not be . or .., which clients would leave out of a path")
+    return check_printable(text)
+
+
 def check_iso8601(text: object) -> str:
     # pydantic alone would accept a number as seconds since 1970, and a date as its midnight.
     if not isinstance(text, str) or not _TIME.match(text):

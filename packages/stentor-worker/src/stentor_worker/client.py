@@ -239,7 +239,9 @@ class Client:
 
 def segment(text: str) -> str:
     """Return an id encoded as one segment of a path."""
-    return quote(text, safe="")
+    quoted = quote(text, safe="")
+    # urllib3 would resolve `.` and `..` as relative segments, and call another route.
+    return quoted if quoted.strip(".") else quoted.replace(".", "%2E")
 
 
 def _log_limit(error: ServiceError, wait_s: float, path: str) -> None:

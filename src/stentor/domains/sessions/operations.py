@@ -11,7 +11,7 @@ from stentor.core import jsontext
 from stentor.core.db.idempotency import IdempotencyKey
 from stentor.core.errors import InvalidRequest
 from stentor.core.jsontext import JsonObject
-from stentor.core.text_checks import check_printable
+from stentor.core.text_checks import check_printable, check_segment
 from stentor.domains.sessions import model
 from stentor.domains.sessions.model import ItemDraft, ItemKind, KeySpan, Session
 from stentor.domains.sessions.service import SessionService
@@ -42,7 +42,7 @@ class SessionIn(RequestModel):
 
     model_config = example_config(id="support-4711", name="Lost parcel", metadata={"customer": 4711})
 
-    id: Name | None = None
+    id: Annotated[Name, AfterValidator(check_segment)] | None = None
     name: Name | None = None
     metadata: JsonObject = {}
 

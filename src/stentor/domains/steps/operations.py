@@ -12,7 +12,7 @@ from fastapi import Path, Query
 from pydantic import AfterValidator, Field, StringConstraints, model_validator
 
 from stentor.core.jsontext import JsonObject
-from stentor.core.text_checks import check_printable
+from stentor.core.text_checks import check_segment
 from stentor.domains.steps import model
 from stentor.domains.steps.model import Encoding, StepDraft, StepKind, StepOutcome, StepState
 from stentor.domains.steps.service import JournalEntry, StepService
@@ -34,16 +34,13 @@ from stentor.web.wire import (
 )
 
 
-def _check_segment(key: str) -> str:
-    # Clients and proxies resolve these in a path, so that nobody could read such a step or answer such a question.
-    if key in (".", ".."):
-        raise ValueError("must not be . or .., which clients would leave out of a path")
+def _check_key(key: str) -> str:
     if is_start(key):
         raise ValueError(f"must not be {START} or begin with {AFTER}: the service's own waits do")
-    return check_printable(key)
+    return check_segment(key)
 
 
-Key = Annotated[str, StringConstraints(min_length=1, max_length=model.MAX_KEY), AfterValidator(_check_segment)]
+Key = Annotated[str, StringConstraints(min_length=1, max_length=model.MAX_KEY), AfterValidator(_check_key)]
 KeyInPath = Annotated[
     str,
     Path(description="The step's key, encoded as one segment of a path: a slash as %2F, # as %23, % as %25."),

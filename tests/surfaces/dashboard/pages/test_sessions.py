@@ -61,7 +61,7 @@ async def test_a_transcript_shows_who_said_what_with_calls_folded_and_the_tasks(
 
 
 @requirement("dashboard.page-sessions")
-@pytest.mark.parametrize("session_id", ["a/b", "..", "a&b=c#d?e", " Grüße 漢字 %2F ", "<b>'\"", "x" * 255])
+@pytest.mark.parametrize("session_id", ["a/b", "...", "a&b=c#d?e", " Grüße 漢字 %2F ", "<b>'\"", "x" * 255])
 async def test_any_id_is_listed_found_shown_and_deleted(site: Site, session_id: str) -> None:
     await create(site, session_id)
     searched = "" if session_id[0] == " " else session_id[:3]  # a search is without spaces around it
