@@ -149,8 +149,8 @@ class Hub:
 
     def tokens(self, tenant: str, task_id: str) -> list[StreamedToken]:
         """Return the tokens so far of the running attempt."""
-        found = self._tokens.get((tenant, task_id))
-        return [] if found is None else list(found.tokens)
+        tokens = self._tokens.get((tenant, task_id))
+        return [] if tokens is None else list(tokens.tokens)
 
     def quiet_tasks(self) -> list[TaskKey]:
         """Return the tasks that have tokens here, but got none for QUIET_SECONDS: their attempts may have ended."""

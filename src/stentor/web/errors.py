@@ -147,7 +147,7 @@ async def _on_http_exception(request: Request, error: Exception) -> Response:
     # Starlette's own text: no route matched. A 404 that a route raises has another message.
     if error.status_code == 404 and message == "Not Found":
         route = f"{request.method} {request.url.path}"
-        error = NotFound(f"No route {route}. {_find_base(request.url.path)}", {"route": route})
+        error = NotFound(f"No route {route}. {_suggest_base_url(request.url.path)}", {"route": route})
         return render_stentor_error(request.scope, error)
     headers = dict(error.headers or {})
     if error.status_code == 405:
@@ -156,8 +156,8 @@ async def _on_http_exception(request: Request, error: Exception) -> Response:
     return render_error(request.scope, error.status_code, code, message, headers=headers)
 
 
-def _find_base(path: str) -> str:
-    """Return which base address a client of the gateway needs, whose request has an unknown path."""
+def _suggest_base_url(path: str) -> str:
+    """Return a hint about the base URL, for a request with an unknown path."""
     if path.endswith(_OPENAI_ENDS) and not path.startswith(OPENAI_PREFIX):
         return "The base address of OpenAI clients ends with /v1, right after the port."
     if path.startswith(API_PREFIX * 2):

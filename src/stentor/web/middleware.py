@@ -247,10 +247,10 @@ def _explain_refusal(keys: KeyRing, key: str) -> AuthFailure:
 
 async def _authenticate_recent(keys: KeyRing, headers: Iterable[tuple[bytes, bytes]]) -> Principal | AuthFailure:
     """Authenticate a request, also with a key that another process has just created."""
-    found = authenticate(keys, headers)
-    if isinstance(found, Principal) or found is NO_KEY:
-        return found
-    return await keys.find_recent(_presented_key(headers) or "") or found
+    result = authenticate(keys, headers)
+    if isinstance(result, Principal) or result is NO_KEY:
+        return result
+    return await keys.find_recent(_presented_key(headers) or "") or result
 
 
 async def _is_unchanged(keys: KeyRing, headers: Iterable[tuple[bytes, bytes]], principal: Principal) -> bool:

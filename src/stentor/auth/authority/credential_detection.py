@@ -177,7 +177,7 @@ def _may_nest(text: str) -> bool:
 
 
 def _strip_fragment(hash_: str, fragment: str, depth: int) -> str:
-    """A fragment is an anchor, pairs as in a query, or an anchor with a query."""
+    """Strip secret pairs from a fragment: an anchor, pairs as in a query, or an anchor with a query."""
     anchor, mark, query = fragment.partition("?")
     anchor, query = _without_secret_pairs(anchor, depth), _without_secret_pairs(query, depth)
     kept = anchor + (mark if query else "") + query

@@ -29,15 +29,15 @@ class RowsSql:
 
     def chunks(self, rows: Sequence[Row]) -> Iterator[tuple[Sql, dict[str, Any]]]:
         """Yield statements with their parameters that together take all rows."""
-        for some in split_rows(rows, _SIZES):
-            yield self._statement(some)
+        for batch in split_rows(rows, _SIZES):
+            yield self._statement(batch)
 
     def padded_chunks(self, rows: Sequence[Row]) -> Iterator[tuple[Sql, dict[str, Any]]]:
         """Yield fewer statements than `chunks`, padded with rows of nulls, which must match nothing."""
         for start in range(0, len(rows), _SIZES[0]):
-            some = rows[start : start + _SIZES[0]]
-            size = min(size for size in _SIZES if size >= len(some))
-            yield self._statement([*some, *[(None,) * len(self.columns)] * (size - len(some))])
+            batch = rows[start : start + _SIZES[0]]
+            size = min(size for size in _SIZES if size >= len(batch))
+            yield self._statement([*batch, *[(None,) * len(self.columns)] * (size - len(batch))])
 
     def _statement(self, rows: Sequence[Row]) -> tuple[Sql, dict[str, Any]]:
         names = _names(self.columns, len(rows))

@@ -20,7 +20,7 @@ from stentor.domains.llm.service import AGENT_PREFIX
 from stentor.domains.registry.agent_cache import AgentCache
 from stentor.domains.registry.model import Agent
 from stentor.domains.tasks.drafts import with_parent_task
-from stentor.domains.tasks.model import Task, TaskStream, TaskStreamStep
+from stentor.domains.tasks.model import Task, TaskStreamStep, TenantTaskStream
 from stentor.domains.tasks.service import TaskService
 from stentor.domains.tasks.submission import SubmissionService
 
@@ -39,10 +39,10 @@ class AgentAnswerStream:
         agent: Agent | None,
         steps: Callable[[str | None], AsyncIterator[TaskStreamStep]],
         tasks: TaskService,
-        closing: asyncio.Event,
+        service_closing: asyncio.Event,
     ) -> None:
         self._principal, self._request, self._task, self._agent = principal, request, task, agent
-        self._steps, self._tasks, self._closing = steps, tasks, closing
+        self._steps, self._tasks, self._service_closing = steps, tasks, service_closing
         self._ended = self._has_gap = False
         self.name = request.model
         self.provenance_id = task.provenance_id
@@ -95,7 +95,7 @@ class AgentAnswerStream:
 
     async def close(self) -> None:
         """Cancel the task if its caller has left before the end; a stop of the service leaves it to the next start."""
-        if self._ended or self._closing.is_set():
+        if self._ended or self._service_closing.is_set():
             return
         self._ended = True
         with suppress(Conflict):  # the task ended meanwhile
@@ -107,14 +107,19 @@ class AgentChat:
     """Runs chat requests as tasks; the LLM gateway calls it for models whose name begins with `agent:`."""
 
     def __init__(
-        self, submission: SubmissionService, tasks: TaskService, agents: AgentCache, hub: Hub, of_task: TaskStream
+        self,
+        submission: SubmissionService,
+        tasks: TaskService,
+        agents: AgentCache,
+        hub: Hub,
+        stream_task: TenantTaskStream,
     ) -> None:
         self._submission = submission
         self._tasks = tasks
         self._agents = agents
         self._hub = hub
-        self._of_task = of_task
-        self._closing: set[asyncio.Future[None]] = set()
+        self._stream_task = stream_task
+        self._pending_closes: set[asyncio.Future[None]] = set()
 
     def capabilities(self, tenant: str) -> list[str]:
         """Return the capabilities of the active agents, sorted."""
@@ -141,8 +146,8 @@ class AgentChat:
     def _close_unread(self, opening: asyncio.Future[AgentAnswerStream]) -> None:
         if not opening.cancelled() and opening.exception() is None:
             closing = asyncio.ensure_future(opening.result().close())
-            self._closing.add(closing)
-            closing.add_done_callback(self._closing.discard)
+            self._pending_closes.add(closing)
+            closing.add_done_callback(self._pending_closes.discard)
 
     async def _open(self, principal: Principal, request: ChatRequest, parent_task_id: str | None) -> AgentAnswerStream:
         draft = model.build_task_draft(request.model[len(AGENT_PREFIX) :], request)
@@ -158,7 +163,7 @@ class AgentChat:
                     {"task_id": task.task_id},
                 )
         agent = self._agents.get(principal.tenant, task.assigned_agent or "")
-        steps = partial(self._of_task, principal.tenant, task.task_id)
+        steps = partial(self._stream_task, principal.tenant, task.task_id)
         return AgentAnswerStream(principal, request, task, agent, steps, self._tasks, self._hub.closing)
 
     async def chat(self, principal: Principal, request: ChatRequest, parent_task_id: str | None = None) -> ChatResult:

@@ -20,7 +20,7 @@ from stentor.domains.sessions.service import SessionService
 
 
 class StoredTurn:
-    """A turn of a session. `last_position` is that of the session's last item when asked; 0 without items."""
+    """A turn of a session. `last_position` is the position of its last item at the question; 0 for an empty session."""
 
     def __init__(
         self,

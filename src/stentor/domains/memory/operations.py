@@ -185,10 +185,10 @@ class MemoryOperations:
         """The documents at most two links away from a document, in either direction, and the links among them."""
         self._identify(caller)
         path = _linkable(path)
-        found = await self._vaults.get(vault).index.find_neighbourhood(path, limit)
-        links = [LinkOut(source=source, target=target) for source, target in found.links]
-        documents = [NeighbourOut.of(document) for document in found.documents]
-        return NeighbourhoodOut(path=path, documents=documents, links=links, omitted=found.omitted)
+        neighbourhood = await self._vaults.get(vault).index.find_neighbourhood(path, limit)
+        links = [LinkOut(source=source, target=target) for source, target in neighbourhood.links]
+        documents = [NeighbourOut.of(document) for document in neighbourhood.documents]
+        return NeighbourhoodOut(path=path, documents=documents, links=links, omitted=neighbourhood.omitted)
 
     async def versions(self, caller: Caller, path: PathQuery, vault: VaultQuery = DEFAULT_VAULT) -> VersionsOut:
         """The states of a document that are kept, newest first; also of one that was deleted."""

@@ -55,6 +55,7 @@ log = logging.getLogger(__name__)
 TaskEventLookup = Callable[[Tx, str, str], str]
 """Map a tenant and a task id to the id of the parent event for a new event of that task. Raises NotFound."""
 OnJournaled = Callable[[Tx, str, str], None]
+"""Called in the transaction that decides a write, with the hashes of the file before and after it."""
 
 
 def _do_nothing(tx: Tx, before_hash: str, after_hash: str) -> None:

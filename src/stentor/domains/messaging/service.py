@@ -28,7 +28,7 @@ from stentor.domains.registry import authorization
 from stentor.domains.registry.agent_cache import AgentCache
 from stentor.domains.tasks.model import TaskStreamStep
 
-TaskStream = Callable[[Principal, str, str | None], AsyncIterator[TaskStreamStep]]
+VisibleTaskStream = Callable[[Principal, str, str | None], AsyncIterator[TaskStreamStep]]
 """Yields the steps of a task after a Last-Event-ID, while the principal may read it."""
 MAX_ID_LENGTH = 255
 SYSTEM_ZONES = frozenset(("registry", "memory", "governance"))
@@ -169,7 +169,7 @@ class MessagingService:
 class ResponseStreams:
     """Responses as streams: the events of the message's task, token by token."""
 
-    def __init__(self, messaging: MessagingService, task_stream: TaskStream) -> None:
+    def __init__(self, messaging: MessagingService, task_stream: VisibleTaskStream) -> None:
         self._messaging = messaging
         self._task_stream = task_stream
 

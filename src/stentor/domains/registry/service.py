@@ -183,7 +183,7 @@ class AgentRegistry:
         cause: str | None = None,
         reason: str = "",
     ) -> AgentChange:
-        """Return the same change, to run in the caller's transaction."""
+        """Return the edit, to run in the caller's transaction."""
         fields = changes.fields
         meta = {**fields, "fields": sorted(fields), "by": name_of(by)} | ({"reason": reason} if reason else {})
 
@@ -207,7 +207,7 @@ class AgentRegistry:
     def prepare_suspend(
         self, tenant: str, agent_id: str, reason: str, by: Actor, cause: str | None = None
     ) -> AgentChange:
-        """Return the same change, to run in the caller's transaction."""
+        """Return the suspension, to run in the caller's transaction."""
         return self._writer.prepare_status(tenant, agent_id, {"active"}, "suspended", reason, by, cause)
 
     async def activate(self, tenant: str, agent_id: str, by: Actor) -> Agent:
@@ -215,7 +215,7 @@ class AgentRegistry:
         return await self._db.write(self.prepare_activate(tenant, agent_id, by))
 
     def prepare_activate(self, tenant: str, agent_id: str, by: Actor, cause: str | None = None) -> AgentChange:
-        """Return the same change, to run in the caller's transaction."""
+        """Return the activation, to run in the caller's transaction."""
         return self._writer.prepare_status(tenant, agent_id, {"suspended"}, "active", None, by, cause)
 
     async def archive(self, tenant: str, agent_id: str, reason: str, by: Actor, *, force: bool = False) -> Agent:

@@ -201,5 +201,5 @@ def _run_for(tx: Tx, sql: Sql, tenant: str, task_ids: Sequence[str]) -> int:
 def _parts(task_ids: Sequence[str]) -> Iterator[dict[str, str]]:
     """Yield the parameters of the ids; the last id fills those that are left over."""
     for start in range(0, len(task_ids), IDS_PER_STATEMENT):
-        some = task_ids[start : start + IDS_PER_STATEMENT]
-        yield {f"id_{n}": some[min(n, len(some) - 1)] for n in range(IDS_PER_STATEMENT)}
+        batch = task_ids[start : start + IDS_PER_STATEMENT]
+        yield {f"id_{n}": batch[min(n, len(batch) - 1)] for n in range(IDS_PER_STATEMENT)}

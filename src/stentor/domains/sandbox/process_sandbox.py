@@ -24,6 +24,7 @@ from stentor.domains.sandbox.bubblewrap import RunPlan, SandboxHost, SandboxOpti
 from stentor.domains.sandbox.process import SandboxedProcess
 
 LEFTOVERS = "removed-"
+"""Prefix of the folders of earlier runs that are being removed."""
 TOOL_SCRIPT = Path(__file__).with_name("stentor_tool.py")
 SOCKET_NAME = "tools.sock"
 MAX_SOCKET_PATH = 100

@@ -156,14 +156,14 @@ class ScheduleOperations:
 
     async def list_schedules(self, caller: Caller) -> ScheduleList:
         """List schedules by name, each with its last run. A key that is bound to its agents sees its own alone."""
-        found = await self._schedules.list_schedules(caller)
+        schedules = await self._schedules.list_schedules(caller)
         rows = [
             ListedSchedule.of(
                 schedule,
                 **_derived(schedule, _find_times(schedule)),
                 last_run=None if run is None else ScheduleRunOut.of(run),
             )
-            for schedule, run in found
+            for schedule, run in schedules
         ]
         return ScheduleList(schedules=rows, total=len(rows))
 
@@ -194,8 +194,8 @@ class ScheduleOperations:
         self, caller: Caller, name: ScheduleName, limit: Annotated[int, Query(ge=1, le=200)] = 20
     ) -> ScheduleRuns:
         """List what was done at the last times of a schedule, the latest first."""
-        found: list[ScheduleRun] = await self._schedules.list_runs(caller, name, limit)
-        return ScheduleRuns(runs=[ScheduleRunOut.of(run) for run in found], limit=limit)
+        runs: list[ScheduleRun] = await self._schedules.list_runs(caller, name, limit)
+        return ScheduleRuns(runs=[ScheduleRunOut.of(run) for run in runs], limit=limit)
 
     def _output(self, schedule: Schedule) -> ScheduleOut:
         times, following = _find_times(schedule), []

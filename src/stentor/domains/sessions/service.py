@@ -151,10 +151,11 @@ class SessionService:
     async def append_turn(
         self, caller: Principal, session_id: str, drafts: Sequence[ItemDraft], last_position: int
     ) -> None:
-        """Append a question and its answer. `last_position` is that of the last item when the question was asked.
+        """Append a question and its answer.
 
-        It is 0 without items. Raises NotFound, and Conflict if the items have changed since: the answer would be to
-        another conversation.
+        `last_position` is the position of the session's last item when the question was asked; 0 for an empty session.
+        Raises NotFound, and Conflict if the items have changed since: the answer would be to another
+        conversation.
         """
 
         def work(tx: Tx) -> None:

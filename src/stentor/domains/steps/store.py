@@ -173,7 +173,10 @@ def insert_ended(
     started: int,
     replaced: Step | None = None,
 ) -> Step | None:
-    """Do the same with a step that has ended. `started` in microseconds."""
+    """Insert a step that has ended, in the place of a failed one if it is given; None if the journal has one.
+
+    `started` in microseconds.
+    """
     return _insert(tx, task, draft, event_id, outcome, started, replaced)
 
 

@@ -20,7 +20,7 @@ def require_held(tx: Tx, agents: AgentCache, principal: Principal, task_id: str,
 
 
 def check_held(tx: Tx, agents: AgentCache, principal: Principal, task: Task | None, task_id: str, epoch: int) -> Task:
-    """Do the same with a task that was read already, or was not found."""
+    """Return a task that was read already if the caller holds its claim. Raises like `require_held`."""
     task = _check_writable(tx, agents, principal, check_visible(tx, principal, task, task_id))
     check_epoch(task, epoch)
     return task

@@ -359,7 +359,7 @@ class TaskStreamStep(msgspec.Struct, frozen=True):
     id: str | None = None
 
 
-TaskStream = Callable[[str, str, str | None], AsyncIterator[TaskStreamStep]]
+TenantTaskStream = Callable[[str, str, str | None], AsyncIterator[TaskStreamStep]]
 """Streams the events of a task, given tenant, task and Last-Event-ID; the last event is terminal."""
 
 

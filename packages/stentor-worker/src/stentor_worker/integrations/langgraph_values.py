@@ -20,7 +20,7 @@ MAX_PART = 200
 """Characters of one part of a key; a longer part is replaced by its hash. A key has at most 1,024."""
 MAX_SESSION_ID = 255
 MAX_QUERY = 6_000
-"""Characters of the keys in one address."""
+"""Maximum length of the keys in one URL, percent-encoded."""
 MAX_KEYS = 100
 MAX_BATCH = 1_000
 BATCH_BYTES = 4_000_000
@@ -51,17 +51,17 @@ class Threads:
 
     def read(self, thread: str, keys: Iterable[str]) -> dict[str, bytes]:
         """Return the values of these keys; those that do not exist are left out."""
-        found: dict[str, bytes] = {}
-        for some in _addresses(keys):
-            found |= self._read(thread, some)
-        return found
+        values: dict[str, bytes] = {}
+        for batch in _split_keys(keys):
+            values |= self._read(thread, batch)
+        return values
 
     def scan(self, thread: str, prefix: str, before: str | None = None, page: int = 100) -> Iterator[tuple[str, bytes]]:
         """Yield the values whose key begins with `prefix` and sorts before `before`, the last key first."""
         query: dict[str, Any] = {"prefix": prefix, "order": "key_descending", "limit": page}
         query |= {} if before is None else {"before": before}
-        for found in _pages(partial(self._get, thread), "/values", query):
-            yield from _decode(found).items()
+        for values in _pages(partial(self._get, thread), "/values", query):
+            yield from _decode(values).items()
 
     def remove(self, thread: str, keys: Iterable[str], prefixes: Iterable[str] = ()) -> None:
         """Remove values by their key or its beginning."""
@@ -83,8 +83,8 @@ class Threads:
 
     def __iter__(self) -> Iterator[str]:
         """Yield the threads that the key may use, the last changed first."""
-        for found in _pages(lambda path: self._request("GET", path, None, None), "/sessions", {"limit": 1_000}):
-            for session in found["sessions"]:
+        for page in _pages(lambda path: self._request("GET", path, None, None), "/sessions", {"limit": 1_000}):
+            for session in page["sessions"]:
                 thread = session["metadata"].get("thread_id")
                 # Compared, because sessions of other programs, or of another prefix, may have such metadata too.
                 if isinstance(thread, str) and self._session_id(thread) == session["session_id"]:
@@ -164,19 +164,19 @@ def _batches(values: Mapping[str, bytes]) -> list[dict[str, bytes]]:
     return [dict(reversed(batch)) for batch in reversed(batches)]
 
 
-def _addresses(keys: Iterable[str]) -> Iterator[list[str]]:
-    """Yield keys that fit into one address."""
-    some: list[str] = []
+def _split_keys(keys: Iterable[str]) -> Iterator[list[str]]:
+    """Yield the keys in lists of at most MAX_KEYS keys and about MAX_QUERY characters."""
+    batch: list[str] = []
     size = 0
     for key in keys:
         length = len(quote(key)) + len("&key=")
-        if some and (len(some) == MAX_KEYS or size + length > MAX_QUERY):
-            yield some
-            some, size = [], 0
-        some.append(key)
+        if batch and (len(batch) == MAX_KEYS or size + length > MAX_QUERY):
+            yield batch
+            batch, size = [], 0
+        batch.append(key)
         size += length
-    if some:
-        yield some
+    if batch:
+        yield batch
 
 
 def _pages(get: Callable[[str], dict[str, Any]], path: str, query: dict[str, Any]) -> Iterator[dict[str, Any]]:

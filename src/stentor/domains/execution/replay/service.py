@@ -145,8 +145,8 @@ class ReplayLoop(ToolLoop):
         self._turns[-1] = msgspec.structs.replace(turn, problem=problem)
         return self._turns[-1]
 
-    async def _use(self, call: ToolCall, number: int) -> tuple[str, str | None]:
-        text, key = await super()._use(call, number)
+    async def _execute_tool_call(self, call: ToolCall, number: int) -> tuple[str, str | None]:
+        text, key = await super()._execute_tool_call(call, number)
         if key is not None and all(tool["name"] != call.name for tool in self._allowed):
             value = self._replayed.outcome_of(key)
             error = value.get("error") if isinstance(value, dict) else None

@@ -139,14 +139,14 @@ def parse_llm_options(agent: Agent) -> LlmOptions:
         raise AgentFailed("AGENT_MISCONFIGURED", f"The options of the agent's runtime are invalid: {error}.") from None
 
 
-def build_request(task_input: Any, options: LlmOptions, said: tuple[LlmMessage, ...]) -> ChatRequest:
+def build_request(task_input: Any, options: LlmOptions, messages: tuple[LlmMessage, ...]) -> ChatRequest:
     """Return the first request of a task: the agent's system prompt, then the conversation."""
     system = (LlmMessage("system", (TextPart(options.system_prompt),)),) if options.system_prompt else ()
     requested = task_input.get("options") if isinstance(task_input, dict) else None
     requested = requested if isinstance(requested, dict) else {}
     return ChatRequest(
         options.model or "",
-        (*system, *said),
+        (*system, *messages),
         max_tokens=_limit(options.max_tokens, requested.get("max_tokens")),
         temperature=_number(options.temperature, requested.get("temperature"), 2),
         top_p=_number(options.top_p, requested.get("top_p"), 1),

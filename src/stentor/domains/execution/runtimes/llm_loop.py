@@ -123,7 +123,7 @@ class ToolLoop:
             messages.append(turn.message)
             self._add_item({"role": "assistant"}, turn.content, f"model {len(self._turns)}")
             for number, call in enumerate(turn.tool_calls, 1):
-                text, key = await self._use(call, number)
+                text, key = await self._execute_tool_call(call, number)
                 messages.append(LlmMessage("tool", (TextPart(text),), tool_call_id=call.id))
                 self._add_item({"role": "tool", "tool_call_id": call.id}, text, key)
             if turn.problem is not None:
@@ -163,7 +163,7 @@ class ToolLoop:
 
     async def _summarize(self, request: ChatRequest, messages: tuple[LlmMessage, ...]) -> JsonObject:
         limit = self._options.max_tokens or 0
-        asking = msgspec.structs.replace(
+        summary_request = msgspec.structs.replace(
             request,
             messages=(*messages, LlmMessage("user", (TextPart(SUMMARY_REQUEST),))),
             tool_choice="none" if request.tools else "",
@@ -172,7 +172,7 @@ class ToolLoop:
             max_tokens=limit if limit >= MIN_SUMMARY_TOKENS else None,
             stop=(),
         )
-        stream = await self._gateway.stream(self._caller, asking)
+        stream = await self._gateway.stream(self._caller, summary_request)
         reply = await stream.read_reply(lambda text: None)
         if reply.finish != "stop":
             raise AgentFailed(
@@ -247,8 +247,8 @@ class ToolLoop:
             return error.message
         return None
 
-    async def _use(self, call: ToolCall, number: int) -> tuple[str, str | None]:
-        """Execute a tool call; return the text for the model, and the key of its step (None if no tool ran)."""
+    async def _execute_tool_call(self, call: ToolCall, number: int) -> tuple[str, str | None]:
+        """Execute a tool call; return the text for the model, and the journal key of its step (None if no tool ran)."""
         self._tool_calls += 1
         # By place and not by the model's own id of the call, which another attempt need not get again.
         reply = f"model {len(self._turns)}"

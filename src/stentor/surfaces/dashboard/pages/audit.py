@@ -25,7 +25,7 @@ async def show_audit(page: PageRequest) -> Response:
     filters = {name: page.query_param(name) for name in FILTERS}
     if filters["category"] not in CATEGORIES:
         filters["category"] = ""
-    found = await page.call(
+    entries = await page.call(
         "audit.list",
         category=filters["category"],
         text=filters["q"],
@@ -36,12 +36,12 @@ async def show_audit(page: PageRequest) -> Response:
     return page.render(
         "audit.html",
         block="rows" if page.query_param("cursor") else "results",
-        rows=await page.read(_present_events, found["events"]),
+        rows=await page.read(_present_events, entries["events"]),
         categories=tuple(CATEGORIES),
         filters=filters,
         is_filtered=any(filters.values()),
         address=lambda **changed: f"/audit?{encode_query(filters | changed)}",
-        more=encode_query(filters | {"cursor": found["next_cursor"]}) if found["next_cursor"] else "",
+        more=encode_query(filters | {"cursor": entries["next_cursor"]}) if entries["next_cursor"] else "",
     )
 
 

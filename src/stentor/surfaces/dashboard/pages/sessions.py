@@ -73,9 +73,9 @@ async def show_session(page: PageRequest) -> Response:
 async def _read_items(page: PageRequest, session_id: str, before: str) -> tuple[list[JsonObject], bool]:
     """Return the last items, or the last ones before a position, and whether there are earlier ones."""
     position: dict[str, Any] = {"before": int_or_text(before)} if before else {}
-    found = await page.call("sessions.items", session_id=session_id, newest=True, limit=PAGE_ITEMS, **position)
-    items = found["items"]
-    if not items or len(items) == found["item_count"]:
+    result = await page.call("sessions.items", session_id=session_id, newest=True, limit=PAGE_ITEMS, **position)
+    items = result["items"]
+    if not items or len(items) == result["item_count"]:
         return items, False
     # A page may be short because its values are long, so only another read can tell.
     earlier = await page.call("sessions.items", session_id=session_id, before=items[0]["position"], limit=1)

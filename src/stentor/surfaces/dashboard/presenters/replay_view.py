@@ -24,8 +24,8 @@ EXPLANATIONS = {
     "no_outcome": "nobody knows whether this effect happened; the replay stops here",
     "not_reached": "recorded, but the agent would end before it",
 }
-STATUSES = {"same": "completed", "differs": "failed", "not_reached": "failed"}
-"""The statuses whose colours the verdicts have; the others are those of what waits."""
+COLOR_STATUSES = {"same": "completed", "differs": "failed", "not_reached": "failed"}
+"""The task status whose colour a verdict has; all others have that of `pending_approval`."""
 
 
 class ReplayRow(msgspec.Struct, frozen=True):
@@ -63,7 +63,7 @@ def build_rows(steps: Iterable[JsonObject]) -> Iterator[ReplayRow]:
 
 
 def find_repeated(reasons: Iterable[list[str]]) -> Iterator[bool]:
-    """Yield for each step whether it differs in exactly what the one before that differs does.
+    """Yield for each step whether its reasons equal those of the last step before it that has any.
 
     Each request of a run has the same instructions and tools, so each differs in the same.
     """
@@ -78,4 +78,4 @@ def label_of(verdict: str) -> str:
 
 
 def color_of(verdict: str) -> str:
-    return STATUSES.get(verdict, "pending_approval")
+    return COLOR_STATUSES.get(verdict, "pending_approval")
