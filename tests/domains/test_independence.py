@@ -55,11 +55,14 @@ async def test_an_agents_key_that_works_for_itself_earns_no_trust_however_often(
 
 
 @requirement("learning.own-hand", "tasks.grade")
-async def test_a_grade_of_an_agents_degraded_result_at_its_own_task_teaches_nothing(make_world: MakeWorld) -> None:
+@pytest.mark.parametrize(("key_name", "worker"), [("bob", "BOB"), (None, "BOSS")])
+async def test_a_grade_of_an_agents_degraded_result_at_its_own_task_teaches_nothing(
+    make_world: MakeWorld, key_name: str | None, worker: str
+) -> None:
     world = await make_world()
-    agent_id = await world.register(key_name="bob")
-    for submitter, learned in (("BOB", False), ("ADMIN", True)):
-        task_id = await work(world, agent_id, submitter, "BOB", degraded=True)
+    agent_id = await world.register(key_name=key_name)
+    for submitter, learned in ((worker, False), ("ADMIN", True)):
+        task_id = await work(world, agent_id, submitter, worker, degraded=True)
         graded = await world.admin.post(f"/api/v1/tasks/{task_id}/grade", json={"grade": 1.0})
         assert (graded.status_code, graded.json()["learned"]) == (200, learned)
 

@@ -236,13 +236,15 @@ class LearningEligibility:
         self._roles = roles
         self._max_per_day = max_per_day
 
-    def check_outcome(self, tx: Tx, work: TaskAttempt, agent_id: str, ended_by: str | None) -> str | None:
+    def check_outcome(
+        self, tx: Tx, work: TaskAttempt, agent_id: str, ended_by: str | None, *, is_worker_known: bool = True
+    ) -> str | None:
         """Return why an outcome does not count as evidence, None if it does; then it counts toward the daily limit.
 
-        Fails closed. `ended_by` is the key that reported the outcome, None for an agent that runs inside the service.
-        Costs two lookups in memory if all keys are people's.
+        Fails closed. `ended_by` is the key that reported the outcome, None for an agent that runs inside the service,
+        and if it is not known any more (`is_worker_known`). Costs two lookups in memory if all keys are people's.
         """
-        if self._is_self_dealing(tx, work, agent_id, ended_by):
+        if self._is_self_dealing(tx, work, agent_id, ended_by, is_worker_known=is_worker_known):
             return SHARED_KEY_REASON
         if not self._max_per_day or self._roles.is_person(work.tenant, work.submitted_by):
             return None
@@ -268,15 +270,19 @@ class LearningEligibility:
         """Count one more and return whether it is within the limit."""
         return learning.increment_daily_outcomes(tx, tenant, agent_id, name) <= self._max_per_day
 
-    def _is_self_dealing(self, tx: Tx, work: TaskAttempt, agent_id: str, ended_by: str | None) -> bool:
+    def _is_self_dealing(
+        self, tx: Tx, work: TaskAttempt, agent_id: str, ended_by: str | None, *, is_worker_known: bool
+    ) -> bool:
         agent = self._agents.get(work.tenant, agent_id)
         keys = {agent.key_name if agent else None, ended_by}
         workers = {name for name in keys if name is not None and not self._roles.is_person(work.tenant, name)}
-        is_called = agent is not None and authorization.is_called_by_service(agent)
-        if not workers and not is_called:
+        shows_no_key = agent is not None and (
+            authorization.is_called_by_service(agent) or (agent.key_name is None and not is_worker_known)
+        )
+        if not workers and not shows_no_key:
             return False
         submitters = visibility_queries.find_submitters(tx, work.tenant, work.submitted_by, work.parent_task_id)
         if submitters is None or submitters & workers:
             return True
-        # An agent that the service calls shows no key, so any key that may register agents could be its owner.
-        return is_called and any(self._roles.is_agent_with_admin(work.tenant, name) for name in submitters)
+        # Of an agent without a key any key that may register agents could be the owner.
+        return shows_no_key and any(self._roles.is_agent_with_admin(work.tenant, name) for name in submitters)

@@ -25,7 +25,9 @@ from stentor.domains.tasks.service import require_visible_task
 class GradeEligibility(Protocol):
     """Decides whether a grade may count as evidence: independence of the grader, and daily limits."""
 
-    def check_outcome(self, tx: Tx, work: Task, agent_id: str, ended_by: str | None) -> str | None:
+    def check_outcome(
+        self, tx: Tx, work: Task, agent_id: str, ended_by: str | None, *, is_worker_known: bool = True
+    ) -> str | None:
         """Return why the outcome may not count, or None and count it toward the daily limit."""
         ...
 
@@ -79,7 +81,7 @@ class GradeService:
         counts = task.learning_eligible is True
         if task.outcome_class == "degraded_success":
             # Its class alone was the reason to learn nothing, so the other ones were not looked for.
-            counts = self._eligibility.check_outcome(tx, task, agent_id, None) is None
+            counts = self._eligibility.check_outcome(tx, task, agent_id, None, is_worker_known=False) is None
         # Do not store such a grade without effect: a task is graded once, so no one else could grade it any more.
         if counts and (reason := self._eligibility.check_grade(tx, task, agent_id, principal.name)) is not None:
             raise Forbidden(reason)
