@@ -45,7 +45,7 @@ class ProviderQuirks(msgspec.Struct, frozen=True):
     `max_tokens` is the name of the field for the token limit; `stream_usage`: the server accepts `stream_options`;
     `key_header` is the header of the API key where it is not the format's own; `wants_reasoning`: a model that reasons
     must get its reasoning back with its messages; `short_call_ids`: ids of tool calls must be nine letters or digits;
-    `seed` is the name of the field for the seed.
+    `seed` is the name of the field for the seed; `user_after_tool`: a message of the user may follow a tool's result.
     """
 
     max_tokens: str = "max_tokens"
@@ -54,6 +54,7 @@ class ProviderQuirks(msgspec.Struct, frozen=True):
     wants_reasoning: bool = False
     short_call_ids: bool = False
     seed: str = "seed"
+    user_after_tool: bool = True
 
 
 class StreamReader(Protocol):

@@ -129,9 +129,10 @@ def build_chat_request(request: ChatRequest, quirks: ProviderQuirks, *, stream: 
     choice: Any = request.tool_choice or None
     if choice not in (None, "auto", "none", "required"):
         choice = {"type": "function", "function": {"name": choice}}
+    messages = _move_tool_images(request.messages) if quirks.user_after_tool else request.messages
     body = omit_none(
         model=request.model,
-        messages=[_message(message, request.model, quirks) for message in _move_tool_images(request.messages)],
+        messages=[_message(message, request.model, quirks) for message in messages],
         temperature=request.temperature,
         top_p=request.top_p,
         stop=list(request.stop) or None,
@@ -273,8 +274,10 @@ def _move_tool_images(messages: Sequence[LlmMessage]) -> list[LlmMessage]:
             moved += group
             continue
         for message in group:
-            text = TextPart(message.text or "The result is an image. It follows in a message of the user.")
-            moved.append(msgspec.structs.replace(message, content=(text,)))
+            if any(isinstance(part, ImagePart) for part in message.content):
+                text = TextPart(message.text or "The result is an image. It follows in a message of the user.")
+                message = msgspec.structs.replace(message, content=(text,))
+            moved.append(message)
         moved.append(LlmMessage("user", images))
     return moved
 

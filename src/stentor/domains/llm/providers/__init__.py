@@ -44,7 +44,7 @@ class Provider:
         if host.endswith((".azure.com", ".azure.us")):
             return ProviderQuirks(max_tokens="max_completion_tokens", key_header="api-key")
         if host == "api.mistral.ai":
-            return ProviderQuirks(stream_usage=False, short_call_ids=True, seed="random_seed")
+            return ProviderQuirks(stream_usage=False, short_call_ids=True, seed="random_seed", user_after_tool=False)
         return ProviderQuirks(wants_reasoning=host in REASONING_HOSTS)
 
 
