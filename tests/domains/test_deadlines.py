@@ -26,7 +26,7 @@ async def test_a_task_that_has_not_ended_by_its_deadline_is_aborted(world: World
     await later(world, HOUR + 2)
     task = await world.task(task_id)
     assert (task["status"], task["error"]["code"]) == ("aborted", "DEADLINE_EXCEEDED")
-    assert (task["outcome_class"], task["learning_eligible"]) == ("timeout", False)
+    assert (task["outcome_class"], task["learning_eligible"]) == ("cancelled", False)
     if claim:
         ended = await Attempt(world, task_id, claim["epoch"]).post("complete", result=1)
         assert (ended.status_code, ended.json()["error"]["code"]) == (409, "LEASE_LOST")

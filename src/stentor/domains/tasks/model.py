@@ -92,8 +92,10 @@ class TaskMetadata(msgspec.Struct, frozen=True, omit_defaults=True):
 
     @property
     def for_agent(self) -> TaskMetadata:
-        """The metadata as the agent gets it: without what the header of a message added."""
-        return self if self.sender_agent is None else msgspec.structs.replace(self, sender_agent=None)
+        """The metadata as the agent gets it: without the sender of a message, and the tasks above it."""
+        if self.sender_agent is None and not self.budgets:
+            return self
+        return msgspec.structs.replace(self, sender_agent=None, budgets=())
 
 
 class TaskDraft(msgspec.Struct, frozen=True):

@@ -187,7 +187,7 @@ class TaskService:
         """Cancel a task that was read in this transaction and has not ended, whether or not the key `by` sees it."""
         meta = {"by": by, "from": task.status, "status": "cancelled", **event_extra}
         event = EventDraft("task_cancelled", "tasks", "Task cancelled.", meta)
-        self._end_without_learning(tx, task, "cancelled", None, event)
+        self._end_as_cancelled(tx, task, "cancelled", None, event)
 
     def cancel_child_in_tx(self, tx: Tx, tenant: str, task_id: str, parent_task_id: str) -> bool:
         """Cancel a task because its parent was cancelled; one that has ended stays as it is.
@@ -201,7 +201,7 @@ class TaskService:
             return True
         meta = {"from": task.status, "status": "cancelled", "parent_task_id": parent_task_id}
         event = EventDraft("task_cancelled", "tasks", "Cancelled with its parent.", meta)
-        self._end_without_learning(tx, task, "cancelled", None, event)
+        self._end_as_cancelled(tx, task, "cancelled", None, event)
         return True
 
     def abort_unstarted(self, tx: Tx, tenant: str, task_id: str, message: str) -> None:
@@ -211,7 +211,7 @@ class TaskService:
             return
         error = {"code": "DEPENDENCY_FAILED", "message": message}
         event = EventDraft("task_aborted", "tasks", message, {"code": error["code"], "status": "aborted"})
-        self._end_without_learning(tx, task, "aborted", error, event)
+        self._end_as_cancelled(tx, task, "aborted", error, event)
 
     def abort_late(self, tx: Tx, tenant: str, task_id: str) -> None:
         """Abort a task whose deadline has passed, unless it has ended meanwhile."""
@@ -221,7 +221,7 @@ class TaskService:
         error = {"code": "DEADLINE_EXCEEDED", "message": "The deadline of the task passed before it had ended."}
         meta = {"code": error["code"], "from": task.status, "status": "aborted"}
         event = EventDraft("task_aborted", "tasks", error["message"], meta)
-        self._end_without_learning(tx, task, "aborted", error, event, outcome="timeout")
+        self._end_as_cancelled(tx, task, "aborted", error, event)
 
     async def approve(self, principal: Principal, task_id: str) -> Task:
         """Approve a task that waits for approval; it is queued."""
@@ -253,7 +253,7 @@ class TaskService:
         # An event of its own for the audit, which does not list how tasks end.
         refusal = EventDraft("approval_refused", "tasks", f"Rejected by {principal.name}.", meta)
         end = EventDraft("task_aborted", "tasks", "Rejected.", {**meta, "status": "aborted"})
-        self._end_without_learning(tx, task, "aborted", error, refusal, end)
+        self._end_as_cancelled(tx, task, "aborted", error, refusal, end)
         return require_task(tx, task.tenant, task.task_id)
 
     async def retry(self, principal: Principal, task_id: str) -> Task:
@@ -339,22 +339,17 @@ class TaskService:
         enqueue_after_commit(tx, changed, self._dispatch)
         return changed
 
-    def _end_without_learning(
-        self,
-        tx: Tx,
-        task: Task,
-        status: TaskStatus,
-        error: Any,
-        *drafts: EventDraft,
-        outcome: model.OutcomeClass = "cancelled",
-    ) -> None:
-        """End a task. A person, a dependency or its deadline ended it, so it is no evidence about its agent."""
+    def _end_as_cancelled(self, tx: Tx, task: Task, status: TaskStatus, error: Any, *drafts: EventDraft) -> None:
+        """End a task with the outcome class cancelled, also an aborted one.
+
+        A person, a dependency or its deadline ended it, so it is no evidence about its agent.
+        """
         if status == "cancelled":
             # A submission of a subtask takes it too; only a cancelled task gets no more of them.
             tx.lock(locks.task_lock(task.tenant, task.task_id))
-        ended = [*drafts, learning_skipped_event(outcome)]
+        ended = [*drafts, learning_skipped_event("cancelled")]
         head = self._runlog.append(tx, task.tenant, ended, task_id=task.task_id, parent=task.head_id)
-        if not store.end_without_learning(tx, task, status, outcome, error, head):
+        if not store.end_without_learning(tx, task, status, "cancelled", error, head):
             raise Conflict("The task was changed by another request. Read it again.")
         self._recount(tx, task, status, task.assigned_agent)
         # Only after the commit: a rollback would leave an executing task whose execution was stopped.

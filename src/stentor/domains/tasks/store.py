@@ -160,7 +160,8 @@ def insert(tx: Tx, task: Task, draft: TaskDraft) -> None:
 def next_deadline(tx: Tx) -> int | None:
     """Return the earliest deadline of the tasks that have not ended; None without one."""
     row = tx.row(_NEXT_DEADLINE)
-    return row[0] if row else None
+    # A malformed one must not hold up all others: SQLite has any value in any column.
+    return row[0] if row and isinstance(row[0], int) else None
 
 
 def list_late(tx: Tx, limit: int) -> list[TaskRef]:

@@ -180,7 +180,7 @@ class SubmissionService:
                 parent = _require_parent(tx, principal, draft.metadata.parent_task_id, granted_parent)
                 draft = inherit_limits(draft, parent)
             if draft.deadline is not None and draft.deadline <= max(tx.now, draft.start_at or 0):
-                raise InvalidRequest("deadline: must be in the future, and after start_at.")
+                raise InvalidRequest("deadline: must be in the future and after start_at, as must that of the parent.")
             if draft.metadata.session is not None:
                 _require_usable_session(tx, principal, draft.metadata.session)
             # Add the trace context after hashing: a retry of the same submission has another one.
