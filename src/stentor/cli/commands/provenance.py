@@ -111,7 +111,7 @@ def proof(
     key: Key = None,
     as_json: AsJson = False,
 ) -> None:
-    """Fetch and verify the proof that an event is in the log; the exit code is 1 if it is invalid or not signed."""
+    """Fetch and verify the proof that an event is in the log; the exit code is 1 unless a known key signed it."""
 
     async def work(api: ServiceClient) -> Response[CheckedEventProof]:
         response = await api.get(f"/provenance/{quote_segment(record_id)}/proof", EventProof, size=size)
@@ -126,7 +126,7 @@ def proof(
         view.show_proof,
         as_json=as_json,
         # The service chooses the root: without a signature its hashes prove nothing.
-        is_success=lambda proof: proof.holds and proof.signed is not False,
+        is_success=lambda proof: proof.holds and proof.signed is True,
     )
 
 

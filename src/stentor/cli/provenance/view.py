@@ -128,13 +128,16 @@ def show_proof(proof: CheckedEventProof) -> None:
     if not proof.holds:
         console.print(Text(strip_controls(f"The proof is invalid: {proof.reason}."), style="red"))
         return
-    if proof.signed is False:
-        reason = "no checkpoint signed its root. New events are signed within seconds; a tree of another --size is not."
-        console.print(Text(f"The proof is not signed: {reason}", style="red"))
+    if not proof.signed:
+        reason = (
+            "no key of the log is known here. Pass --verifier."
+            if proof.signed is None
+            else "no checkpoint signed its root. New events are signed within seconds; a tree of another --size is not."
+        )
+        console.print(Text(f"The proof is not verified: {reason}", style="red"))
         return
     console.print(f"[green]The proof is valid[/] ({len(proof.hashes)} hashes).", end=" ")
     if proof.event is None:
         reason = "the event itself is in an archive or not for this key, so its id is not proven."
         console.print(f"It is of the event's hash: {reason}", end=" ")
-    unknown = "Whether its root is signed is unknown: pass --verifier with the key of the log."
-    print_line("Its root is in a signed checkpoint." if proof.signed else unknown)
+    print_line("Its root is in a signed checkpoint.")
