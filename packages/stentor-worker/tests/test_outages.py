@@ -20,7 +20,8 @@ from stentor_worker.client import MAX_PAGES
 from stentor_worker.worker import REPEAT_SECONDS, _Interrupted
 
 DOWN: Reply = (503, {"error": {"code": "SERVICE_UNAVAILABLE", "message": "down"}})
-UP: Reply = (200, {"recorded": True})
+TIME = "2026-01-01T00:00:00.000000Z"
+UP: Reply = (200, {"recorded": True, "kind": "step", "epoch": 1, "started_at": TIME, "ended_at": TIME})
 PROXY_ANSWERS: list[Reply] = [
     (200, "maintenance"),
     (302, None),
