@@ -502,18 +502,46 @@ class _Requests:
         return {"recorded": True, "kind": "step", "epoch": 1, "ended_at": ""}
 
 
+TIMED_OUT: dict[str, Any] = {
+    "value": None,
+    "value_sha256": None,
+    "encoding": "json",
+    "superseded": False,
+    "state": "failed",
+    "epoch": 1,
+    "kind": "signal",
+    "started_at": "",
+    "ended_at": "",
+    "error": {"type": "WaitTimeout", "message": "no"},
+}
+
+
 @requirement("steps.retry", "steps.sdk")
 def test_a_wait_names_the_timeouts_before_it_once() -> None:
-    client, ended = _Requests(), {"value": None, "value_sha256": None, "encoding": "json", "superseded": False}
-    error = {"type": "WaitTimeout", "message": "no"}
-    ended |= {"state": "failed", "epoch": 1, "kind": "signal", "started_at": "", "ended_at": "", "error": error}
+    client = _Requests()
     journal = Journal(client, "task", 1, list, is_empty=True)  # pyrefly: ignore[bad-argument-type]
     for key in ("first", "second", "third"):
         entry = journal.enter(key, "signal")
         journal.post(entry, "/waits", {})
         with pytest.raises(WaitTimeout):
-            journal.replay(entry, ended)
+            journal.replay(entry, TIMED_OUT)
     assert [body.get("handled") for body in client.sent] == [None, ["first"], ["second"]]
+
+
+@requirement("steps.retry", "steps.sdk")
+def test_an_effect_names_the_timeouts_before_it_also_after_recorded_waits() -> None:
+    client = _Requests()
+    journal = Journal(client, "task", 2, list, is_empty=True)  # pyrefly: ignore[bad-argument-type]
+    for key in ("first", "second"):
+        entry = journal.enter(key, "signal")
+        journal.note_replayed_wait(entry)
+        with pytest.raises(WaitTimeout):
+            journal.replay(entry, TIMED_OUT)
+    journal.enter("prepare", "step")
+    journal.note_replayed_wait(journal.enter("of another branch", "signal"))
+    journal.post(journal.enter("new", "signal"), "/waits", {})
+    journal.post(journal.enter("pay", "effect", is_irreversible=True), "/effects", {})
+    assert [body.get("handled") for body in client.sent] == [["second"], ["first"]]
 
 
 @requirement("steps.retry", "steps.sdk")

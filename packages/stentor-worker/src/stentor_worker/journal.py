@@ -179,6 +179,15 @@ class Journal:
             self._handled = [key for key in self._handled if key not in taken]
         return list(taken)
 
+    def note_replayed_wait(self, entry: Entry) -> None:
+        """Note that no later wait has to record the timeouts that were handled before this one.
+
+        It recorded them itself: after a thousand waits each attempt would send a thousand again. An effect sends them
+        all the same, as the wait may be that of an earlier version of this package, which did not.
+        """
+        with self._lock:
+            self._timeouts.difference_update(entry.handled)
+
     def call(self, method: str, subpath: str, body: Any = None) -> Recorded:
         """Call the service about this task. Raises ValueRejected, TaskCancelled, and AttemptEnded."""
         try:

@@ -76,8 +76,7 @@ class Wait:
                 raise AttemptEnded(f"The wait {entry.name!r} was rejected: {error}", "STEP_REJECTED") from None
         else:
             self._require_same(step)
-            # They were sent with it: after a thousand waits each attempt would send a thousand again.
-            self._journal.take_handled(entry)
+            self._journal.note_replayed_wait(entry)
         if step["state"] == "started":
             self._journal.waits.append(entry.key)
             raise Suspended
