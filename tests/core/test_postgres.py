@@ -537,6 +537,26 @@ async def test_a_read_for_which_no_connection_can_be_opened_waits_for_one_that_i
 
 
 @requirement("scale.connections")
+async def test_no_read_waits_for_an_open_connection_to_a_server_that_does_not_answer(
+    proxy: Proxy, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(readers, "WAIT_SECONDS", 3600)
+    monkeypatch.setattr(server_waits, "LONG_CONNECT_SECONDS", 0)  # the first one that fails begins the pause
+    monkeypatch.setattr(server_waits, "PAUSE_SECONDS", 3600)
+    database = Database(PostgresDriver(f"{proxy.url}?connect_timeout=2"))
+    began, go_on = threading.Event(), threading.Event()
+    first = asyncio.create_task(database.read(lambda tx: (began.set(), go_on.wait(60))))
+    await asyncio.to_thread(began.wait)
+    with proxy.silent():
+        for _ in range(2):  # the connect, and one in the pause after it
+            with pytest.raises(StoreUnavailable):
+                await database.read(lambda tx: tx.now)
+    go_on.set()
+    await first
+    database.close()
+
+
+@requirement("scale.connections")
 async def test_all_jobs_of_a_process_hold_their_locks_on_one_connection(postgres_url: str) -> None:
     driver = PostgresDriver(postgres_url)
     jobs = [LeaderElection(driver, number, "a job") for number in (1, 2, 3)]

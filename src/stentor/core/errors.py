@@ -122,6 +122,9 @@ class FeatureNotImplemented(StentorError):
 class StoreUnavailable(ServiceUnavailable):
     """The database failed or is unreachable. Nothing was written, unless the message says that it may have been."""
 
+    is_silent = False
+    """Whether the server did not answer a connect at all, so that waiting for another connection is in vain."""
+
     @classmethod
     def of_driver(cls, text: str) -> Self:
         """Return an error that has the text, which may name tables and addresses, only as `str()`: for the log."""

@@ -130,7 +130,9 @@ class PostgresConnection:
                 if not self._read_only:
                     _take_serving_lock(raw)
         except psycopg.OperationalError as error:
-            raise StoreUnavailable.of_driver(_outage_text(error)) from error
+            unavailable = StoreUnavailable.of_driver(_outage_text(error))
+            unavailable.is_silent = self._pause.is_on
+            raise unavailable from error
         except psycopg.ProgrammingError as error:
             # Without the client's message, which may contain the password.
             raise StoreUnavailable(

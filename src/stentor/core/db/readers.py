@@ -42,9 +42,9 @@ class Readers:
     def _open_another(self) -> DbConnection:
         try:
             connection = self._driver.reader()
-        except StoreUnavailable:
+        except StoreUnavailable as error:
             # A server that takes no more connections still answers on those that are open.
-            if not self._open:
+            if not self._open or error.is_silent:
                 raise
             try:
                 return self._idle.get(timeout=WAIT_SECONDS)[0]

@@ -38,12 +38,18 @@ class ConnectPause:
     def __init__(self) -> None:
         self._until = 0.0
 
+    @property
+    def is_on(self) -> bool:
+        return time.monotonic() < self._until
+
     @contextmanager
     def observe(self) -> Iterator[None]:
         """Try to connect in this block. Raises StoreUnavailable in the pause."""
         began = time.monotonic()
-        if began < self._until:
-            raise StoreUnavailable("The database did not answer a moment ago.")
+        if self.is_on:
+            error = StoreUnavailable("The database did not answer a moment ago.")
+            error.is_silent = True
+            raise error
         try:
             yield
         except psycopg.OperationalError:
