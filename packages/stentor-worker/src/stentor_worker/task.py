@@ -183,8 +183,8 @@ class Task:
         """Wait for all children; in a coroutine, `await` it with any awaitables. Returns their results in order.
 
         Unlike `asyncio.gather` it lets the others finish when one has to wait, so that no work is lost. Of several
-        errors it raises the first one, in each attempt the same. Raises TypeError for anything else, such as a list of
-        children.
+        errors it raises the first one, in each attempt the same, unless the program itself raises them in asyncio tasks
+        that were made before: pass coroutines. Raises TypeError for anything else, such as a list of children.
         """
         if all(isinstance(item, Child) for item in items):
             return call(gather_children(items))
