@@ -34,7 +34,7 @@ def build_task_draft(capability: str, request: ChatRequest) -> TaskDraft:
     """
     if request.tools or any(m.tool_calls or m.role == "tool" for m in request.messages):
         raise InvalidRequest(NO_TOOLS, {"fields": {"tools" if request.tools else "input": NO_TOOLS}})
-    if (request.response_format or {}).get("type", "text") != "text":
+    if request.format_type != "text":
         raise InvalidRequest("Agents as models do not support response_format. Use a model of a provider.")
     if any(isinstance(part, ImagePart) for message in request.messages for part in message.content):
         raise InvalidRequest("Agents as models accept text and no images. Use a model of a provider.")

@@ -113,6 +113,11 @@ class ChatRequest(msgspec.Struct, frozen=True):
         return self.extra.get("parallel_tool_calls") is False
 
     @property
+    def format_type(self) -> str:
+        """The type of the response format: `text` unless the request names another one."""
+        return str((self.response_format or {}).get("type", "text"))
+
+    @property
     def json_schema(self) -> JsonObject | None:
         """The JSON Schema that the reply must match; None if the request sets none."""
         wrapper = (self.response_format or {}).get("json_schema")

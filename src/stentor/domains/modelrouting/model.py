@@ -188,7 +188,7 @@ def _subject(request: ChatRequest) -> str:
         return "images"
     if request.tools or any(message.tool_calls or message.role == "tool" for message in request.messages):
         return "tools"
-    if (request.response_format or {}).get("type") in ("json_object", "json_schema"):
+    if request.format_type in ("json_object", "json_schema"):
         return "json"
     text = next((m.text for m in reversed(request.messages) if m.role == "user"), "")
     return _text_subject(text[:MAX_INSPECTED_CHARACTERS])

@@ -153,8 +153,7 @@ def require_json_schema(provider: str, request: ChatRequest) -> JsonObject | Non
 
     Raises InvalidRequest for a type of `response_format` that only some OpenAI-compatible servers know, as grammars.
     """
-    kind = (request.response_format or {}).get("type", "text")
-    if kind not in ("text", "json_object", "json_schema"):
+    if request.format_type not in ("text", "json_object", "json_schema"):
         fields = {"response_format.type": "must be text, json_object or json_schema"}
         raise InvalidRequest(f"{provider} does not support this type of response_format.", {"fields": fields})
     return request.json_schema

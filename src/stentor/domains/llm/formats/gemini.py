@@ -237,7 +237,7 @@ def _config(request: ChatRequest) -> JsonObject:
         seed=request.seed,
     )
     schema = require_json_schema("Gemini", request)
-    if (request.response_format or {}).get("type") in ("json_object", "json_schema"):
+    if request.format_type != "text":
         config["responseMimeType"] = "application/json"
     return config | omit_none(responseJsonSchema=schema)
 
