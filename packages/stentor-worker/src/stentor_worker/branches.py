@@ -18,7 +18,7 @@ _moments: ContextVar[list[Moment] | None] = ContextVar("stentor_moments", defaul
 
 
 def note(step: dict[str, Any]) -> Moment:
-    """Note that the branch which runs here, if any, gets the outcome of a recorded step; return the moment of it."""
+    """Return the moment of a step's outcome, and record it for the branch of a `gather` that runs here, if any."""
     # The attempt that began a wait knows its end only if that was at the same moment: it reads the journal once.
     is_later = step["kind"] not in ("step", "effect") and step["ended_at"] != step["started_at"]
     moment = (step["epoch"] + is_later, step["ended_at"])
@@ -53,5 +53,5 @@ def to_results(branches: Iterable[tuple[list[Moment], Any]]) -> list[Any]:
 
 
 def _moment_of(outcome: Any) -> Moment:
-    """Return that of an error from an asyncio task that is older than the gather."""
+    """Return the moment of an error from an asyncio task that was created before the `gather`."""
     return outcome.moment if isinstance(outcome, Failed) else FIRST

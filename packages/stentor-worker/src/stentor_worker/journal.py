@@ -97,7 +97,7 @@ class Journal:
         return recorded
 
     def is_recorded(self, entry: Entry) -> bool:
-        """Whether the journal has a step, without a check of it."""
+        """Return whether the journal has a step with this key; it need not be the same step."""
         with self._lock:
             return entry.key in self._loaded()
 
@@ -157,7 +157,7 @@ class Journal:
 
     def post(self, entry: Entry, subpath: str, fields: dict[str, Any]) -> Recorded:
         """Send a step. Raises ValueRejected, TaskCancelled, and AttemptEnded."""
-        body, handled = {"epoch": self.epoch, **entry.fields(), **fields}, self.take_handled(entry)
+        body, handled = {"epoch": self.epoch, **entry.fields(), **fields}, self._take_handled(entry)
         # So that a retry by a person does not run these failed steps again: a success would come on top of this effect.
         # The request may be repeated: what was recorded first counts.
         parts = [{"handled": handled[n : n + MAX_HANDLED]} for n in range(0, len(handled), MAX_HANDLED)] or [{}]
@@ -169,21 +169,11 @@ class Journal:
             raise
         return first
 
-    def take_handled(self, entry: Entry) -> list[str]:
-        """Return the keys of handled steps that are recorded with this one, and forget them."""
-        is_wait = entry.kind not in ("step", "effect")
-        if not entry.is_irreversible and not is_wait:
-            return []
-        with self._lock:
-            taken = {key: None for key in self._handled if entry.is_irreversible or key in self._timeouts}
-            self._handled = [key for key in self._handled if key not in taken]
-        return list(taken)
-
     def note_replayed_wait(self, entry: Entry) -> None:
-        """Note that no later wait has to record the timeouts that were handled before this one.
+        """Keep later waits from recording the timeouts that were handled before this one, which has recorded them.
 
-        It recorded them itself: after a thousand waits each attempt would send a thousand again. An effect sends them
-        all the same, as the wait may be that of an earlier version of this package, which did not.
+        Otherwise each attempt would send them all again. An effect still does: an earlier version of this package may
+        have made the wait, and recorded none.
         """
         with self._lock:
             self._timeouts.difference_update(entry.handled)
@@ -257,6 +247,16 @@ class Journal:
                 self._expected.get(scope, {}).pop(step["position"], None)
                 self._forget(step["key"] + "/")
             newest[scope] = math.inf if is_again else max(newest.get(scope, 0), step["epoch"])
+
+    def _take_handled(self, entry: Entry) -> list[str]:
+        """Return the keys of handled steps that are recorded with this one, and forget them."""
+        is_wait = entry.kind not in ("step", "effect")
+        if not entry.is_irreversible and not is_wait:
+            return []
+        with self._lock:
+            taken = {key: None for key in self._handled if entry.is_irreversible or key in self._timeouts}
+            self._handled = [key for key in self._handled if key not in taken]
+        return list(taken)
 
     def _record(self, entry: Entry, outcome: dict[str, Any]) -> Recorded:
         """Record an outcome. If `recorded` is false, another request of this attempt did first: that one counts.

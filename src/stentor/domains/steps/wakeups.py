@@ -64,7 +64,7 @@ class WaitScheduler:
                 log.exception("steps: tick failed")
 
     async def tick(self, *, scans: bool = True) -> float:
-        """End everything that is due now; return in how many seconds the next of it is, at least PAUSE_SECONDS.
+        """End everything that is due now; return the seconds until something is due again, at least PAUSE_SECONDS.
 
         `scans` is whether to look at all waits for children, also those of other processes and from before a crash.
         """

@@ -353,7 +353,7 @@ def _usage(usage: _OpenAiUsage | None) -> TokenUsage | None:
         return None
     details, cached = usage.completion_tokens_details, usage.prompt_tokens_details
     prompt, completion = max(0, usage.prompt_tokens), max(0, usage.completion_tokens or 0)
-    # xAI and Google's compatible API count the reasoning in the total alone; Google has no details of it.
+    # xAI and Google's compatible API count reasoning only in the total, and Google reports no details.
     output = max(completion, (usage.total_tokens or 0) - prompt)
     reasoning = (details.reasoning_tokens or 0) if details else 0
     reasoning = min(reasoning or output - completion, output)
