@@ -9,10 +9,13 @@ import httpx
 import pytest
 
 from stentor.surfaces.dashboard.pages import tasks
-from tests.conftest import World
+from stentor.surfaces.dashboard.site.sessions import MAX_KEPT
+from tests.conftest import KEYS, World
 from tests.requirements import requirement
 from tests.surfaces.dashboard.signed_in import Site
 
+LIST = "http://127.0.0.1/tasks?status=queued&cursor=x&notice=none-selected"
+SECOND = KEYS["SECOND"].split(":")[0]
 OFFERED = re.compile(r'<button name="action" value="(\w+)">')
 
 
@@ -20,12 +23,17 @@ async def bulk(world: World, action: str, ids: list[str], key: str = "ADMIN", **
     return await world.clients[key].post(f"/api/v1/bulk/tasks/{action}", json={"task_ids": ids, **fields})
 
 
-async def post(site: Site, path: str, key: str = "ADMIN", **fields: Any) -> httpx.Response:
-    """Post a form whose fields may repeat."""
+async def post(
+    site: Site, path: str, key: str = "ADMIN", came_from: str = "http://127.0.0.1/tasks", **fields: Any
+) -> httpx.Response:
+    """Post a form whose fields may repeat; follow the redirect to the page that shows what became of it."""
     client = await site.browser(key)
-    token = re.search(r'name="csrf" value="([^"]+)"', (await client.get("/tasks")).text)
-    assert token
-    return await client.post(path, data={"csrf": token[1], **fields})
+    form = {"csrf": await site.token(key), **fields}
+    answer = await client.post(path, data=form, headers={"Referer": came_from})
+    if answer.status_code == 303 and answer.headers["location"].startswith("/tasks/selected?"):
+        return await client.get(answer.headers["location"])
+    assert answer.status_code != 200, "a reload would submit the form again"
+    return answer
 
 
 @requirement("tasks.bulk")
@@ -103,6 +111,38 @@ async def test_what_will_happen_is_said_first_and_then_done(site: Site) -> None:
     assert "2 tasks cancelled" in done.text
     assert "1 not" in done.text
     assert [(await site.world.task(task_id))["status"] for task_id in waiting] == ["completed", *["cancelled"] * 2]
+
+
+@requirement("dashboard.page-selection")
+async def test_back_and_a_reload_ask_for_pages_and_submit_nothing_again(site: Site) -> None:
+    await site.world.register("ann")
+    waiting = await site.world.submit()
+    asked = await post(site, "/tasks/selected", came_from=LIST, action="cancel", task=[waiting])
+    key = re.search(r'name="selection" value="([^"]+)"', asked.text)
+    assert key
+    assert 'href="/tasks?status=queued"' in asked.text, "Back leads to the list as it was filtered"
+    done = await post(site, "/tasks/selected/confirm", action="cancel", task=[waiting], selection=key[1])
+    assert "1 task cancelled" in done.text
+    assert 'href="/tasks?status=queued"' in done.text
+    browser = await site.browser()
+    assert "1 task cancelled" in (await browser.get(done.request.url)).text
+    assert "None of the selected tasks can be cancelled." in (await browser.get(asked.request.url)).text
+    for address in ("/tasks/selected/confirm", "/tasks/selected", "/tasks/selected?selection=gone"):
+        answer = await browser.get(address, follow_redirects=True)
+        assert (answer.status_code, answer.request.url.path) == (200, "/tasks")
+    assert (await browser.get(done.request.url)).status_code == 200
+    other = await (await site.browser_of(SECOND)).get(done.request.url)
+    assert other.headers["location"] == "/tasks", "what is kept is of one session"
+
+
+@requirement("dashboard.page-selection")
+async def test_a_session_keeps_the_newest_selections(site: Site) -> None:
+    await site.world.register("ann")
+    task_id = await site.world.submit()
+    pages = [await post(site, "/tasks/selected", action="cancel", task=[task_id]) for _ in range(MAX_KEPT + 1)]
+    browser = await site.browser()
+    statuses = [(await browser.get(page.request.url)).status_code for page in pages]
+    assert statuses == [303, *[200] * MAX_KEPT]
 
 
 @requirement("dashboard.page-selection")

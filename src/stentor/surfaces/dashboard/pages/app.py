@@ -298,9 +298,9 @@ ROUTES: list[tuple[str, str, PageHandler]] = [
     *overview.ROUTES,
     *alerts.ROUTES,
     *audit.ROUTES,
+    *task_selection.ROUTES,  # before the page of one task, whose path would match
     *tasks.ROUTES,
     *task_runs.ROUTES,
-    *task_selection.ROUTES,
     *decisions.ROUTES,
     *console.ROUTES,
     *agent_comparison.ROUTES,  # before the page of one agent, whose path would match

@@ -1,10 +1,14 @@
-"""Actions on the tasks that were selected in the list: a page says what will happen, then does it."""
+"""Actions on the tasks that were selected in the list: a page says what will happen, then does it.
+
+Both forms redirect to a page of their own, so that Back and a reload never submit one again. What these pages show is
+kept in the session: the ids of 500 tasks are too long for an address.
+"""
 
 from __future__ import annotations
 
 import asyncio
 from collections import Counter
-from urllib.parse import urlsplit
+from urllib.parse import parse_qsl, urlencode, urlsplit
 
 from starlette.exceptions import HTTPException
 from starlette.responses import RedirectResponse, Response
@@ -33,11 +37,22 @@ def offered_actions(page: PageRequest, tasks: list[JsonObject], *, is_whole: boo
     }
 
 
-async def confirm_action(page: PageRequest) -> Response:
-    """Say what the action will do with the selected tasks, and ask for confirmation."""
+async def select_tasks(page: PageRequest) -> Response:
+    """Keep the selection, and redirect to the page that asks for confirmation."""
     action, task_ids = await _read_selection(page)
+    back = _find_list(page)
     if not task_ids:
-        return _back_to_list(page)
+        return page.redirect(back, "none-selected")
+    return _show(page, {"action": action, "task_ids": task_ids, "back": back})
+
+
+async def show_selection(page: PageRequest) -> Response:
+    """Say what the action will do with the selected tasks, and ask for confirmation; or what it has done."""
+    key = page.query_param("selection")
+    kept = page.session.kept.get(key)
+    if kept is None:  # of an earlier session, or one of many
+        return RedirectResponse("/tasks", 303)
+    action, task_ids = kept["action"], kept["task_ids"]
     found = [task for task in await asyncio.gather(*(_find_task(page, task_id) for task_id in task_ids)) if task]
     label, participle, statuses = ACTIONS[action]
     affected = [task for task in found if task["status"] in statuses]
@@ -49,39 +64,42 @@ async def confirm_action(page: PageRequest) -> Response:
         affected=affected,
         counts=Counter(task["status"] for task in affected),
         others=Counter(task["status"] for task in found if task["status"] not in statuses),
-        outcome=None,
+        outcome=kept.get("outcome"),
+        titles={task["task_id"]: task["title"] for task in found},
+        key=key,
+        back=kept["back"],
     )
 
 
 async def act_on_tasks(page: PageRequest) -> Response:
-    """Do it, and show what became of each task that it failed for."""
+    """Do it, and redirect to the page that shows what became of each task that it failed for."""
     action, task_ids = await _read_selection(page)
+    form = await page.read_form()
+    kept = page.session.kept.get(form.get("selection", ""), {})
+    back = kept.get("back", "/tasks")
     if not task_ids:
-        return _back_to_list(page)
+        return page.redirect(back, "none-selected")
     body: JsonObject = {"task_ids": task_ids}
-    if action == "reject" and (reason := (await page.read_form()).get("reason")):
-        body["reason"] = reason
-    label, participle, _ = ACTIONS[action]
+    if action == "reject" and form.get("reason"):
+        body["reason"] = form["reason"]
     outcome = await page.call(f"tasks.bulk_{action}", body=body)
-    return page.render(
-        "selection.html",
-        action=action,
-        label=label,
-        participle=participle,
-        affected=[],
-        counts={},
-        others={},
-        outcome=outcome,
-        titles=await _read_titles(page, [entry["task_id"] for entry in outcome["outcomes"] if entry["error"]]),
-    )
+    failed = [entry for entry in outcome["outcomes"] if entry["error"]]
+    shown = {"succeeded": outcome["succeeded"], "failed": failed}
+    task_ids = [entry["task_id"] for entry in failed]
+    return _show(page, {"action": action, "task_ids": task_ids, "back": back, "outcome": shown})
 
 
-def _back_to_list(page: PageRequest) -> Response:
-    """Return to the list as it was filtered, which the browser names as the page that it came from."""
+def _show(page: PageRequest, kept: JsonObject) -> Response:
+    return RedirectResponse(f"/tasks/selected?selection={page.session.keep(kept)}", 303)
+
+
+def _find_list(page: PageRequest) -> str:
+    """Return the address of the list as it was filtered, which the browser names as the page that it came from."""
     # Only its query is used, so a forged header cannot lead elsewhere.
     came_from = urlsplit(page.request.headers.get("referer", ""))
-    filters = f"{came_from.query}&" if came_from.path == "/tasks" and came_from.query else ""
-    return RedirectResponse(f"/tasks?{filters}notice=none-selected", 303)
+    fields = parse_qsl(came_from.query) if came_from.path == "/tasks" else []
+    filters = urlencode([(name, value) for name, value in fields if name not in ("notice", "cursor")])
+    return f"/tasks?{filters}" if filters else "/tasks"
 
 
 async def _read_selection(page: PageRequest) -> tuple[str, list[str]]:
@@ -96,16 +114,12 @@ async def _read_selection(page: PageRequest) -> tuple[str, list[str]]:
     return action, task_ids
 
 
-async def _read_titles(page: PageRequest, task_ids: list[str]) -> dict[str, str]:
-    found = await asyncio.gather(*(_find_task(page, task_id) for task_id in task_ids))
-    return {task["task_id"]: task["title"] for task in found if task}
-
-
 async def _find_task(page: PageRequest, task_id: str) -> JsonObject | None:
     return await page.find("tasks.get", task_id=task_id)
 
 
 ROUTES = [
-    ("POST", "/tasks/selected", confirm_action),
+    ("GET", "/tasks/selected", show_selection),
+    ("POST", "/tasks/selected", select_tasks),
     ("POST", "/tasks/selected/confirm", act_on_tasks),
 ]

@@ -17,6 +17,8 @@ from urllib.parse import urlsplit
 import msgspec
 from starlette.requests import Request
 
+from stentor.core.jsontext import JsonObject
+
 SESSION_COOKIE = "stentor_session"
 HOST_SESSION_COOKIE = f"__Host-{SESSION_COOKIE}"
 """The name over TLS: with the `__Host-` prefix a browser accepts it from this host only, not from a sibling domain."""
@@ -25,6 +27,8 @@ IDLE_SECONDS = 4 * 3600
 DEFAULT_LIFETIME_SECONDS = 12 * 3600
 """Seconds since the sign-in, unless the operator sets another lifetime."""
 MAX_SESSIONS = 1_000
+MAX_KEPT = 8
+"""Values that a session keeps for pages after a redirect."""
 THROTTLE_WINDOW_SECONDS = 60.0
 MAX_ADDRESSES = 1_000
 
@@ -44,6 +48,8 @@ class BrowserSession(msgspec.Struct):
     """Whether `key` is a session of the gateway, which ends with a sign-out, instead of an API key."""
     visited_at: int = 0
     """When the browser last had the overview before this session, in microseconds; 0 if that is unknown."""
+    kept: dict[str, JsonObject] = msgspec.field(default_factory=dict)
+    """What the page after a redirect shows, by the key in its address; the newest `MAX_KEPT`."""
 
     def set_holder(self, holder: Mapping[str, Any]) -> None:
         """Set the name, role and permissions that the gateway reports for the key."""
@@ -53,6 +59,14 @@ class BrowserSession(msgspec.Struct):
     def may(self, permission: str) -> bool:
         """Return whether the key has a permission. Decides what pages show; the gateway enforces it."""
         return permission in self.permissions or "admin" in self.permissions
+
+    def keep(self, values: JsonObject) -> str:
+        """Keep the values for the page after a redirect; return their key."""
+        key = secrets.token_urlsafe(8)
+        self.kept[key] = values
+        while len(self.kept) > MAX_KEPT:
+            del self.kept[next(iter(self.kept))]
+        return key
 
 
 class SessionStore:
