@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import re
 from collections.abc import AsyncIterator
+from datetime import UTC, datetime, timedelta
 from html import unescape
 from typing import Any
 from urllib.parse import parse_qsl
 
 import pytest
 
+from stentor.core.clock import SECOND
 from tests.conftest import MakeWorld
 from tests.domains.llm.upstream import serving
 from tests.requirements import requirement
@@ -45,6 +47,17 @@ async def test_budgets_show_what_is_spent_of_them(site: Site) -> None:
     assert 'class="n wrong">36<' in await site.part("/models/budgets")
     reader = await site.read("/models/budgets", key="READER")
     assert ("admin <span" in reader, 'name="limit"' in reader) == (False, False)
+
+
+@requirement("dashboard.page-budgets")
+async def test_a_budget_of_a_month_says_the_day_of_its_reset(site: Site) -> None:
+    await set_budget(site)
+    await set_budget(site, unit="tokens", period="day")
+    now = datetime.fromtimestamp(site.world.clock.now() / SECOND, UTC)
+    first = (now.replace(day=1) + timedelta(days=32)).replace(day=1)
+    page = re.sub(r"<[^>]+>", "", await site.read("/models/budgets"))
+    assert f"resets {first:%Y-%m-%d}" in page
+    assert re.search(r"resets in \d+ (h|min|s)\b", page)
 
 
 @requirement("dashboard.page-budgets")

@@ -8,6 +8,7 @@ from urllib.parse import urlencode
 
 from starlette.responses import Response
 
+from stentor.core.clock import SECOND, format_iso
 from stentor.core.jsontext import JsonObject
 from stentor.domains.registry import queries as registry_queries
 from stentor.surfaces.dashboard.gateway import GatewayError, quote_segment
@@ -40,6 +41,7 @@ async def _render(page: PageRequest, form_values: dict[str, str], problem: Gatew
         problem=problem,
         segment=quote_segment,
         change_query=_change_query,
+        reset_date=lambda budget: format_iso(page.site.now() + budget["resets_in_seconds"] * SECOND),
     )
 
 
