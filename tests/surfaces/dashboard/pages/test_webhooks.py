@@ -169,7 +169,7 @@ async def test_a_refused_change_keeps_what_was_typed(site: Site, hooks: Hooks) -
     assert answer.status_code == 400
     for typed in ('name="url" value="http://10.0.0.1/x"', 'name="description" value="new"', '"task.failed" checked'):
         assert typed in answer.text
-    assert "<details open><summary>Address and events" in answer.text
+    assert "<details open><summary>URL and events" in answer.text
     assert shown(answer.text, path) == opened
 
 

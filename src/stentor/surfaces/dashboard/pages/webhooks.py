@@ -30,42 +30,42 @@ FORM_ERRORS = (400, 409, 422)
 """Statuses of errors that a form displays."""
 EVENT_GROUPS = {
     "task": {
-        "task.submitted": "accepted and routed",
-        "task.started": "an agent works on it",
-        "task.completed": "done, with its result",
-        "task.failed": "the agent or the routing failed",
-        "task.aborted": "rejected, or out of time",
-        "task.cancelled": "somebody cancelled it",
-        "task.pending_approval": "waits for a person",
+        "task.submitted": "a task was accepted and routed",
+        "task.started": "an agent started it",
+        "task.completed": "it ended, with a result",
+        "task.failed": "its agent or its routing failed",
+        "task.aborted": "it was rejected or timed out",
+        "task.cancelled": "it was cancelled",
+        "task.pending_approval": "it needs an approval",
     },
     "agent": {
-        "agent.registered": "a new agent",
-        "agent.suspended": "a person stopped it",
-        "agent.quarantined": "stopped after violations",
+        "agent.registered": "an agent was registered",
+        "agent.suspended": "it was suspended",
+        "agent.quarantined": "it was stopped after violations",
         "agent.cleared": "its violations were cleared",
     },
     "update": {
-        "update.submitted": "a change of an agent was proposed",
-        "update.approved": "a person approved it",
-        "update.rejected": "a person rejected it",
-        "update.deployed": "it is in effect",
-        "update.rolled_back": "it was undone",
+        "update.submitted": "a change to an agent was proposed",
+        "update.approved": "it was approved",
+        "update.rejected": "it was rejected",
+        "update.deployed": "it took effect",
+        "update.rolled_back": "it was rolled back",
     },
     "rollback": {
-        "rollback.completed": "an agent was rolled back and verified",
+        "rollback.completed": "an agent was rolled back",
         "rollback.failed": "an agent could not be rolled back",
     },
     "alert": {
-        "alert.opened": "something needs attention",
-        "alert.resolved": "it no longer does",
+        "alert.opened": "an alert opened",
+        "alert.resolved": "its cause is gone",
     },
     "memory": {
         "memory.written": "a note was changed",
         "memory.conflict": "two changes could not be merged",
     },
-    "sentinel": {"sentinel.alert": "routing weights oscillate"},
+    "sentinel": {"sentinel.alert": "results of an agent alternate"},
     "trust": {"trust.level_changed": "an agent's trust level changed"},
-    "webhook": {"webhook.ping": "a test, sent on request"},
+    "webhook": {"webhook.ping": "a test that you send"},
 }
 """What each webhook event means, grouped for the form; a test compares the names with those of the domain."""
 
