@@ -66,6 +66,25 @@ async def test_an_effect_that_was_sent_again_keeps_its_place_before_later_steps(
     assert await taken(await rerun(again, "note")) == {"pay": "paid"}
 
 
+@requirement("tasks.rerun-from-a-question")
+@pytest.mark.parametrize("key", ["BOB", "BOSS"])
+async def test_a_persons_answer_is_taken_over_only_by_a_person(world: World, key: str) -> None:
+    attempt = await begin_attempt(world, key_name=key.lower())
+    await wait(attempt, "question", question="Pay 500?", options=["yes", "no"])
+    path = f"/api/v1/tasks/{attempt.task_id}"
+    assert (await world.admin.post(f"{path}/steps/question/answer", json={"value": "yes"})).status_code == 200
+    await effect(attempt, "pay", value="paid")
+    await attempt.step("note", 1)
+    await attempt.fail()
+    agent = world.clients[key]
+    for step in ("pay", "note"):
+        refused(await agent.post(f"{path}/rerun", json={"from_step": step}), 403, "FORBIDDEN")
+    # From the question on it is asked again.
+    again = await agent.post(f"{path}/rerun", json={"from_step": "question"})
+    assert await taken(Attempt(world, again.json()["task_id"], 1)) == {}
+    assert await taken(await rerun(attempt, "pay")) == {"question": "yes"}
+
+
 @requirement("tasks.rerun-from")
 async def test_what_came_after_a_step_that_was_repeated_is_not_taken_over_to_before_it(world: World) -> None:
     second = await paid_by_the_second_attempt(world)

@@ -7,10 +7,12 @@ keeps that of its last run beside it, so that the new task can be run again from
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import NamedTuple
 
+from stentor.auth.principal import Principal
 from stentor.core.db import Tx
-from stentor.core.errors import Conflict, NotFound
+from stentor.core.errors import Conflict, Forbidden, NotFound
 from stentor.core.runlog import read_task_events
 from stentor.domains.steps import rerun_store as store
 from stentor.domains.steps.model import MAX_PAGE
@@ -33,12 +35,12 @@ class Place(NamedTuple):
     first: str
 
 
-def take_over(tx: Tx, task: Task) -> None:
+def take_over(tx: Tx, principal: Principal, task: Task) -> None:
     """Copy into a new task what is recorded before the step from which it goes on.
 
-    Raises NotFound for an unknown step, and Conflict while it is not known whether an effect before it happened, or
-    whether an effect came before it: the new task would send it again, with another key. The same holds for an
-    effect of a reply that is asked for again.
+    Raises NotFound for an unknown step, Forbidden if an agent's key would take over a person's answer, and Conflict
+    while it is not known whether an effect before it happened, or whether an effect came before it: the new task would
+    send it again, with another key. The same holds for an effect of a reply that is asked for again.
     """
     key = task.metadata.rerun_from or ""
     source = tasks.find(tx, task.tenant, task.metadata.rerun_of or "")
@@ -56,6 +58,8 @@ def take_over(tx: Tx, task: Task) -> None:
         # The calls of a model's reply come after it, not within it: another reply has others.
         places = _list_places(steps, events, target)
         taken = [step for step in steps if places[step.key].at < places[step.key].before]
+    if not principal.is_person:
+        _require_no_answer(step for step in taken if not is_inside(step.key, key))
     for step in steps:
         if step.kind == "effect" and step.state == "started" and (step in taken or is_inside(step.key, key)):
             raise Conflict(
@@ -158,6 +162,16 @@ def _has_program(tx: Tx, task: Task | None) -> bool:
             return False
         task = tasks.find(tx, task.tenant, task.metadata.rerun_of or "")
     return True
+
+
+def _require_no_answer(taken: Iterable[OrderedStep]) -> None:
+    """Raise Forbidden if a person answered one of these questions: what the answer allowed was done once."""
+    for step in taken:
+        if step.kind == "question" and step.state == "completed":
+            raise Forbidden(
+                f"The answer to the question {step.name!r} was given for the first run, and a key with the role agent "
+                f"may not use it again. Run the task again from {step.key!r}, which asks again, or use a person's key."
+            )
 
 
 def _require_no_effect(steps: list[OrderedStep], reply: OrderedStep) -> None:

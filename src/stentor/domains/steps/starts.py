@@ -42,9 +42,9 @@ class StartWaits:
             event = started_event(task, wait, f"Waits for its start: {wait.name}.", event_id)
             self._runlog.append(tx, task.tenant, [event], task_id=task.task_id, parent=task.head_id)
 
-    def take_over(self, tx: Tx, task: Task) -> None:
-        """Copy what is recorded before the step from which the task goes on. Raises NotFound and Conflict."""
-        reruns.take_over(tx, task)
+    def take_over(self, tx: Tx, principal: Principal, task: Task) -> None:
+        """Copy what is recorded before the step from which the task goes on. Raises NotFound, Forbidden, Conflict."""
+        reruns.take_over(tx, principal, task)
 
     def has_open(self, tx: Tx, task: Task) -> bool:
         """Return whether a task waits for any of that still."""

@@ -69,8 +69,8 @@ class StartConditions(Protocol):
         """Record what a task waits for that has just been stored. Raises InvalidRequest for an unknown task."""
         ...
 
-    def take_over(self, tx: Tx, task: Task) -> None:
-        """Copy what is recorded before the step from which the task goes on. Raises NotFound and Conflict."""
+    def take_over(self, tx: Tx, principal: Principal, task: Task) -> None:
+        """Copy what is recorded before the step from which the task goes on. Raises NotFound, Forbidden, Conflict."""
         ...
 
     def has_open(self, tx: Tx, task: Task) -> bool:

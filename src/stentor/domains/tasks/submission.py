@@ -210,7 +210,7 @@ class SubmissionService:
         self._runlog.append(tx, task.tenant, event_drafts, task_id=task.task_id, parent=cause)
         queries.update_counts(tx, task.tenant, task.created_at, (task.status, task.assigned_agent, 1))
         if draft.metadata.rerun_from is not None:
-            self._starts.take_over(tx, task)
+            self._starts.take_over(tx, principal, task)
         if waits and placement.denial is None:
             self._starts.begin(tx, principal, task, draft)
         self._router.record_placement(tx, task)
