@@ -1,14 +1,16 @@
-"""Shared options of the commands that call the service, and `run_command`, which runs one and prints its result.
+"""The options that commands share, and `with_service` for the commands that call the service and print its response.
 
 Imported at every start, so heavy imports stay inside functions. The client is in `client`, the printing in `output`.
 """
 
 from __future__ import annotations
 
+import functools
 import getpass
+import inspect
 from collections.abc import Awaitable, Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, Annotated, Any, Concatenate, Literal, NamedTuple, TypeVar, get_type_hints
 
 import typer
 
@@ -45,48 +47,64 @@ Access = Literal["read", "change", "create", "memory"]
 """What a command needs without a running service: it reads, changes records, may create the data folder, or uses the
 vault.
 """
+NOT_UTF_8 = "An argument is not valid UTF-8."
+T = TypeVar("T")
 
 
 class ServiceTarget(NamedTuple):
-    """The service that a command calls; None means that the environment decides."""
+    """The service that a command calls, with how to print; None means that the environment decides."""
 
-    data_dir: Path | None = None
-    url: str | None = None
-    key: str | None = None
+    data_dir: DataDir = None
+    url: Url = None
+    key: Key = None
+    as_json: AsJson = False
+
+    def call(
+        self,
+        work: Callable[[ServiceClient], Awaitable[Response[T]]],
+        show: Callable[[T], Any],
+        *,
+        access: Access = "read",
+        is_success: Callable[[T], bool] | None = None,
+    ) -> None:
+        """Run `work` with a client of the service and print its response.
+
+        Ends the command on errors, and with exit code 1 if `is_success` is False for the response.
+        """
+        with report_errors(as_json=self.as_json):
+            # Imported late: keeps `stentor --help` fast.
+            from stentor.cli import client
+
+            try:
+                response = client.run_with_client(self, work, access=access)
+            # Python decodes bytes of the command line that are no UTF-8 as surrogates, which cannot be sent.
+            except UnicodeEncodeError:
+                raise CommandFailed(NOT_UTF_8, EXIT_USAGE) from None
+            if self.as_json:
+                print_json(response.document)
+            else:
+                show(response.value)
+            if is_success is not None and not is_success(response.value):
+                raise typer.Exit(EXIT_FAILED)
 
 
-T = TypeVar("T")
-NOT_UTF_8 = "An argument is not valid UTF-8."
+def with_service(command: Callable[Concatenate[ServiceTarget, ...], None]) -> Callable[..., None]:
+    """Fill the first parameter of a command from options, one for each field of ServiceTarget, after its own ones."""
 
+    @functools.wraps(command)
+    def run(**options: Any) -> None:
+        target = ServiceTarget(*(options.pop(name) for name in ServiceTarget._fields))
+        command(target, **options)
 
-def run_command(
-    target: ServiceTarget,
-    work: Callable[[ServiceClient], Awaitable[Response[T]]],
-    show: Callable[[T], Any],
-    *,
-    as_json: bool,
-    access: Access = "read",
-    is_success: Callable[[T], bool] | None = None,
-) -> None:
-    """Run `work` with a client of the service and print its response.
-
-    Ends the command on errors, and with exit code 1 if `is_success` is False for the response.
-    """
-    with report_errors(as_json=as_json):
-        # Imported late: keeps `stentor --help` fast.
-        from stentor.cli import client
-
-        try:
-            response = client.run_with_client(target, work, access=access)
-        # Python decodes bytes of the command line that are no UTF-8 as surrogates, which cannot be sent.
-        except UnicodeEncodeError:
-            raise CommandFailed(NOT_UTF_8, EXIT_USAGE) from None
-        if as_json:
-            print_json(response.document)
-        else:
-            show(response.value)
-        if is_success is not None and not is_success(response.value):
-            raise typer.Exit(EXIT_FAILED)
+    _, *own = inspect.signature(command, eval_str=True).parameters.values()
+    hints = get_type_hints(ServiceTarget, include_extras=True)
+    shared = [
+        inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=default, annotation=hints[name])
+        for name, default in ServiceTarget._field_defaults.items()
+    ]
+    # Typer reads the options of a command from its signature.
+    vars(run)["__signature__"] = inspect.Signature([*own, *shared])
+    return run
 
 
 def current_user() -> str:

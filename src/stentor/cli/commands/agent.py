@@ -12,7 +12,7 @@ import typer
 from stentor.cli import output
 from stentor.cli.agents import AGENTS_PATH, AgentList, show_agent, show_agents
 from stentor.cli.client import omit_none, quote_segment
-from stentor.cli.command import AsJson, DataDir, Key, ServiceTarget, Url, run_command, split_commas
+from stentor.cli.command import ServiceTarget, split_commas, with_service
 from stentor.cli.input_files import reading
 from stentor.core import jsontext
 from stentor.core.errors import InvalidRequest
@@ -46,7 +46,9 @@ class RegisteredAgent(AgentStatus, frozen=True):
 
 
 @app.command()
+@with_service
 def register(
+    service: ServiceTarget,
     name: Annotated[str, typer.Argument(metavar="NAME", help="Name of the agent.")],
     capability: Annotated[
         list[str], typer.Option(callback=split_commas, help="A capability of the agent; repeatable, or with commas.")
@@ -88,10 +90,6 @@ def register(
         Path | None, typer.Option(help="JSON file with the tools and hosts that it may use; default: none.")
     ] = None,
     key_name: Annotated[str | None, typer.Option(help="Name of the API key that may act for it.")] = None,
-    data_dir: DataDir = None,
-    url: Url = None,
-    key: Key = None,
-    as_json: AsJson = False,
 ) -> None:
     """Register an agent; it is active immediately."""
     options = {"repeat": repeat, "model": model, "system_prompt": prompt}
@@ -112,52 +110,40 @@ def register(
         "sandbox_whitelist": None if allow_list is None else _read_json(allow_list),
     }
     body = {"name": name, "capabilities": list(capability), "runtime": omit_none(runtime_fields), **omit_none(optional)}
-    run_command(
-        ServiceTarget(data_dir, url, key),
-        lambda api: api.post(AGENTS_PATH, RegisteredAgent, body),
-        _show_registered,
-        as_json=as_json,
-        access="create",
-    )
+    service.call(lambda api: api.post(AGENTS_PATH, RegisteredAgent, body), _show_registered, access="create")
 
 
 @app.command("list")
+@with_service
 def list_agents(
+    service: ServiceTarget,
     capability: Annotated[str | None, typer.Option(help="Only agents with this capability.")] = None,
     status: Annotated[Status | None, typer.Option(help="Only agents with this status.")] = None,
     archived: Annotated[bool, typer.Option("--archived", help="The archived agents instead of the others.")] = False,
     limit: Annotated[int, typer.Option(min=1, max=1000, help="Maximum number of agents.")] = 100,
-    data_dir: DataDir = None,
-    url: Url = None,
-    key: Key = None,
-    as_json: AsJson = False,
 ) -> None:
     """List agents, oldest first."""
-    run_command(
-        ServiceTarget(data_dir, url, key),
+    service.call(
         lambda api: api.get(
             AGENTS_PATH, AgentList, capability=capability, status=status, archived=archived or None, limit=limit
         ),
         show_agents,
-        as_json=as_json,
     )
 
 
 @app.command()
-def show(
-    agent_id: AgentId, data_dir: DataDir = None, url: Url = None, key: Key = None, as_json: AsJson = False
-) -> None:
+@with_service
+def show(service: ServiceTarget, agent_id: AgentId) -> None:
     """Show one agent."""
-    run_command(
-        ServiceTarget(data_dir, url, key),
-        lambda api: api.with_id(AgentList, agent_id, lambda found: api.get(_path(found), JsonObject)),
-        show_agent,
-        as_json=as_json,
+    service.call(
+        lambda api: api.with_id(AgentList, agent_id, lambda found: api.get(_path(found), JsonObject)), show_agent
     )
 
 
 @app.command()
+@with_service
 def edit(
+    service: ServiceTarget,
     agent_id: AgentId,
     tier: Annotated[
         Tier | None,
@@ -170,10 +156,6 @@ def edit(
     accuracy: NewScore = None,
     efficiency: NewScore = None,
     reason: Annotated[str | None, typer.Option(help="Why; required for a trust tier with less approval.")] = None,
-    data_dir: DataDir = None,
-    url: Url = None,
-    key: Key = None,
-    as_json: AsJson = False,
 ) -> None:
     """Change the trust tier, the key or the declared scores of an agent at once.
 
@@ -193,87 +175,71 @@ def edit(
         raise typer.BadParameter("give at least one of --tier, --key-name, --alignment, --accuracy, --efficiency.")
     changes = {name.replace("_", " "): value for name, value in sorted(body.items()) if name != "reason"}
     values = ", ".join(f"{name} is {'removed' if value is None else value}" for name, value in changes.items())
-    run_command(
-        ServiceTarget(data_dir, url, key),
+    service.call(
         lambda api: api.with_id(
             AgentList, agent_id, lambda found: api.request("PATCH", _path(found), JsonObject, body)
         ),
         lambda agent: output.print_line(f"Agent {agent['agent_id']}: {values}."),
-        as_json=as_json,
         access="change",
     )
 
 
 @app.command()
+@with_service
 def suspend(
+    service: ServiceTarget,
     agent_id: AgentId,
     reason: Annotated[str, typer.Option(help="Reason, stored with the agent.")],
-    data_dir: DataDir = None,
-    url: Url = None,
-    key: Key = None,
-    as_json: AsJson = False,
 ) -> None:
     """Suspend an active agent, so that it gets no new tasks."""
-    run_command(
-        ServiceTarget(data_dir, url, key),
+    service.call(
         lambda api: api.with_id(
             AgentList, agent_id, lambda found: api.post(f"{_path(found)}/suspend", AgentStatus, {"reason": reason})
         ),
         _show_status,
-        as_json=as_json,
         access="change",
     )
 
 
 @app.command()
-def activate(
-    agent_id: AgentId, data_dir: DataDir = None, url: Url = None, key: Key = None, as_json: AsJson = False
-) -> None:
+@with_service
+def activate(service: ServiceTarget, agent_id: AgentId) -> None:
     """Reactivate a suspended agent."""
-    run_command(
-        ServiceTarget(data_dir, url, key),
+    service.call(
         lambda api: api.with_id(AgentList, agent_id, lambda found: api.post(f"{_path(found)}/activate", AgentStatus)),
         _show_status,
-        as_json=as_json,
         access="change",
     )
 
 
 @app.command()
+@with_service
 def archive(
+    service: ServiceTarget,
     agent_id: AgentId,
     reason: Annotated[str, typer.Option(help="Reason, stored with the agent.")] = "",
     force: Annotated[
         bool, typer.Option("--force", help="Archive it even while its tasks are running or waiting.")
     ] = False,
-    data_dir: DataDir = None,
-    url: Url = None,
-    key: Key = None,
-    as_json: AsJson = False,
 ) -> None:
     """Take an agent out of routing and lists. Its history stays, and `restore` brings it back."""
     body = {"reason": reason, "force": force}
-    run_command(
-        ServiceTarget(data_dir, url, key),
+    service.call(
         lambda api: api.with_id(
             AgentList, agent_id, lambda found: api.post(f"{_path(found)}/archive", ArchivedAgent, body)
         ),
         _show_archived,
-        as_json=as_json,
         access="change",
     )
 
 
 @app.command()
-def restore(
-    agent_id: AgentId, data_dir: DataDir = None, url: Url = None, key: Key = None, as_json: AsJson = False
-) -> None:
+@with_service
+def restore(service: ServiceTarget, agent_id: AgentId) -> None:
     """Bring an archived agent back, with the status that it had."""
-    run_command(
-        ServiceTarget(data_dir, url, key),
+    service.call(
         lambda api: api.with_id(AgentList, agent_id, lambda found: api.post(f"{_path(found)}/restore", AgentStatus)),
         lambda agent: output.print_line(f"Agent {agent.agent_id} is restored, and {agent.status}."),
-        as_json=as_json,
         access="change",
     )
 

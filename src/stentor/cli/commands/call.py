@@ -11,7 +11,7 @@ from typing import Annotated, Any
 import typer
 
 from stentor.bootstrap.operations import OPERATIONS
-from stentor.cli.command import NOT_UTF_8, Access, DataDir, Key, ServiceTarget, Url, run_command
+from stentor.cli.command import NOT_UTF_8, Access, DataDir, Key, ServiceTarget, Url
 from stentor.cli.input_files import STANDARD_INPUT, reading
 from stentor.cli.operation_help import print_operation_help
 from stentor.cli.output import EXIT_USAGE, CommandFailed, console, print_json, render_table, report_errors
@@ -54,11 +54,9 @@ def call(
             method, path, content = http_request(operation, _parse(operation, arguments or [], body))
         except UnicodeEncodeError:
             raise CommandFailed(NOT_UTF_8, EXIT_USAGE) from None
-    run_command(
-        ServiceTarget(data_dir, url, key),
+    ServiceTarget(data_dir, url, key, as_json=True).call(
         lambda api: api.request(method, path.removeprefix(API_PREFIX), object, content),
         print_json,
-        as_json=True,
         access=_access(operation),
     )
 

@@ -14,7 +14,7 @@ import typer
 
 from stentor.cli import output
 from stentor.cli.client import ServiceClient, quote_segment
-from stentor.cli.command import AsJson, DataDir, Key, ServiceTarget, Url, current_user, run_command
+from stentor.cli.command import ServiceTarget, current_user, with_service
 from stentor.cli.commands.rollback import checkpoints, rollback
 from stentor.cli.governance_reference import find_agent, with_part_of_id
 from stentor.cli.input_files import parse_json, read_file_or_stdin
@@ -100,15 +100,13 @@ class UpdateReview(msgspec.Struct, frozen=True):
 
 
 @app.command("list")
+@with_service
 def list_updates(
+    service: ServiceTarget,
     status: Annotated[Status | None, typer.Option(help="Only updates with this status.")] = None,
     tier: Annotated[Tier | None, typer.Option(help="Only updates of this review tier.")] = None,
     agent: Annotated[str | None, typer.Option(help="Only updates of this agent: its name or id.")] = None,
     limit: Annotated[int, typer.Option(min=1, max=1000, help="Maximum number of updates.")] = 100,
-    data_dir: DataDir = None,
-    url: Url = None,
-    key: Key = None,
-    as_json: AsJson = False,
 ) -> None:
     """List updates, newest first."""
 
@@ -116,34 +114,27 @@ def list_updates(
         agent_id = None if agent is None else await find_agent(api, agent)
         return await api.get(BASE, UpdateList, status=status, tier=tier, agent_id=agent_id, limit=limit)
 
-    run_command(ServiceTarget(data_dir, url, key), work, _show_list, as_json=as_json)
+    service.call(work, _show_list)
 
 
 @app.command()
-def show(
-    update_id: UpdateId, data_dir: DataDir = None, url: Url = None, key: Key = None, as_json: AsJson = False
-) -> None:
+@with_service
+def show(service: ServiceTarget, update_id: UpdateId) -> None:
     """Show one update, with the reasons for its review tier and the diff of its patch."""
-    run_command(
-        ServiceTarget(data_dir, url, key),
-        _on_update(update_id, lambda api, path: api.get(path, JsonObject)),
-        _show,
-        as_json=as_json,
-    )
+    _show_update(service, update_id)
 
 
 @app.command()
+@with_service
 def propose(
+    service: ServiceTarget,
     file: Annotated[
         Path, typer.Argument(metavar="FILE", help="JSON file with the body of POST /governance/updates; - for stdin.")
     ],
-    data_dir: DataDir = None,
-    url: Url = None,
-    key: Key = None,
-    as_json: AsJson = False,
 ) -> None:
     """Propose an update; `agent_id` may also be the agent's name."""
-    body = _read_json(file, as_json=as_json)
+    with report_errors(as_json=service.as_json):
+        body = parse_json(read_file_or_stdin(file), file)
 
     def show_proposed(update: ProposedUpdate) -> None:
         output.print_line(f"Update {update.update_id} is {update.status}; its review tier is {TIERS[update.tier]}.")
@@ -155,31 +146,22 @@ def propose(
         named = {"agent_id": await find_agent(api, agent)} if isinstance(agent, str) and agent else {}
         return await api.post(BASE, ProposedUpdate, body | named if named else body)
 
-    run_command(
-        ServiceTarget(data_dir, url, key),
-        work,
-        show_proposed,
-        as_json=as_json,
-        access="change",
-    )
+    service.call(work, show_proposed, access="change")
 
 
 @app.command()
+@with_service
 def approve(
+    service: ServiceTarget,
     update_id: UpdateId,
     rationale: Annotated[str, typer.Option(help="Reason, stored with the update.")],
     override_risk: Annotated[bool, typer.Option("--override-risk", help="Accept the risks of the update.")] = False,
     yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask for confirmation.")] = False,
-    data_dir: DataDir = None,
-    url: Url = None,
-    key: Key = None,
-    as_json: AsJson = False,
 ) -> None:
     """Show an update, ask for confirmation, and approve it. An agent patch is deployed immediately."""
-    target = ServiceTarget(data_dir, url, key)
     # With --json there may be nobody at the terminal to ask.
-    if not yes and not as_json:
-        show(update_id, data_dir, url, key)
+    if not yes and not service.as_json:
+        _show_update(service, update_id)
         typer.confirm("Approve this update?", abort=True)
     body = {"approved_by": current_user(), "rationale": rationale, "override_risk": override_risk}
 
@@ -187,32 +169,26 @@ def approve(
         next_step = "it is being deployed" if update.deployment_scheduled else "deploy it and report the deployment"
         output.print_line(f"Update {update.update_id} is approved; {next_step}.")
 
-    run_command(
-        target,
+    service.call(
         _on_update(update_id, lambda api, path: api.post(f"{path}/approve", ApprovedUpdate, body)),
         show_approved,
-        as_json=as_json,
         access="change",
     )
 
 
 @app.command()
+@with_service
 def reject(
+    service: ServiceTarget,
     update_id: UpdateId,
     reason: Annotated[str, typer.Option(help="Reason, shown to the proposer.")],
     feedback: Annotated[str | None, typer.Option(help="What to change to make it acceptable.")] = None,
-    data_dir: DataDir = None,
-    url: Url = None,
-    key: Key = None,
-    as_json: AsJson = False,
 ) -> None:
     """Reject an update."""
     body = {"rejected_by": current_user(), "reason": reason, "feedback": feedback or ""}
-    run_command(
-        ServiceTarget(data_dir, url, key),
+    service.call(
         _on_update(update_id, lambda api, path: api.post(f"{path}/reject", RejectedUpdate, body)),
         lambda update: output.print_line(f"Update {update.update_id} is rejected."),
-        as_json=as_json,
         access="change",
     )
 
@@ -222,9 +198,8 @@ app.command()(checkpoints)
 app.command()(rollback)
 
 
-def _read_json(file: Path, *, as_json: bool) -> Any:
-    with report_errors(as_json=as_json):
-        return parse_json(read_file_or_stdin(file), file)
+def _show_update(service: ServiceTarget, update_id: str) -> None:
+    service.call(_on_update(update_id, lambda api, path: api.get(path, JsonObject)), _show)
 
 
 def _on_update(

@@ -8,7 +8,7 @@ import msgspec
 import typer
 
 from stentor.cli.client import ServiceClient
-from stentor.cli.command import AsJson, DataDir, Key, ServiceTarget, Url, run_command
+from stentor.cli.command import ServiceTarget, with_service
 from stentor.cli.commands.memory import VaultName
 from stentor.cli.output import EXIT_USAGE, CommandFailed, console, print_line
 from stentor.cli.responses import Response
@@ -58,7 +58,9 @@ class InvalidList(msgspec.Struct, frozen=True):
     total: int
 
 
+@with_service
 def invalidate(
+    service: ServiceTarget,
     target: Annotated[
         str | None,
         typer.Argument(
@@ -70,23 +72,16 @@ def invalidate(
     source: Annotated[bool, typer.Option("--source", help="The target is a source: a URL, task:<id> or text.")] = False,
     restore: Annotated[bool, typer.Option("--restore", help="Remove the mark instead.")] = False,
     vault: VaultName = "default",
-    data_dir: DataDir = None,
-    url: Url = None,
-    key: Key = None,
-    as_json: AsJson = False,
 ) -> None:
     """Exclude a note, a passage or a source, and all that derives from it, from search; without one, list them."""
-    service = ServiceTarget(data_dir, url, key)
     if target is None:
-        run_command(service, lambda api: _list(api, vault), _show_list, as_json=as_json, access="memory")
+        service.call(lambda api: _list(api, vault), _show_list, access="memory")
         return
     kind = "source" if source else "claim" if split_path(target)[1] else "note"
     body: JsonObject = {kind: target, "vault": vault} | ({} if reason is None else {"reason": reason})
-    run_command(
-        service,
+    service.call(
         lambda api: _mark(api, body, is_restored=restore),
         lambda outcome: _show_outcome(outcome, is_claim=kind == "claim", is_restored=restore),
-        as_json=as_json,
         access="memory",
     )
 

@@ -15,7 +15,7 @@ from stentor.auth.authority import keys as authority_keys
 from stentor.auth.principal import ROLE_PERMISSIONS, Role
 from stentor.cli import output
 from stentor.cli.client import quote_segment
-from stentor.cli.command import AsJson, DataDir, Key, ServiceTarget, Url, run_command
+from stentor.cli.command import AsJson, DataDir, ServiceTarget, with_service
 from stentor.cli.output import EXIT_USAGE, CommandFailed, console, print_json, report_errors
 from stentor.core import settings
 from stentor.core.errors import StartRefused
@@ -63,7 +63,9 @@ class KeyPage(msgspec.Struct, frozen=True):
 
 
 @app.command()
+@with_service
 def create(
+    service: ServiceTarget,
     name: KeyName,
     role: Annotated[KeyRole, typer.Option(help="What the key may do; `agent` for programs that work as agents.")],
     permission: Permission = None,
@@ -71,31 +73,24 @@ def create(
     memory: Memory = None,
     budget: Budget = None,
     expires: Expires = None,
-    data_dir: DataDir = None,
-    url: Url = None,
-    key: Key = None,
-    as_json: AsJson = False,
 ) -> None:
     """Create a key, valid at once; it is shown only here."""
-    with report_errors(as_json=as_json):
+    with report_errors(as_json=service.as_json):
         body = {"name": name, "role": role} | _limits(permission, description, memory, budget, expires)
-    run_command(
-        ServiceTarget(data_dir, url, key),
-        lambda api: api.post(BASE, MadeKey, body),
-        _show_secret,
-        as_json=as_json,
-        access="create",
-    )
+    service.call(lambda api: api.post(BASE, MadeKey, body), _show_secret, access="create")
 
 
 @app.command("list")
-def list_keys(data_dir: DataDir = None, url: Url = None, key: Key = None, as_json: AsJson = False) -> None:
+@with_service
+def list_keys(service: ServiceTarget) -> None:
     """List the keys of the environment and those made at runtime, revoked ones included; never the keys themselves."""
-    run_command(ServiceTarget(data_dir, url, key), lambda api: api.get(BASE, KeyPage), _show_list, as_json=as_json)
+    service.call(lambda api: api.get(BASE, KeyPage), _show_list)
 
 
 @app.command()
+@with_service
 def change(
+    service: ServiceTarget,
     name: KeyName,
     role: Annotated[KeyRole | None, typer.Option(help="A new role, with its permissions.")] = None,
     permission: Permission = None,
@@ -103,43 +98,31 @@ def change(
     memory: Memory = None,
     budget: Budget = None,
     expires: Expires = None,
-    data_dir: DataDir = None,
-    url: Url = None,
-    key: Key = None,
-    as_json: AsJson = False,
 ) -> None:
     """Change what a key may do and until when; it applies to its next request."""
-    with report_errors(as_json=as_json):
+    with report_errors(as_json=service.as_json):
         body = ({"role": role} if role else {}) | _limits(permission, description, memory, budget, expires)
-    run_command(
-        ServiceTarget(data_dir, url, key),
+    service.call(
         lambda api: api.request("PATCH", f"{BASE}/{quote_segment(name)}", ListedKey, body),
         lambda changed: _show_list(KeyPage([changed])),
-        as_json=as_json,
         access="change",
     )
 
 
 @app.command()
-def rotate(name: KeyName, data_dir: DataDir = None, url: Url = None, key: Key = None, as_json: AsJson = False) -> None:
+@with_service
+def rotate(service: ServiceTarget, name: KeyName) -> None:
     """Give a key a new secret, which is shown only here; the old one is invalid at once."""
-    run_command(
-        ServiceTarget(data_dir, url, key),
-        lambda api: api.post(f"{BASE}/{quote_segment(name)}/rotate", MadeKey),
-        _show_secret,
-        as_json=as_json,
-        access="change",
-    )
+    service.call(lambda api: api.post(f"{BASE}/{quote_segment(name)}/rotate", MadeKey), _show_secret, access="change")
 
 
 @app.command()
-def revoke(name: KeyName, data_dir: DataDir = None, url: Url = None, key: Key = None, as_json: AsJson = False) -> None:
+@with_service
+def revoke(service: ServiceTarget, name: KeyName) -> None:
     """Revoke a key, at once and for good."""
-    run_command(
-        ServiceTarget(data_dir, url, key),
+    service.call(
         lambda api: api.post(f"{BASE}/{quote_segment(name)}/revoke", ListedKey),
         lambda revoked: output.print_line(f"Revoked key {revoked.name}."),
-        as_json=as_json,
         access="change",
     )
 

@@ -9,7 +9,7 @@ import typer
 
 from stentor.cli import output
 from stentor.cli.client import ServiceClient, omit_none, quote_segment
-from stentor.cli.command import AsJson, DataDir, GradeComment, GradeValue, Key, ServiceTarget, Url, run_command
+from stentor.cli.command import GradeComment, GradeValue, ServiceTarget, with_service
 from stentor.cli.responses import Response
 from stentor.cli.tasks import decisions
 from stentor.cli.tasks.decisions import Explanation
@@ -39,43 +39,23 @@ class AnswerGrade(msgspec.Struct, frozen=True):
 
 
 @app.command()
-def grade(
-    answer_id: AnswerId,
-    value: GradeValue,
-    comment: GradeComment = None,
-    data_dir: DataDir = None,
-    url: Url = None,
-    key: Key = None,
-    as_json: AsJson = False,
-) -> None:
+@with_service
+def grade(service: ServiceTarget, answer_id: AnswerId, value: GradeValue, comment: GradeComment = None) -> None:
     """Rate an answer; auto learns from the grade."""
     body = omit_none({"grade": value, "comment": comment})
-    run_command(
-        ServiceTarget(data_dir, url, key),
-        lambda api: api.post(f"{_path(answer_id)}/grade", AnswerGrade, body),
-        _show_grade,
-        as_json=as_json,
-        access="change",
-    )
+    service.call(lambda api: api.post(f"{_path(answer_id)}/grade", AnswerGrade, body), _show_grade, access="change")
 
 
 @app.command()
-def explain(
-    answer_id: AnswerId, data_dir: DataDir = None, url: Url = None, key: Key = None, as_json: AsJson = False
-) -> None:
+@with_service
+def explain(service: ServiceTarget, answer_id: AnswerId) -> None:
     """Explain why the model was chosen, and recompute the decision; the exit code is 1 if it differs."""
 
     async def work(api: ServiceClient) -> Response[Explanation]:
         answer = await api.get(_path(answer_id), ModelAnswer)
         return Response(_explain_answer(answer.value), Explanation)
 
-    run_command(
-        ServiceTarget(data_dir, url, key),
-        work,
-        decisions.show_explanation,
-        as_json=as_json,
-        is_success=Explanation.is_reproduced,
-    )
+    service.call(work, decisions.show_explanation, is_success=Explanation.is_reproduced)
 
 
 def _explain_answer(answer: ModelAnswer) -> JsonObject:

@@ -10,7 +10,7 @@ import typer
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
 from stentor.cli.client import ServiceClient
-from stentor.cli.command import AsJson, DataDir, Key, ServiceTarget, Url, run_command
+from stentor.cli.command import ServiceTarget, with_service
 from stentor.cli.output import EXIT_USAGE, CommandFailed, console, error_console, print_line
 from stentor.cli.responses import Response
 from stentor.core.jsontext import JsonObject
@@ -87,63 +87,50 @@ class RestoredVersion(msgspec.Struct, frozen=True):
     version: str
 
 
-def reindex(
-    vault: VaultName = "default", data_dir: DataDir = None, url: Url = None, key: Key = None, as_json: AsJson = False
-) -> None:
+@with_service
+def reindex(service: ServiceTarget, vault: VaultName = "default") -> None:
     """Rebuild the search index from the files of the vault, and the notes of tasks. Search keeps working."""
-    run_command(
-        ServiceTarget(data_dir, url, key),
+    service.call(
         _run_in_batches("reindex", "Indexing", vault),
         lambda report: console.print(f"Indexed {report.notes} notes{_describe_parts(report)}."),
-        as_json=as_json,
         access="memory",
     )
 
 
-def verify(
-    vault: VaultName = "default", data_dir: DataDir = None, url: Url = None, key: Key = None, as_json: AsJson = False
-) -> None:
+@with_service
+def verify(service: ServiceTarget, vault: VaultName = "default") -> None:
     """Compare the search index and the tasks with the files of the vault; the exit code is 1 if they differ.
 
     Notes that are left out because of their name or encoding are listed, and are no difference.
 
     For the run log: stentor provenance verify.
     """
-    run_command(
-        ServiceTarget(data_dir, url, key),
+    service.call(
         _run_in_batches("verify", "Comparing", vault),
         _show_differences,
-        as_json=as_json,
         access="memory",
         is_success=lambda report: all(d.problem in _LEFT_OUT for d in report.differences),
     )
 
 
+@with_service
 def history(
+    service: ServiceTarget,
     path: Annotated[
         str, typer.Argument(metavar="PATH", help="Path of the note in the vault, such as Projects/plan.md.")
     ],
     vault: VaultName = "default",
     restore: Annotated[str | None, typer.Option(help="Restore this version; a unique prefix is enough.")] = None,
-    data_dir: DataDir = None,
-    url: Url = None,
-    key: Key = None,
-    as_json: AsJson = False,
 ) -> None:
     """List the stored versions of a note, newest first, even if it was deleted; or restore one."""
-    target = ServiceTarget(data_dir, url, key)
     if restore is None:
-        run_command(
-            target, lambda api: _list_versions(api, path, vault), _show_versions, as_json=as_json, access="memory"
-        )
+        service.call(lambda api: _list_versions(api, path, vault), _show_versions, access="memory")
         return
-    run_command(
-        target,
+    service.call(
         lambda api: _restore(api, path, restore, vault),
         lambda note: console.print(
             f"Restored version {note.version[:12]}; the previous content is stored as a version as well."
         ),
-        as_json=as_json,
         access="memory",
     )
 

@@ -10,7 +10,7 @@ import msgspec
 import typer
 
 from stentor.cli.client import ServiceClient, quote_segment
-from stentor.cli.command import AsJson, DataDir, Key, ServiceTarget, Url, run_command
+from stentor.cli.command import AsJson, DataDir, ServiceTarget, with_service
 from stentor.cli.commands.servers.witness import witness
 from stentor.cli.local_service import load_offline_settings
 from stentor.cli.output import EXIT_FAILED, print_json, print_notice, report_errors
@@ -91,40 +91,32 @@ def accept(
 
 
 @app.command()
-def show(record_id: Id, data_dir: DataDir = None, url: Url = None, key: Key = None, as_json: AsJson = False) -> None:
+@with_service
+def show(service: ServiceTarget, record_id: Id) -> None:
     """Show the run of an event or a task as a tree."""
-    run_command(
-        ServiceTarget(data_dir, url, key),
-        lambda api: api.get(f"/provenance/{quote_segment(record_id)}", Run),
-        view.show_run,
-        as_json=as_json,
-    )
+    service.call(lambda api: api.get(f"/provenance/{quote_segment(record_id)}", Run), view.show_run)
 
 
 @app.command()
+@with_service
 def proof(
+    service: ServiceTarget,
     record_id: Id,
     size: Annotated[int | None, typer.Option(min=1, help="Size of the tree; default: that of a checkpoint.")] = None,
     verifier: Keys = None,
-    data_dir: DataDir = None,
-    url: Url = None,
-    key: Key = None,
-    as_json: AsJson = False,
 ) -> None:
     """Fetch and verify the proof that an event is in the log; the exit code is 1 unless a known key signed it."""
 
     async def work(api: ServiceClient) -> Response[CheckedEventProof]:
         response = await api.get(f"/provenance/{quote_segment(record_id)}/proof", EventProof, size=size)
         # From here and not from the service, which must not choose the key that its own proof is verified with.
-        keys = checkpoint_sources.load_verifiers(load_offline_settings(data_dir), verifier or [], None)
+        keys = checkpoint_sources.load_verifiers(load_offline_settings(service.data_dir), verifier or [], None)
         result = run_log.verify_proof(response.value, keys, record_id)
         return Response(response.document | result, CheckedEventProof)
 
-    run_command(
-        ServiceTarget(data_dir, url, key),
+    service.call(
         work,
         view.show_proof,
-        as_json=as_json,
         # The service chooses the root: without a signature its hashes prove nothing.
         is_success=lambda proof: proof.holds and proof.signed is True,
     )

@@ -11,7 +11,7 @@ import typer
 
 from stentor.cli import output
 from stentor.cli.client import ServiceClient, quote_segment
-from stentor.cli.command import Access, AsJson, DataDir, Key, ServiceTarget, Url, current_user, run_command
+from stentor.cli.command import Access, ServiceTarget, current_user, with_service
 from stentor.cli.governance_reference import find_agent, with_part_of_id
 from stentor.cli.output import EXIT_USAGE, CommandFailed, console, report_errors
 from stentor.cli.responses import Response
@@ -53,18 +53,16 @@ class RollbackState(msgspec.Struct, frozen=True):
     notes: str | None
 
 
+@with_service
 def checkpoints(
+    service: ServiceTarget,
     agent: Annotated[str | None, typer.Option(help="Only checkpoints of this agent: its name or id.")] = None,
     take: Annotated[bool, typer.Option("--take", help="Create a checkpoint of --agent first.")] = False,
     limit: Annotated[int, typer.Option(min=1, max=1000, help="Maximum number of checkpoints.")] = 100,
-    data_dir: DataDir = None,
-    url: Url = None,
-    key: Key = None,
-    as_json: AsJson = False,
 ) -> None:
     """List checkpoints, newest first; with --take create one first."""
     if take and agent is None:
-        with report_errors(as_json=as_json):
+        with report_errors(as_json=service.as_json):
             raise CommandFailed("--take needs --agent.", EXIT_USAGE)
 
     async def work(api: ServiceClient) -> Response[CheckpointList]:
@@ -74,19 +72,17 @@ def checkpoints(
         return await api.get(CHECKPOINTS, CheckpointList, agent_id=agent_id, limit=limit)
 
     access: Access = "change" if take else "read"
-    run_command(ServiceTarget(data_dir, url, key), work, _show_checkpoints, as_json=as_json, access=access)
+    service.call(work, _show_checkpoints, access=access)
 
 
+@with_service
 def rollback(
+    service: ServiceTarget,
     checkpoint_id: Annotated[
         str, typer.Argument(metavar="CHECKPOINT", help="The checkpoint's id, or the beginning or end of the id.")
     ],
     reason: Annotated[str, typer.Option(help="Reason, stored with the rollback.")],
     details: Annotated[str | None, typer.Option(help="Further details.")] = None,
-    data_dir: DataDir = None,
-    url: Url = None,
-    key: Key = None,
-    as_json: AsJson = False,
 ) -> None:
     """Roll an agent back to a checkpoint, and wait until the rollback is verified."""
     body = {"initiated_by": current_user(), "reason": reason, "details": details or ""}
@@ -101,14 +97,7 @@ def rollback(
         )
         return await wait_for_rollback(api, started.value.rollback_id)
 
-    run_command(
-        ServiceTarget(data_dir, url, key),
-        work,
-        _show_rollback,
-        as_json=as_json,
-        access="change",
-        is_success=lambda rollback: rollback.status != "failed",
-    )
+    service.call(work, _show_rollback, access="change", is_success=lambda rollback: rollback.status != "failed")
 
 
 async def wait_for_rollback(

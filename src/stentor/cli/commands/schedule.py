@@ -11,7 +11,7 @@ import typer
 from stentor.cli import output
 from stentor.cli.agents import AgentList
 from stentor.cli.client import ServiceClient, omit_none, quote_segment
-from stentor.cli.command import AsJson, Capabilities, DataDir, Key, ServiceTarget, Url, run_command
+from stentor.cli.command import Capabilities, ServiceTarget, with_service
 from stentor.cli.commands.task import Prefer, Priority
 from stentor.cli.input_files import read_input
 from stentor.cli.output import console, format_age
@@ -63,7 +63,9 @@ class RemovedSchedule(msgspec.Struct, frozen=True):
 
 
 @app.command()
+@with_service
 def add(
+    service: ServiceTarget,
     name: Name,
     cron: Annotated[str, typer.Option(help="Minute, hour, day of month, month, weekday: '30 6 * * MON-FRI'; @daily.")],
     type_: Annotated[str, typer.Option("--type", help="Type of the task.")],
@@ -82,10 +84,6 @@ def add(
     ] = "one",
     overlap: Annotated[Overlap, typer.Option(help="skip: no run while the task before has not ended.")] = "allow",
     paused: Annotated[bool, typer.Option("--paused", help="Make it without starting it.")] = False,
-    data_dir: DataDir = None,
-    url: Url = None,
-    key: Key = None,
-    as_json: AsJson = False,
 ) -> None:
     """Create a schedule."""
     task: dict[str, Any] = {
@@ -101,88 +99,70 @@ def add(
         preferred = {} if agent is None else {"agent_preference": await api.find_id(AgentList, agent, must_exist=True)}
         return await api.post(BASE, ShownSchedule, body | {"task": task | preferred})
 
-    run_command(ServiceTarget(data_dir, url, key), send, _show_state, as_json=as_json, access="create")
+    service.call(send, _show_state, access="create")
 
 
 @app.command("list")
-def list_schedules(data_dir: DataDir = None, url: Url = None, key: Key = None, as_json: AsJson = False) -> None:
+@with_service
+def list_schedules(service: ServiceTarget) -> None:
     """List schedules with their next and their last run."""
-    run_command(
-        ServiceTarget(data_dir, url, key), lambda api: api.get(BASE, ScheduleTable), _show_list, as_json=as_json
-    )
+    service.call(lambda api: api.get(BASE, ScheduleTable), _show_list)
 
 
 @app.command()
-def show(name: Name, data_dir: DataDir = None, url: Url = None, key: Key = None, as_json: AsJson = False) -> None:
+@with_service
+def show(service: ServiceTarget, name: Name) -> None:
     """Show one schedule with its task and its next times."""
-    run_command(
-        ServiceTarget(data_dir, url, key),
-        lambda api: api.get(_path(name), JsonObject),
-        _show_schedule,
-        as_json=as_json,
-    )
+    service.call(lambda api: api.get(_path(name), JsonObject), _show_schedule)
 
 
 @app.command()
+@with_service
 def runs(
+    service: ServiceTarget,
     name: Name,
     limit: Annotated[int, typer.Option(min=1, max=200, help="Maximum number of runs.")] = 20,
-    data_dir: DataDir = None,
-    url: Url = None,
-    key: Key = None,
-    as_json: AsJson = False,
 ) -> None:
     """List what was done at the last times of a schedule, the latest first."""
-    run_command(
-        ServiceTarget(data_dir, url, key),
-        lambda api: api.get(f"{_path(name)}/runs", ListedRuns, limit=limit),
-        _show_runs,
-        as_json=as_json,
-    )
+    service.call(lambda api: api.get(f"{_path(name)}/runs", ListedRuns, limit=limit), _show_runs)
 
 
 @app.command()
-def run(name: Name, data_dir: DataDir = None, url: Url = None, key: Key = None, as_json: AsJson = False) -> None:
+@with_service
+def run(service: ServiceTarget, name: Name) -> None:
     """Submit the task of a schedule now; its next time stays."""
-    run_command(
-        ServiceTarget(data_dir, url, key),
-        lambda api: api.post(f"{_path(name)}/run", SubmittedTask),
-        task_view.show_submitted,
-        as_json=as_json,
-        access="create",
-    )
+    service.call(lambda api: api.post(f"{_path(name)}/run", SubmittedTask), task_view.show_submitted, access="create")
 
 
 @app.command()
-def pause(name: Name, data_dir: DataDir = None, url: Url = None, key: Key = None, as_json: AsJson = False) -> None:
+@with_service
+def pause(service: ServiceTarget, name: Name) -> None:
     """Pause a schedule."""
-    _change(name, {"paused": True}, ServiceTarget(data_dir, url, key), as_json=as_json)
+    _set_paused(service, name, is_paused=True)
 
 
 @app.command()
-def resume(name: Name, data_dir: DataDir = None, url: Url = None, key: Key = None, as_json: AsJson = False) -> None:
+@with_service
+def resume(service: ServiceTarget, name: Name) -> None:
     """Resume a paused schedule; times that passed are not made up for."""
-    _change(name, {"paused": False}, ServiceTarget(data_dir, url, key), as_json=as_json)
+    _set_paused(service, name, is_paused=False)
 
 
 @app.command()
-def remove(name: Name, data_dir: DataDir = None, url: Url = None, key: Key = None, as_json: AsJson = False) -> None:
+@with_service
+def remove(service: ServiceTarget, name: Name) -> None:
     """Delete a schedule with the list of its runs; its tasks stay."""
-    run_command(
-        ServiceTarget(data_dir, url, key),
+    service.call(
         lambda api: api.request("DELETE", _path(name), RemovedSchedule),
         lambda deleted: output.print_line(f"Deleted schedule {deleted.name}."),
-        as_json=as_json,
         access="change",
     )
 
 
-def _change(name: str, body: JsonObject, target: ServiceTarget, *, as_json: bool) -> None:
-    run_command(
-        target,
-        lambda api: api.request("PATCH", _path(name), ShownSchedule, body),
+def _set_paused(service: ServiceTarget, name: str, *, is_paused: bool) -> None:
+    service.call(
+        lambda api: api.request("PATCH", _path(name), ShownSchedule, {"paused": is_paused}),
         _show_state,
-        as_json=as_json,
         access="change",
     )
 

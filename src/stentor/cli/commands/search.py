@@ -8,7 +8,7 @@ import msgspec
 import typer
 from rich.text import Text
 
-from stentor.cli.command import AsJson, DataDir, Key, ServiceTarget, Url, run_command
+from stentor.cli.command import ServiceTarget, with_service
 from stentor.cli.commands.memory import VaultName
 from stentor.cli.output import console, strip_controls
 from stentor.core.jsontext import JsonObject
@@ -24,27 +24,23 @@ class FoundNotes(msgspec.Struct, frozen=True):
     matches: list[FoundNote]
 
 
+@with_service
 def search(
+    service: ServiceTarget,
     query: Annotated[list[str], typer.Argument(metavar="WORDS...", help="Words, or a question.")],
     limit: Annotated[int, typer.Option(min=1, max=200, help="Number of notes at most.")] = 5,
     as_of: Annotated[
         str | None, typer.Option(metavar="TIME", help="Only notes that held at this time, such as 2026-03-01.")
     ] = None,
     vault: VaultName = "default",
-    data_dir: DataDir = None,
-    url: Url = None,
-    key: Key = None,
-    as_json: AsJson = False,
 ) -> None:
     """Find notes by word and by meaning, the best first; the exit code is 1 if none is found."""
     body: JsonObject = {"query": " ".join(query), "limit": limit, "vault": vault}
     if as_of is not None:
         body["as_of"] = as_of
-    run_command(
-        ServiceTarget(data_dir, url, key),
+    service.call(
         lambda api: api.post("/memory/search/hybrid", FoundNotes, body),
         _show,
-        as_json=as_json,
         access="memory",
         is_success=lambda found: bool(found.matches),
     )

@@ -11,7 +11,7 @@ import typer
 
 from stentor.cli import output
 from stentor.cli.client import RequestFailed, ServiceClient, omit_none, quote_segment
-from stentor.cli.command import AsJson, DataDir, Key, ServiceTarget, Url, run_command
+from stentor.cli.command import ServiceTarget, with_service
 from stentor.cli.input_files import read_input
 from stentor.cli.output import EXIT_REFUSED, CommandFailed, console
 from stentor.cli.responses import Response
@@ -30,66 +30,46 @@ PAGE = 1_000
 
 
 @app.command()
+@with_service
 def create(
+    service: ServiceTarget,
     session_id: Annotated[str, typer.Argument(metavar="ID", help="Your own id: a user, a thread, a ticket.")],
     name: Annotated[str | None, typer.Option(help="A name for people.")] = None,
-    data_dir: DataDir = None,
-    url: Url = None,
-    key: Key = None,
-    as_json: AsJson = False,
 ) -> None:
     """Create a session; one that exists is not changed."""
     body = omit_none({"id": session_id, "name": name})
-    run_command(
-        ServiceTarget(data_dir, url, key),
-        lambda api: api.post(SessionList.path, MadeSession, body),
-        view.show_created,
-        as_json=as_json,
-        access="create",
-    )
+    service.call(lambda api: api.post(SessionList.path, MadeSession, body), view.show_created, access="create")
 
 
 @app.command("list")
+@with_service
 def list_sessions(
+    service: ServiceTarget,
     ref: Annotated[
         str | None, typer.Option(metavar="TEXT", help="Only those whose id begins or ends so, or with this name.")
     ] = None,
     limit: Annotated[int, typer.Option(min=1, max=1000, help="Maximum number of sessions.")] = 50,
-    data_dir: DataDir = None,
-    url: Url = None,
-    key: Key = None,
-    as_json: AsJson = False,
 ) -> None:
     """List sessions, the last changed first."""
-    run_command(
-        ServiceTarget(data_dir, url, key),
-        lambda api: api.get(SessionList.path, SessionList, ref=ref, limit=limit),
-        view.show_list,
-        as_json=as_json,
-    )
+    service.call(lambda api: api.get(SessionList.path, SessionList, ref=ref, limit=limit), view.show_list)
 
 
 @app.command()
-def show(
-    session: SessionRef, data_dir: DataDir = None, url: Url = None, key: Key = None, as_json: AsJson = False
-) -> None:
+@with_service
+def show(service: ServiceTarget, session: SessionRef) -> None:
     """Show one session without its items."""
-    run_command(
-        ServiceTarget(data_dir, url, key),
+    service.call(
         _on_session(session, lambda api, path: api.get(path, JsonObject)),
         lambda record: console.print(output.render_record(record)),
-        as_json=as_json,
     )
 
 
 @app.command()
+@with_service
 def items(
+    service: ServiceTarget,
     session: SessionRef,
     everything: Annotated[bool, typer.Option("--all", help=f"All items, not only the newest {NEWEST}.")] = False,
-    data_dir: DataDir = None,
-    url: Url = None,
-    key: Key = None,
-    as_json: AsJson = False,
 ) -> None:
     """Show the items of a session as a transcript, oldest first."""
 
@@ -98,11 +78,13 @@ def items(
             return await _read_all(api, f"{path}/items")
         return await api.get(f"{path}/items", ListedItems, newest="true", limit=NEWEST)
 
-    run_command(ServiceTarget(data_dir, url, key), _on_session(session, read), transcript.show_items, as_json=as_json)
+    service.call(_on_session(session, read), transcript.show_items)
 
 
 @app.command()
+@with_service
 def append(
+    service: ServiceTarget,
     session: SessionRef,
     text: Annotated[str | None, typer.Argument(metavar="TEXT", help="The text of the message.")] = None,
     role: Annotated[str, typer.Option(help="Who says it: user, assistant, system or tool.")] = "user",
@@ -115,10 +97,6 @@ def append(
     create: Annotated[
         bool, typer.Option("--create", help="Create the session with this id if it does not exist.")
     ] = False,
-    data_dir: DataDir = None,
-    url: Url = None,
-    key: Key = None,
-    as_json: AsJson = False,
 ) -> None:
     """Append a message, or any value, to a session."""
     if [text, value, file].count(None) != 2:
@@ -145,25 +123,18 @@ def append(
         await api.post(SessionList.path, SessionRow, {"id": session})
         return await send(api, _path(session))
 
-    run_command(
-        ServiceTarget(data_dir, url, key),
-        make_and_send if create else send_to_existing,
-        view.show_appended,
-        as_json=as_json,
-        access="create" if create else "change",
+    service.call(
+        make_and_send if create else send_to_existing, view.show_appended, access="create" if create else "change"
     )
 
 
 @app.command()
-def delete(
-    session: SessionRef, data_dir: DataDir = None, url: Url = None, key: Key = None, as_json: AsJson = False
-) -> None:
+@with_service
+def delete(service: ServiceTarget, session: SessionRef) -> None:
     """Delete a session with its items and values; its tasks stay."""
-    run_command(
-        ServiceTarget(data_dir, url, key),
+    service.call(
         _on_session(session, lambda api, path: api.request("DELETE", path, RemovedSession)),
         lambda deleted: output.print_line(f"Deleted session {deleted.session_id}."),
-        as_json=as_json,
         access="change",
     )
 

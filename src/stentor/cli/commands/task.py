@@ -15,17 +15,7 @@ import typer
 
 from stentor.cli.agents import AgentList
 from stentor.cli.client import RequestFailed, ServiceClient, omit_none
-from stentor.cli.command import (
-    AsJson,
-    Capabilities,
-    DataDir,
-    GradeComment,
-    GradeValue,
-    Key,
-    ServiceTarget,
-    Url,
-    run_command,
-)
+from stentor.cli.command import Capabilities, GradeComment, GradeValue, ServiceTarget, with_service
 from stentor.cli.commands import task_replay, task_steps
 from stentor.cli.input_files import read_input
 from stentor.cli.output import print_notice
@@ -48,7 +38,9 @@ Status = Literal["queued", "pending_approval", "executing", "waiting", "complete
 
 
 @app.command()
+@with_service
 def submit(
+    service: ServiceTarget,
     type_: Annotated[str, typer.Option("--type", help="Type of the task.")],
     capability: Capabilities = [],  # noqa: B006
     text: Annotated[str | None, typer.Option("--input", help="The input as text.")] = None,
@@ -80,10 +72,6 @@ def submit(
     session: Annotated[str | None, typer.Option(help="Continue the conversation of this session.")] = None,
     task_id: Annotated[str | None, typer.Option("--id", help="Your own id for the task.")] = None,
     wait: Annotated[bool, typer.Option("--wait", help="Wait for the task to end and print its result.")] = False,
-    data_dir: DataDir = None,
-    url: Url = None,
-    key: Key = None,
-    as_json: AsJson = False,
 ) -> None:
     """Submit a task; with --wait the exit code is 0 only if it completes."""
     optional = {
@@ -104,7 +92,6 @@ def submit(
         "required_capabilities": list(capability),
         **omit_none(optional),
     }
-    target = ServiceTarget(data_dir, url, key)
     status_before: str | None = None
 
     async def send(api: ServiceClient) -> Response[SubmittedTask]:
@@ -126,21 +113,17 @@ def submit(
 
     async def submit_only(api: ServiceClient) -> Response[SubmittedTask]:
         response = await send(api)
-        if as_json or status_before:
+        if service.as_json or status_before:
             return response
         task = await add_notice(api, response.value)
         return Response({**response.document, "notice": task.notice, "notice_code": task.notice_code}, SubmittedTask)
 
     if wait:
-        run_command(
-            target, submit_and_follow, task_view.show_result, as_json=as_json, access="create", is_success=is_completed
-        )
+        service.call(submit_and_follow, task_view.show_result, access="create", is_success=is_completed)
     else:
-        run_command(
-            target,
+        service.call(
             submit_only,
             lambda task: task_view.show_known(task, status_before) if status_before else task_view.show_submitted(task),
-            as_json=as_json,
             access="create",
         )
 
@@ -154,125 +137,93 @@ async def _find_status(api: ServiceClient, task_id: str) -> str | None:
 
 
 @app.command()
+@with_service
 def show(
+    service: ServiceTarget,
     task_id: TaskId,
     activity: Annotated[bool, typer.Option("--activity", help="Include its events and routing decision.")] = False,
-    data_dir: DataDir = None,
-    url: Url = None,
-    key: Key = None,
-    as_json: AsJson = False,
 ) -> None:
     """Show one task."""
-    target = ServiceTarget(data_dir, url, key)
     if activity:
-        run_command(
-            target,
-            on_task(task_id, _get_whole_activity),
-            task_view.show_activity,
-            as_json=as_json,
-        )
+        service.call(on_task(task_id, _get_whole_activity), task_view.show_activity)
     else:
-        run_command(
-            target,
-            on_task(task_id, lambda api, found: api.get(task_path(found), JsonObject)),
-            task_view.show_task,
-            as_json=as_json,
-        )
+        service.call(on_task(task_id, lambda api, found: api.get(task_path(found), JsonObject)), task_view.show_task)
 
 
 @app.command()
-def explain(
-    task_id: TaskId, data_dir: DataDir = None, url: Url = None, key: Key = None, as_json: AsJson = False
-) -> None:
+@with_service
+def explain(service: ServiceTarget, task_id: TaskId) -> None:
     """Explain why the agent was chosen, and recompute the decision; the exit code is 1 if it differs."""
 
     async def work(api: ServiceClient) -> Response[Explanation]:
         activity = await on_task(task_id, _get_activity)(api)
         return Response(decisions.explain_task(activity.value), Explanation)
 
-    run_command(
-        ServiceTarget(data_dir, url, key),
-        work,
-        decisions.show_explanation,
-        as_json=as_json,
-        is_success=Explanation.is_reproduced,
-    )
+    service.call(work, decisions.show_explanation, is_success=Explanation.is_reproduced)
 
 
 @app.command()
-def grade(
-    task_id: TaskId,
-    value: GradeValue,
-    comment: GradeComment = None,
-    data_dir: DataDir = None,
-    url: Url = None,
-    key: Key = None,
-    as_json: AsJson = False,
-) -> None:
+@with_service
+def grade(service: ServiceTarget, task_id: TaskId, value: GradeValue, comment: GradeComment = None) -> None:
     """Rate a completed task; routing learns from the grade."""
     body = omit_none({"grade": value, "comment": comment})
-    run_command(
-        ServiceTarget(data_dir, url, key),
+    service.call(
         on_task(task_id, lambda api, found: api.post(f"{task_path(found)}/grade", TaskGrade, body)),
         task_view.show_grade,
-        as_json=as_json,
         access="change",
     )
 
 
 @app.command()
-def watch(task_id: TaskId, data_dir: DataDir = None, url: Url = None, key: Key = None, as_json: AsJson = False) -> None:
+@with_service
+def watch(service: ServiceTarget, task_id: TaskId) -> None:
     """Follow a task to its end; the output of its agent is printed as it arrives."""
     # With --json, standard output is reserved for the document.
-    tokens = TokenPrinter(sys.stderr if as_json else sys.stdout)
-    run_command(
-        ServiceTarget(data_dir, url, key),
+    tokens = TokenPrinter(sys.stderr if service.as_json else sys.stdout)
+    service.call(
         on_task(task_id, lambda api, found: follow_task(api, found, tokens.print)),
         lambda record: task_view.show_result(record, is_printed=tokens.end()),
-        as_json=as_json,
         access="change",
         is_success=is_completed,
     )
 
 
 @app.command()
-def cancel(
-    task_id: TaskId, data_dir: DataDir = None, url: Url = None, key: Key = None, as_json: AsJson = False
-) -> None:
+@with_service
+def cancel(service: ServiceTarget, task_id: TaskId) -> None:
     """Cancel a task that has not ended."""
-    _change(task_id, "cancel", ServiceTarget(data_dir, url, key), as_json=as_json)
+    _change(service, task_id, "cancel")
 
 
 @app.command()
-def approve(
-    task_id: TaskId, data_dir: DataDir = None, url: Url = None, key: Key = None, as_json: AsJson = False
-) -> None:
+@with_service
+def approve(service: ServiceTarget, task_id: TaskId) -> None:
     """Approve a task that waits for approval."""
-    _change(task_id, "approve", ServiceTarget(data_dir, url, key), as_json=as_json)
+    _change(service, task_id, "approve")
 
 
 @app.command()
+@with_service
 def reject(
+    service: ServiceTarget,
     task_id: TaskId,
     reason: Annotated[str | None, typer.Option(help="Why; the submitter sees it.")] = None,
-    data_dir: DataDir = None,
-    url: Url = None,
-    key: Key = None,
-    as_json: AsJson = False,
 ) -> None:
     """Reject a task that waits for approval; it is aborted."""
-    target = ServiceTarget(data_dir, url, key)
-    _change(task_id, "reject", target, omit_none({"reason": reason}), as_json=as_json)
+    _change(service, task_id, "reject", omit_none({"reason": reason}))
 
 
 @app.command()
-def retry(task_id: TaskId, data_dir: DataDir = None, url: Url = None, key: Key = None, as_json: AsJson = False) -> None:
+@with_service
+def retry(service: ServiceTarget, task_id: TaskId) -> None:
     """Retry a failed or aborted task."""
-    _change(task_id, "retry", ServiceTarget(data_dir, url, key), as_json=as_json)
+    _change(service, task_id, "retry")
 
 
 @app.command()
+@with_service
 def rerun(
+    service: ServiceTarget,
     task_id: TaskId,
     agent: Annotated[str | None, typer.Option(metavar="AGENT", help="The agent to run it: its name or id.")] = None,
     from_step: Annotated[
@@ -281,10 +232,6 @@ def rerun(
             metavar="KEY", help="Go on from this step, which runs again, also an effect; see `stentor task steps`."
         ),
     ] = None,
-    data_dir: DataDir = None,
-    url: Url = None,
-    key: Key = None,
-    as_json: AsJson = False,
 ) -> None:
     """Submit a task again as a new one, with the same input, or from one of its steps on."""
 
@@ -293,17 +240,13 @@ def rerun(
         body = omit_none({"agent_preference": preferred, "from_step": from_step})
         return await api.post(f"{task_path(found)}/rerun", SubmittedTask, body)
 
-    run_command(
-        ServiceTarget(data_dir, url, key),
-        on_task(task_id, submit),
-        task_view.show_submitted,
-        as_json=as_json,
-        access="change",
-    )
+    service.call(on_task(task_id, submit), task_view.show_submitted, access="change")
 
 
 @app.command("list")
+@with_service
 def list_tasks(
+    service: ServiceTarget,
     status: Annotated[Status | None, typer.Option(help="Only tasks with this status.")] = None,
     agent: Annotated[
         str | None, typer.Option(metavar="AGENT", help="Only tasks of this agent: its name or id.")
@@ -318,10 +261,6 @@ def list_tasks(
         str | None, typer.Option(metavar="TIME", help="ISO 8601; local time if it has no time zone.")
     ] = None,
     limit: Annotated[int, typer.Option(min=1, max=1000, help="Maximum number of tasks.")] = 50,
-    data_dir: DataDir = None,
-    url: Url = None,
-    key: Key = None,
-    as_json: AsJson = False,
 ) -> None:
     """List tasks, newest first."""
     params: dict[str, Any] = {"status": status, "type": task_type, "submitted_by": by, "session": session, "text": text}
@@ -331,12 +270,7 @@ def list_tasks(
         agent_id = agent and await api.find_id(AgentList, agent, must_exist=True)
         return await api.get("/tasks", TaskList, agent_id=agent_id, **params)
 
-    run_command(
-        ServiceTarget(data_dir, url, key),
-        work,
-        task_view.show_list,
-        as_json=as_json,
-    )
+    service.call(work, task_view.show_list)
 
 
 async def _get_activity(api: ServiceClient, task_id: str) -> Response[TaskActivity]:
@@ -352,13 +286,11 @@ async def _get_whole_activity(api: ServiceClient, task_id: str) -> Response[Task
     return Response(activity.document | {"task": task.document}, TaskActivity)
 
 
-def _change(task_id: str, verb: str, target: ServiceTarget, body: Any = None, *, as_json: bool) -> None:
+def _change(service: ServiceTarget, task_id: str, verb: str, body: Any = None) -> None:
     """Post a verb that changes the status of a task, and print the new one."""
-    run_command(
-        target,
+    service.call(
         on_task(task_id, lambda api, found: api.post(f"{task_path(found)}/{verb}", SubmittedTask, body)),
         task_view.show_submitted,
-        as_json=as_json,
         access="change",
     )
 

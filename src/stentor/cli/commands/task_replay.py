@@ -10,7 +10,7 @@ import typer
 from stentor.cli import output
 from stentor.cli.agents import AgentList
 from stentor.cli.client import ServiceClient
-from stentor.cli.command import AsJson, DataDir, Key, ServiceTarget, Url, run_command
+from stentor.cli.command import ServiceTarget, with_service
 from stentor.cli.output import console, strip_controls
 from stentor.cli.responses import Response
 from stentor.cli.tasks.reference import TaskId, on_task, task_path
@@ -42,14 +42,12 @@ class TaskReplay(msgspec.Struct, frozen=True):
 
 
 @app.command()
+@with_service
 def replay(
+    service: ServiceTarget,
     task_id: TaskId,
     agent: Annotated[str | None, typer.Option(metavar="AGENT", help="Another agent: its name or id.")] = None,
     model: Annotated[str | None, typer.Option(metavar="MODEL", help="Another model than the agent's.")] = None,
-    data_dir: DataDir = None,
-    url: Url = None,
-    key: Key = None,
-    as_json: AsJson = False,
 ) -> None:
     """Replay a run of an llm agent over its journal, and show where it would differ now; nothing is called.
 
@@ -60,13 +58,7 @@ def replay(
         agent_id = None if agent is None else await api.find_id(AgentList, agent, must_exist=True)
         return await api.get(f"{task_path(found)}/replay", TaskReplay, agent_id=agent_id, model=model)
 
-    run_command(
-        ServiceTarget(data_dir, url, key),
-        on_task(task_id, work),
-        show_replay,
-        as_json=as_json,
-        is_success=TaskReplay.is_same,
-    )
+    service.call(on_task(task_id, work), show_replay, is_success=TaskReplay.is_same)
 
 
 def show_replay(replay: TaskReplay) -> None:

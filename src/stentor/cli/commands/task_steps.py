@@ -8,7 +8,7 @@ import typer
 
 from stentor.cli import output
 from stentor.cli.client import ServiceClient, omit_none, quote_segment
-from stentor.cli.command import AsJson, DataDir, Key, ServiceTarget, Url, run_command
+from stentor.cli.command import ServiceTarget, with_service
 from stentor.cli.input_files import parse_json_option
 from stentor.cli.output import EXIT_REFUSED, CommandFailed
 from stentor.cli.responses import Response, StoredTask
@@ -28,41 +28,28 @@ JsonValue = Annotated[str | None, typer.Option("--value", metavar="JSON", help="
 
 
 @app.command()
+@with_service
 def steps(
+    service: ServiceTarget,
     task_id: TaskId,
     step: Annotated[str | None, typer.Option(metavar="KEY", help="Print the value of this step.")] = None,
-    data_dir: DataDir = None,
-    url: Url = None,
-    key: Key = None,
-    as_json: AsJson = False,
 ) -> None:
     """Show the steps of a task, and what it waits for."""
-    target = ServiceTarget(data_dir, url, key)
     if step is None:
-        run_command(
-            target,
-            on_task(task_id, _list_steps),
-            view.show_steps,
-            as_json=as_json,
-        )
+        service.call(on_task(task_id, _list_steps), view.show_steps)
     else:
-        run_command(
-            target,
-            on_task(task_id, lambda api, found: api.get(_step_path(found, step), StepRow)),
-            view.show_step_value,
-            as_json=as_json,
+        service.call(
+            on_task(task_id, lambda api, found: api.get(_step_path(found, step), StepRow)), view.show_step_value
         )
 
 
 @app.command()
+@with_service
 def answer(
+    service: ServiceTarget,
     task_id: TaskId,
     value: Annotated[str, typer.Argument(metavar="ANSWER", help="The answer.")],
     step: Annotated[str | None, typer.Option(metavar="KEY", help="Key of the question, if there are several.")] = None,
-    data_dir: DataDir = None,
-    url: Url = None,
-    key: Key = None,
-    as_json: AsJson = False,
 ) -> None:
     """Answer the question of a task."""
 
@@ -70,47 +57,39 @@ def answer(
         chosen = step or await _find_question(api, found)
         return await api.post(f"{_step_path(found, chosen)}/answer", StepRow, {"value": value})
 
-    run_command(
-        ServiceTarget(data_dir, url, key),
+    service.call(
         on_task(task_id, work),
         lambda row: output.print_line(f"Answered {row.name!r}: {value}. The task resumes."),
-        as_json=as_json,
         access="change",
     )
 
 
 @app.command()
+@with_service
 def signal(
+    service: ServiceTarget,
     task_id: TaskId,
     name: Annotated[str, typer.Argument(metavar="NAME", help="Name of the signal.")],
     value: JsonValue = None,
-    data_dir: DataDir = None,
-    url: Url = None,
-    key: Key = None,
-    as_json: AsJson = False,
 ) -> None:
     """Send a signal to a task that waits for it, now or later."""
     body = {"name": name, "value": _parse_json(value)}
-    run_command(
-        ServiceTarget(data_dir, url, key),
+    service.call(
         on_task(task_id, lambda api, found: api.post(f"{task_path(found)}/signals", SignalResult, body)),
         view.show_signal,
-        as_json=as_json,
         access="change",
     )
 
 
 @app.command()
+@with_service
 def resolve(
+    service: ServiceTarget,
     task_id: TaskId,
     step: StepKey,
     happened: Annotated[bool, typer.Option("--happened/--not-happened", help="Whether the effect happened.")],
     value: JsonValue = None,
     reason: Annotated[str | None, typer.Option(help="How you know.")] = None,
-    data_dir: DataDir = None,
-    url: Url = None,
-    key: Key = None,
-    as_json: AsJson = False,
 ) -> None:
     """Record whether an effect with unknown outcome happened; retry the task afterwards."""
     body = omit_none({"happened": happened, "value": _parse_json(value), "reason": reason})
@@ -118,17 +97,16 @@ def resolve(
     def show(row: StepRow) -> None:
         output.print_line(f"Recorded that {row.name!r} {'happened' if happened else 'did not happen'}.")
 
-    run_command(
-        ServiceTarget(data_dir, url, key),
+    service.call(
         on_task(task_id, lambda api, found: api.post(f"{_step_path(found, step)}/resolve", StepRow, body)),
         show,
-        as_json=as_json,
         access="change",
     )
 
 
 @app.command()
-def decisions(data_dir: DataDir = None, url: Url = None, key: Key = None, as_json: AsJson = False) -> None:
+@with_service
+def decisions(service: ServiceTarget) -> None:
     """List the questions, the effects and the approvals that wait for a person."""
 
     async def work(api: ServiceClient) -> Response[DecisionList]:
@@ -136,7 +114,7 @@ def decisions(data_dir: DataDir = None, url: Url = None, key: Key = None, as_jso
         pending = await api.get(TaskList.path, TaskList, status="pending_approval", limit=MAX_APPROVALS)
         return Response(open_steps.document | {"approvals": pending.document["tasks"]}, DecisionList)
 
-    run_command(ServiceTarget(data_dir, url, key), work, view.show_decisions, as_json=as_json)
+    service.call(work, view.show_decisions)
 
 
 async def _list_steps(api: ServiceClient, task_id: str) -> Response[StepList]:

@@ -10,7 +10,7 @@ import typer
 
 from stentor.cli import output
 from stentor.cli.client import ServiceClient, quote_segment
-from stentor.cli.command import AsJson, DataDir, Key, ServiceTarget, Url, run_command
+from stentor.cli.command import ServiceTarget, with_service
 from stentor.cli.governance_reference import with_part_of_id
 from stentor.cli.output import console
 from stentor.cli.responses import Response
@@ -95,20 +95,19 @@ class WebhookReplay(msgspec.Struct, frozen=True):
 
 
 @app.command("list")
-def list_webhooks(data_dir: DataDir = None, url: Url = None, key: Key = None, as_json: AsJson = False) -> None:
+@with_service
+def list_webhooks(service: ServiceTarget) -> None:
     """List webhooks, oldest first."""
-    run_command(ServiceTarget(data_dir, url, key), lambda api: api.get(BASE, WebhookPage), _show_list, as_json=as_json)
+    service.call(lambda api: api.get(BASE, WebhookPage), _show_list)
 
 
 @app.command()
+@with_service
 def add(
+    service: ServiceTarget,
     address: Annotated[str, typer.Argument(metavar="ADDRESS", help="URL that receives the events.")],
     event: Annotated[list[str], typer.Option(help="An event, a group of events (task.*), or * for all; repeatable.")],
     description: Annotated[str, typer.Option(help="Purpose of the webhook.")] = "",
-    data_dir: DataDir = None,
-    url: Url = None,
-    key: Key = None,
-    as_json: AsJson = False,
 ) -> None:
     """Subscribe a URL to events; the signing secret is shown only once."""
     body = {"url": address, "events": list(event), "description": description}
@@ -117,53 +116,40 @@ def add(
         output.print_line(f"Created webhook {webhook.id} for {', '.join(webhook.events)}.")
         _print_secret(webhook)
 
-    run_command(
-        ServiceTarget(data_dir, url, key),
-        lambda api: api.post(BASE, AddedWebhook, body),
-        show_added,
-        as_json=as_json,
-        access="create",
-    )
+    service.call(lambda api: api.post(BASE, AddedWebhook, body), show_added, access="create")
 
 
 @app.command()
-def remove(
-    webhook_id: WebhookId, data_dir: DataDir = None, url: Url = None, key: Key = None, as_json: AsJson = False
-) -> None:
+@with_service
+def remove(service: ServiceTarget, webhook_id: WebhookId) -> None:
     """Delete a webhook with its delivery log; pending deliveries are dropped."""
-    run_command(
-        ServiceTarget(data_dir, url, key),
+    service.call(
         _on_webhook(webhook_id, lambda api, path: api.request("DELETE", path, DeletedWebhook)),
         lambda webhook: output.print_line(f"Deleted webhook {webhook.id}."),
-        as_json=as_json,
         access="change",
     )
 
 
 @app.command()
-def enable(
-    webhook_id: WebhookId, data_dir: DataDir = None, url: Url = None, key: Key = None, as_json: AsJson = False
-) -> None:
+@with_service
+def enable(service: ServiceTarget, webhook_id: WebhookId) -> None:
     """Enable a disabled webhook."""
-    _set_enabled(ServiceTarget(data_dir, url, key), webhook_id, enabled=True, as_json=as_json)
+    _set_enabled(service, webhook_id, enabled=True)
 
 
 @app.command()
-def disable(
-    webhook_id: WebhookId, data_dir: DataDir = None, url: Url = None, key: Key = None, as_json: AsJson = False
-) -> None:
+@with_service
+def disable(service: ServiceTarget, webhook_id: WebhookId) -> None:
     """Disable a webhook: it gets no events until it is enabled again."""
-    _set_enabled(ServiceTarget(data_dir, url, key), webhook_id, enabled=False, as_json=as_json)
+    _set_enabled(service, webhook_id, enabled=False)
 
 
 @app.command()
+@with_service
 def rotate(
+    service: ServiceTarget,
     webhook_id: WebhookId,
     overlap: Annotated[int, typer.Option(min=0, max=604_800, help="Seconds that the old secret also signs.")] = 86_400,
-    data_dir: DataDir = None,
-    url: Url = None,
-    key: Key = None,
-    as_json: AsJson = False,
 ) -> None:
     """Generate a new signing secret, which is shown only once."""
 
@@ -172,67 +158,56 @@ def rotate(
         if secret.old_secret_until:
             output.print_line(f"The old secret also signs until {secret.old_secret_until}.")
 
-    run_command(
-        ServiceTarget(data_dir, url, key),
+    service.call(
         _on_webhook(
             webhook_id, lambda api, path: api.post(f"{path}/rotate", SigningSecret, {"overlap_seconds": overlap})
         ),
         show_rotated,
-        as_json=as_json,
         access="change",
     )
 
 
 @app.command("test")
-def ping(
-    webhook_id: WebhookId, data_dir: DataDir = None, url: Url = None, key: Key = None, as_json: AsJson = False
-) -> None:
+@with_service
+def ping(service: ServiceTarget, webhook_id: WebhookId) -> None:
     """Deliver webhook.ping immediately; the exit code is 1 if the receiver does not accept it."""
-    run_command(
-        ServiceTarget(data_dir, url, key),
+    service.call(
         _on_webhook(webhook_id, lambda api, path: api.post(f"{path}/test", ListedDelivery)),
         lambda delivery: output.print_line(f"Ping {delivery.status}: {_last_outcome(delivery)}."),
-        as_json=as_json,
         access="change",
         is_success=lambda delivery: delivery.status == "delivered",
     )
 
 
 @app.command()
+@with_service
 def deliveries(
+    service: ServiceTarget,
     webhook_id: WebhookId,
     status: Annotated[State | None, typer.Option(help="Only deliveries with this status.")] = None,
     event: Annotated[str | None, typer.Option(help="Only deliveries of this event.")] = None,
     limit: Annotated[int, typer.Option(min=1, max=1000, help="Maximum number of deliveries.")] = 20,
-    data_dir: DataDir = None,
-    url: Url = None,
-    key: Key = None,
-    as_json: AsJson = False,
 ) -> None:
     """Show the delivery log, newest first."""
-    run_command(
-        ServiceTarget(data_dir, url, key),
+    service.call(
         _on_webhook(
             webhook_id,
             lambda api, path: api.get(f"{path}/deliveries", DeliveryPage, status=status, event=event, limit=limit),
         ),
         _show_deliveries,
-        as_json=as_json,
     )
 
 
 @app.command()
+@with_service
 def replay(
+    service: ServiceTarget,
     webhook_id: WebhookId,
     delivery: Annotated[
         str | None, typer.Option(help="Delivery to send again: its id, or the beginning or end of the id.")
     ] = None,
     since: Annotated[str | None, typer.Option(help="A time such as 2026-11-20T21:45:00Z.")] = None,
     scope: Annotated[Scope, typer.Option(help="With --since: only undelivered events, or all.")] = "undelivered",
-    data_dir: DataDir = None,
-    url: Url = None,
-    key: Key = None,
-    as_json: AsJson = False,
 ) -> None:
     """Replay one delivery, or the events since a time."""
     if (delivery is None) == (since is None):
@@ -255,21 +230,13 @@ def replay(
         if replay.next_since:
             output.print_line(f"There are more: continue with --since {replay.next_since}")
 
-    run_command(
-        ServiceTarget(data_dir, url, key),
-        _on_webhook(webhook_id, work),
-        show_replayed,
-        as_json=as_json,
-        access="change",
-    )
+    service.call(_on_webhook(webhook_id, work), show_replayed, access="change")
 
 
-def _set_enabled(target: ServiceTarget, webhook_id: str, *, enabled: bool, as_json: bool) -> None:
-    run_command(
-        target,
+def _set_enabled(service: ServiceTarget, webhook_id: str, *, enabled: bool) -> None:
+    service.call(
         _on_webhook(webhook_id, lambda api, path: api.request("PATCH", path, WebhookState, {"enabled": enabled})),
         lambda webhook: output.print_line(f"Webhook {webhook.id} is {_state(webhook)}."),
-        as_json=as_json,
         access="change",
     )
 
