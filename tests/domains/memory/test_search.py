@@ -59,6 +59,15 @@ async def test_only_the_fields_that_are_named_are_looked_in(notes: Notes) -> Non
     assert await notes.found("pear", fields=["title", "content"]) == ["c.md"]
 
 
+@requirement("memory.file-name-searched")
+async def test_a_note_is_found_by_its_file_name_also_if_it_has_another_title(notes: Notes) -> None:
+    await notes.write("meetings/2026-03-14 budget.md", "# Review\n\nLess travel.\n")
+    await notes.write("meetings/2026-03-15.md", "---\ntitle: Budget\n---\nThe day after 2026-03-13.\n")
+    assert await notes.found("2026-03-14") == ["meetings/2026-03-14 budget.md"]
+    assert await notes.found("2026-03-15", fields=["title"]) == ["meetings/2026-03-15.md"]
+    assert await notes.found("meetings") == []
+
+
 @requirement("memory.keyword-fields-and-mode")
 async def test_all_wants_every_term_and_any_wants_one(notes: Notes) -> None:
     await notes.write("both.md", "red blue")
@@ -124,6 +133,9 @@ async def test_other_values_are_400(notes: Notes, body: dict[str, Any]) -> None:
         ("한국", "대한국어"),
         ("two words", "exactly Two Words here"),
         ("C3PO", "about c3po"),
+        ("Tromso", "a week in Tromsø"),
+        ("Łódź", "the train to Lodz"),
+        ("oeuvre", "son œuvre"),
         ("hello", "say 𝐇𝐞𝐥𝐥𝐨"),
         ("𝐇𝐞𝐥𝐥𝐨", "say 𝐇𝐞𝐥𝐥𝐨"),
     ],

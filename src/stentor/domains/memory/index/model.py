@@ -251,7 +251,7 @@ def _build_entry(note: Note, document: NoteDocument, created_at: int | None) -> 
         max(weights.values(), default=None),
         _read_head(note, document),
         shown.content,
-        tokenizer.join_terms(" ".join([shown.title, *document.aliases])),
+        _join_title_terms(note.path, shown),
         tokenizer.join_terms(" ".join(tags)),
         tokenizer.join_terms(shown.content),
         tuple(name for name in extract_link_targets(document.content) if "\0" not in name),
@@ -260,6 +260,14 @@ def _build_entry(note: Note, document: NoteDocument, created_at: int | None) -> 
         # Sorted backwards, so that the first of several claims stays.
         {anchor: claim for claim in sorted(cut.anchors, reverse=True) for anchor in cut.anchors[claim]} if cut else {},
     )
+
+
+def _join_title_terms(path: str, document: NoteDocument) -> str:
+    """Return the terms of the title, the aliases, and the file's name if it says something else than the title."""
+    title = tokenizer.join_terms(document.title)
+    name = tokenizer.join_terms(path.rpartition("/")[2].removesuffix(".md"))
+    aliases = tokenizer.join_terms(" ".join(document.aliases))
+    return " ".join(filter(None, [title, aliases, name if name != title else ""]))
 
 
 def _read_head(note: Note, document: NoteDocument) -> str:

@@ -45,6 +45,11 @@ STOP_WORDS = frozenset(
 )
 """English words that do not tell what a question is about."""
 
+_BASE_LETTERS = str.maketrans(
+    {"æ": "ae", "œ": "oe", "ø": "o", "ł": "l", "đ": "d", "ð": "d", "þ": "th", "ħ": "h", "ŧ": "t", "ı": "i"}
+)
+"""What is typed for a letter that Unicode does not take for one with an accent: `Tromso` for Tromsø."""
+
 _local = threading.local()
 
 
@@ -116,7 +121,7 @@ def _fold_word(word: str) -> str:
         decomposed = unicodedata.normalize("NFKD", word).casefold()
         # Not only without accents: what else is neither letter nor digit (the ⁄ of ½, a part of the Thai ำ) would
         # split the term in FTS5.
-        word = "".join(c for c in decomposed if c.isalnum())
+        word = "".join(c for c in decomposed if c.isalnum()).translate(_BASE_LETTERS)
     return word
 
 
