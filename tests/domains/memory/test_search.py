@@ -17,6 +17,7 @@ from stentor.core.db.postgres import PostgresDriver
 from stentor.core.db.sqlite import SqliteDriver
 from stentor.domains.memory.text import tokenizer
 from stentor.domains.memory.text.excerpts import make_excerpt, question_terms
+from stentor_vault.notes.model import VaultUnavailable
 from tests.conftest import MakeWorld
 from tests.domains.memory.conftest import Notes
 from tests.requirements import requirement
@@ -348,3 +349,29 @@ async def test_a_vault_that_is_gone_is_unhealthy_and_its_routes_503_until_it_is_
     aside.rename(notes.root)
     assert await notes.content("a.md") == "one"
     assert await notes.found("one") == ["a.md"]
+
+
+@requirement("memory.missing-folder-at-start")
+async def test_a_start_without_the_folder_of_known_notes_creates_none_and_forgets_nothing(
+    make_world: MakeWorld, tmp_path: Path
+) -> None:
+    root, team = tmp_path / "drive", tmp_path / "team"
+    settings = {"SERVICE_MEMORY": "1", "SERVICE_VAULT_DIR": str(root), "SERVICE_VAULTS": f"team={team}"}
+    first = Notes(await make_world(**settings), root)
+    await first.write("a.md", "remembered")
+    document = {"path": "b.md", "content": "shared"}
+    assert (await first.post("write", operation="write", vault="team", document=document)).status_code == 200
+    await first.world.memory.stop()
+    aside = [folder.rename(folder.with_name(f"{folder.name} aside")) for folder in (root, team)]
+    again = Notes(await make_world(**settings), root)
+    assert (await again.read("a.md")).status_code == 503
+    for vault in again.world.memory.vaults:
+        with pytest.raises(VaultUnavailable):
+            await vault.indexer.reconcile()
+    assert not root.exists()
+    assert not team.exists()
+    assert await again.found("remembered") == ["a.md"]
+    assert await again.found("shared", vault="team") == ["b.md"]
+    for folder, away in zip((root, team), aside, strict=True):
+        away.rename(folder)
+    assert await again.content("a.md") == "remembered"

@@ -73,6 +73,28 @@ class OpenVault:
     history: VersionHistory
     health: MemoryHealth
     watcher: VaultWatcher
+    is_elsewhere: bool
+    """Whether the folder was given by the operator, and is not the one in the data folder."""
+
+    async def create_folder(self) -> None:
+        """Create a folder that does not exist, unless its notes are known. Raises StartRefused.
+
+        A folder with known notes is on a drive that is not mounted, or was renamed: an empty one in its place would
+        remove all of them from the index, and hide what is written meanwhile once the drive is mounted.
+        """
+        folder = _watched_folder(self.vault)
+        if folder is None or folder.exists():
+            return
+        if self.is_elsewhere and not await self.index.is_empty():
+            log.error(
+                "memory: the vault's folder is missing, and not created because the index has its notes folder=%s",
+                folder,
+            )
+            return
+        try:
+            folder.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise StartRefused(f"The vault's folder {folder} cannot be created: {error.strerror}.") from None
 
     def parts(self, maintenance: IndexMaintenance | None = None) -> VaultParts:
         """Return what operations use. `maintenance` replaces the indexer for reindex and verify."""
@@ -108,6 +130,8 @@ class Memory:
 
     async def start(self) -> None:
         """Finish the writes that an earlier process left open, then follow the vaults."""
+        for vault in self.vaults:
+            await vault.create_folder()
         # Only this process uses the vault, so every open write is one that a crash left.
         if not self.default.index.is_shared:
             await self._recover(None)
@@ -153,12 +177,12 @@ class Memory:
 
 
 def open_memory(infra: Infrastructure) -> Memory:
-    """Open the vaults and their indexes; create what is missing. Raises StartRefused."""
+    """Open the vaults and their indexes; create indexes that are missing. Raises StartRefused."""
     settings = infra.settings
     embedder = open_embedder(settings)
     vault = _open_default_vault(settings)
     others = {
-        name: _open(infra, FolderVault(_create_folder(folder), max_read_bytes=MAX_NOTE_BYTES), embedder, name)
+        name: _open(infra, FolderVault(folder, max_read_bytes=MAX_NOTE_BYTES), embedder, name)
         for name, folder in _other_folders(settings, _watched_folder(vault))
     }
     default = _open(infra, vault, embedder)
@@ -205,6 +229,7 @@ def _open(
             reconcile_seconds=settings.memory.reconcile_seconds,
             poll=settings.memory.poll,
         ),
+        is_elsewhere=bool(name) or settings.memory.vault_dir is not None,
     )
 
 
@@ -218,9 +243,7 @@ def vault_folder(settings: Settings) -> Path:
 
 
 def _open_default_vault(settings: Settings) -> FolderVault | PluginVault:
-    return open_plugin_vault(settings) or FolderVault(
-        _create_folder(vault_folder(settings)), is_mirrored, MAX_NOTE_BYTES
-    )
+    return open_plugin_vault(settings) or FolderVault(vault_folder(settings), is_mirrored, MAX_NOTE_BYTES)
 
 
 def open_plugin_vault(settings: Settings) -> PluginVault | None:
@@ -246,14 +269,6 @@ def _other_folders(settings: Settings, default: Path | None) -> Iterator[tuple[s
                 raise StartRefused(f"SERVICE_VAULTS: the folders of the vaults {name!r} and {other!r} overlap.")
         known[name] = path
         yield name, path
-
-
-def _create_folder(folder: Path) -> Path:
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise StartRefused(f"The vault's folder {folder} cannot be created: {error.strerror}.") from None
-    return folder
 
 
 def _open_index(settings: Settings, driver: Driver, name: str) -> SearchIndex:

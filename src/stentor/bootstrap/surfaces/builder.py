@@ -68,7 +68,7 @@ def build_surfaces(
         board = dashboard.open_beside(service.kernel, settings, service.context)
         surfaces.append(Surface("dashboard", board.app, close=[board.close]))
     if "vault" in addresses:
-        opened = vault.open_vault(settings, redactor, tls)
+        opened = vault.open_vault(settings, redactor, tls, creates_folder=service.kernel.memory is None)
         # The plugin that the vault imitates has a port for HTTP and one for HTTPS; with TLS on, one port is enough.
         second = None if tls else opened.certificate
         surfaces.append(Surface("vault", opened.app, opened.background, key_file=opened.key_file, tls=second))

@@ -46,9 +46,12 @@ class OpenedVault:
         return [self.texts.run]
 
 
-def open_vault(settings: Settings, redactor: Redactor, tls: ServedCertificate | None) -> OpenedVault:
+def open_vault(
+    settings: Settings, redactor: Redactor, tls: ServedCertificate | None, *, creates_folder: bool = True
+) -> OpenedVault:
     """Find or create the key and the certificate; needs no event loop. Raises StartRefused.
 
+    Beside a memory `creates_folder` is false, because the memory decides whether to create a missing folder.
     `tls` is the certificate of all ports; without it the vault has one of its own for its second port.
     """
     folder = vault_folder(settings)
@@ -56,7 +59,8 @@ def open_vault(settings: Settings, redactor: Redactor, tls: ServedCertificate | 
     if tls is None and settings.vault.tls:
         own = ServerCertificate(settings.storage.data_dir / "keys", settings.server.host)
     try:
-        folder.mkdir(parents=True, exist_ok=True)
+        if creates_folder:
+            folder.mkdir(parents=True, exist_ok=True)
         key, path = (settings.vault.key, None) if settings.vault.key else _own_key(settings)
         if own is not None:
             own.ensure()
