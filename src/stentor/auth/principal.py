@@ -63,6 +63,16 @@ class Principal(msgspec.Struct, frozen=True):
         return self.role == "agent" and "admin" not in self.permissions
 
 
+IsActive = Callable[[Principal], bool]
+"""Whether a caller may act: not the key of an agent, without `admin`, whose every agent is suspended or quarantined."""
+
+
+def require_active(principal: Principal, is_active: IsActive, act: str) -> None:
+    """Raise Forbidden for the key of stopped agents; `act` is what it may not do, as in "may not {act}"."""
+    if not is_active(principal):
+        raise Forbidden(f"Every agent of the key {principal.name!r} is suspended or quarantined, so it may not {act}.")
+
+
 class RoleRegistry:
     """The roles of all known keys by tenant and name: filled at startup, and when keys are made or revoked.
 

@@ -337,7 +337,7 @@ def build(
     ray_agents = open_ray_agents(infra)
     librarian = LibrarianAgent(memory.default.search, tenant, rights.of_submitter, is_in_inbox) if memory else None
     builtin = BuiltinDriver({"librarian": librarian.run} if librarian else None)
-    sessions = SessionService(infra.db, infra.runlog)
+    sessions = SessionService(infra.db, infra.runlog, agents.routing.is_active)
     steps = StepService(infra.db, infra.runlog, agents.registry.agents)
     drivers: dict[str, RuntimeDriver] = {
         "builtin": builtin,

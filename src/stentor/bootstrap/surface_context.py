@@ -55,7 +55,9 @@ def open_surface_context(
         keys,
         RateLimiter(settings.server.rate_limit),
         StreamLimit(settings.server.max_streams, infra.hub.closing),
-        ChatRouter(kernel.llm.gateway, agents, tasks.workers, SessionTurns(kernel.sessions)),
+        ChatRouter(
+            kernel.llm.gateway, agents, tasks.workers, SessionTurns(kernel.sessions), kernel.agents.routing.is_active
+        ),
         GrpcCallDurations(),
     )
 

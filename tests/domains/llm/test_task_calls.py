@@ -54,6 +54,16 @@ async def test_a_call_for_a_task_is_a_part_of_its_record_and_counts_for_its_agen
     assert event["parent_provenance_id"] == started["provenance_id"]
 
 
+@requirement("registry.stopped-key")
+async def test_the_key_of_a_suspended_agent_calls_models_only_for_a_task_that_it_executes(world: World) -> None:
+    task_id, agent_id = await working(world)
+    await world.admin.post(f"/api/v1/registry/agents/{agent_id}/suspend", json={"reason": "x"})
+    for path in BODIES:
+        assert (await call(world, path, task_id)).status_code == 200, path
+        answer = await world.clients["BOB"].post(path, json=BODIES[path])
+        assert (answer.status_code, "suspended or quarantined" in answer.text) == (403, True), path
+
+
 @requirement("llm.task-calls")
 async def test_a_call_names_no_task_that_its_caller_does_not_work_on(world: World) -> None:
     task_id, _ = await working(world)

@@ -114,7 +114,7 @@ def open_tasks(
     endings = WaitEndings(runlog, service, router, dispatcher)
     wakeups = WaitScheduler(db, endings, hub, damaged)
     db.set_aside |= {rows.TABLE: damaged.set_aside, step_store.TABLE: wakeups.set_aside}
-    waits = WaitService(db, runlog, registry, endings, presence)
+    waits = WaitService(db, runlog, registry, endings, presence, router)
     return TaskServices(
         submission=SubmissionService(db, runlog, router, dispatcher, grants, starts),
         service=service,

@@ -105,7 +105,7 @@ def _build_memory_mcp(service: Service, settings: Settings, redactor: Redactor, 
             kernel.keys.memory_access,
             settings.memory.vault_names,
             # What an agent was told to write before it was stopped, the others would read.
-            lambda principal: kernel.agents.routing.caller_authority(principal).is_active,
+            kernel.agents.routing.is_active,
         )
         endpoint = memory_mcp.public_endpoint(settings, origin)
         return MemoryServer(tools, verifier, endpoint, settings.server.max_body_mb * 1_000_000)

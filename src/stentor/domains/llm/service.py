@@ -13,7 +13,7 @@ from typing import Protocol, TypeVar
 
 import msgspec
 
-from stentor.auth.principal import Principal
+from stentor.auth.principal import IsActive, Principal, require_active
 from stentor.core.db import Database
 from stentor.core.errors import InvalidRequest, ModelNotFound, ProviderFault
 from stentor.domains.llm import model, model_routes, store
@@ -318,12 +318,18 @@ class ChatRouter:
     """Sends chat requests to a provider's model or to an agent."""
 
     def __init__(
-        self, gateway: LlmGateway, agents: AgentChatPort, tasks: TaskCallerPort, sessions: SessionPort
+        self,
+        gateway: LlmGateway,
+        agents: AgentChatPort,
+        tasks: TaskCallerPort,
+        sessions: SessionPort,
+        is_active: IsActive,
     ) -> None:
         self._gateway = gateway
         self._agents = agents
         self._tasks = tasks
         self._sessions = sessions
+        self._is_active = is_active
 
     async def chat(
         self,
@@ -376,9 +382,11 @@ class ChatRouter:
     ) -> LlmCaller:
         """Return on whose behalf a call is made: with a task, on behalf of its agent and as a part of its record.
 
+        The key of stopped agents may call models only for a task that one of them still executes.
         Raises NotFound, Forbidden, and Conflict for a task that the caller does not work on.
         """
         if task_id is None:
+            require_active(principal, self._is_active, "call models, except for a task that one of them executes")
             return LlmCaller(principal.tenant, principal.name, agent_id)
         return await self._tasks.find_model_caller(principal, task_id)
 

@@ -148,6 +148,10 @@ class RoutingEngine:
         """Return what a caller may request: nothing if all agents of its key are suspended or quarantined."""
         return self.key_authority(principal.tenant, principal.name) if principal.is_bound_agent else Authority()
 
+    def is_active(self, principal: Principal) -> bool:
+        """Return whether the caller may act: see `stentor.auth.principal.IsActive`."""
+        return self.caller_authority(principal).is_active
+
     def key_authority(self, tenant: str, key_name: str) -> Authority:
         """Return what the key of an agent may request now."""
         agents = self._agents.list_of_key(tenant, key_name)

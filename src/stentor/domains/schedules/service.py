@@ -36,7 +36,12 @@ class ScheduleService:
         self._db, self._runlog, self._submission = db, runlog, submission
 
     async def create(self, caller: Principal, draft: ScheduleDraft) -> Schedule:
-        """Create a schedule. Raises InvalidRequest, and Conflict for a name that is taken and for too many."""
+        """Create a schedule.
+
+        Raises InvalidRequest, Conflict for a name that is taken and for too many, and Forbidden for the key of stopped
+        agents.
+        """
+        self._submission.require_active(caller, "create schedules")
         names.check_name(draft.name)
         times = CronTimes(draft.cron, draft.timezone)
 
@@ -85,10 +90,11 @@ class ScheduleService:
 
         Who changes the task is whose task it becomes: nobody can have another one's key submit what they say. A new
         task, expression or zone resumes a schedule that the service has paused, as its reason says to set them.
-        Raises InvalidRequest and NotFound.
+        Raises InvalidRequest, NotFound, and Forbidden for the key of stopped agents, unless it pauses the schedule.
         """
         if not changes:
             raise InvalidRequest("The request changes nothing. Set cron, timezone, missed, overlap, paused or task.")
+        self._require_active(caller, changes)
 
         def work(tx: Tx) -> Schedule:
             schedule = _require(tx, caller, name)
@@ -118,6 +124,10 @@ class ScheduleService:
             return updated
 
         return await self._db.write(work, (locks.schedule_lock(caller.tenant, name),))
+
+    def _require_active(self, caller: Principal, changes: dict[str, Any]) -> None:
+        if changes != {"paused": True}:
+            self._submission.require_active(caller, "change schedules, except to pause them")
 
     async def delete(self, caller: Principal, name: str) -> None:
         """Delete a schedule and the list of its runs; its tasks stay. Raises NotFound."""

@@ -10,7 +10,7 @@ from typing import Any, TypeVar
 
 import msgspec
 
-from stentor.auth.principal import Principal
+from stentor.auth.principal import IsActive, Principal, require_active
 from stentor.core import ids, jsontext
 from stentor.core.db import Database, Tx, idempotency, locks
 from stentor.core.db.idempotency import IdempotencyKey
@@ -27,15 +27,16 @@ T = TypeVar("T")
 class SessionService:
     """The use cases of sessions."""
 
-    def __init__(self, db: Database, runlog: RunLog) -> None:
-        self._db, self._runlog = db, runlog
+    def __init__(self, db: Database, runlog: RunLog, is_active: IsActive) -> None:
+        self._db, self._runlog, self._is_active = db, runlog, is_active
 
     async def create(
         self, caller: Principal, session_id: str | None, name: str | None, metadata: JsonObject
     ) -> tuple[Session, bool]:
         """Make a session; return it, and whether it is new: one with this id stays as it is.
 
-        Raises InvalidRequest, and Conflict for an id whose session the caller may not use.
+        Raises InvalidRequest, Conflict for an id whose session the caller may not use, and Forbidden for the key of
+        stopped agents.
         """
         _check_metadata(metadata)
         session_id = session_id or ids.new_id()
@@ -46,6 +47,7 @@ class SessionService:
                 if not session.is_visible_to(caller):
                     raise Conflict(f"The id {session_id!r} is taken: use another one.")
                 return session, False
+            require_active(caller, self._is_active, "create sessions")
             session = Session(caller.tenant, session_id, name, metadata, caller.name, tx.now, tx.now)
             store.insert(tx, session)
             meta = {"session_id": session_id, "by": caller.name}
@@ -124,6 +126,7 @@ class SessionService:
 
         def work(tx: Tx) -> Session:
             session = require_usable(tx, caller, session_id)
+            self._require_active(tx, session, caller)
             # With the check of the count inside: a repeated request would fail it because of its own items.
             return idempotency.run_once(tx, _key_of(session, key), Session, lambda: append(tx, session))
 
@@ -296,10 +299,18 @@ class SessionService:
 
     async def _change(self, caller: Principal, session_id: str, work: Callable[[Tx, Session], T]) -> T:
         """Run `work` in a transaction that holds the session's lock."""
-        return await self._db.write(
-            lambda tx: work(tx, require_session(tx, caller, session_id)),
-            (locks.session_lock(caller.tenant, session_id),),
-        )
+
+        def change(tx: Tx) -> T:
+            session = require_session(tx, caller, session_id)
+            self._require_active(tx, session, caller)
+            return work(tx, session)
+
+        return await self._db.write(change, (locks.session_lock(caller.tenant, session_id),))
+
+    def _require_active(self, tx: Tx, session: Session, caller: Principal) -> None:
+        """Raise Forbidden for the key of stopped agents, unless one of them still executes a task of the session."""
+        if not self._is_active(caller) and not store.has_work(tx, session, caller.name):
+            require_active(caller, self._is_active, "change sessions, except for a task that one of them executes")
 
     def _clear(
         self, tx: Tx, session: Session, caller: Principal, *, items: bool, spans: Sequence[KeySpan], change: str

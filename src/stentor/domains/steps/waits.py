@@ -29,6 +29,7 @@ from stentor.domains.tasks import store as tasks
 from stentor.domains.tasks import waiting
 from stentor.domains.tasks.leases import require_held
 from stentor.domains.tasks.model import TERMINAL_STATUSES, Task
+from stentor.domains.tasks.placement import TaskRouter
 from stentor.domains.tasks.service import check_approver, require_visible_task
 
 _BEGINS = {
@@ -49,9 +50,10 @@ class WaitService:
         agents: AgentCache,
         endings: WaitEndings,
         presence: Presence,
+        router: TaskRouter,
     ) -> None:
         self._db, self._runlog, self._agents = db, runlog, agents
-        self._endings, self._presence = endings, presence
+        self._endings, self._presence, self._router = endings, presence, router
 
     async def begin(
         self, principal: Principal, task_id: str, epoch: int, draft: StepDraft, handled: Collection[str] = ()
@@ -119,8 +121,10 @@ class WaitService:
     ) -> bool:
         """Send a signal to a task; it is kept until the task waits for it. Return whether the task waited for it.
 
-        Raises NotFound, and Conflict for a task that has ended or has too many signals.
+        Raises NotFound, Conflict for a task that has ended or has too many signals, and Forbidden for the key of
+        stopped agents.
         """
+        self._router.require_active(principal, "send signals")
 
         def send(tx: Tx, task: Task) -> bool:
             if task.status in TERMINAL_STATUSES:

@@ -11,9 +11,9 @@ from typing import Protocol
 
 import msgspec
 
-from stentor.auth.principal import Principal
+from stentor.auth.principal import Principal, require_active
 from stentor.core.db import Tx
-from stentor.core.errors import Forbidden, RoutingDenied
+from stentor.core.errors import RoutingDenied
 from stentor.domains.learning.service import LearningView
 from stentor.domains.registry.agent_cache import AgentCache
 from stentor.domains.routing.model import Authority, RoutingDecision, RoutingRequest
@@ -118,13 +118,9 @@ class TaskRouter:
         self._agents = agents
         self._learning = learning
 
-    def require_authority(self, principal: Principal) -> None:
-        """Raises Forbidden for the key of an agent, unless it has an active one or none at all."""
-        if not self._routing.caller_authority(principal).is_active:
-            raise Forbidden(
-                f"Every agent of the key {principal.name!r} is suspended or quarantined, so it may not cancel "
-                "tasks of others."
-            )
+    def require_active(self, principal: Principal, act: str) -> None:
+        """Raise Forbidden for the key of stopped agents, which may not do this."""
+        require_active(principal, self._routing.is_active, act)
 
     def route(self, principal: Principal, task: TaskDraft | Task, granted: Authority | None = None) -> Placement:
         """Choose an agent. `granted`, the authority of a grant, replaces the caller's own authority.

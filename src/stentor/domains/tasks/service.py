@@ -179,7 +179,7 @@ class TaskService:
         """Cancel a task within the caller's transaction; `event_extra` goes into the event's metadata."""
         task = _require_not_ended(tx, principal, task_id)
         if task.submitted_by != principal.name:
-            self._router.require_authority(principal)
+            self._router.require_active(principal, "cancel tasks of others")
         self.cancel_found(tx, task, principal.name, event_extra)
         return tx.now
 

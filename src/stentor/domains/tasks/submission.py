@@ -65,6 +65,10 @@ class SubmissionService:
         for result in ("accepted", "denied", "failed"):
             self._durations.labels(result)
 
+    def require_active(self, principal: Principal, act: str) -> None:
+        """Raise Forbidden for the key of stopped agents, which may not do this."""
+        self._router.require_active(principal, act)
+
     async def submit(
         self,
         principal: Principal,
