@@ -138,6 +138,19 @@ async def test_the_pages_say_who_is_online_and_when_a_worker_was_seen(site: Site
 
 
 @requirement("dashboard.page-agents")
+async def test_a_worker_of_before_the_last_start_is_not_said_to_be_new(site: Site) -> None:
+    ann = await site.world.register("ann")
+    await site.world.do(ann)
+    site.world.kernel.agents.presence._seen.clear()  # as a start does
+    site.world.clock.advance(seconds=120)
+    for address in ("/agents", f"/agents/{ann}"):
+        page = await site.read(address)
+        assert "offline</span>" in page
+        assert "not seen yet" not in page
+        assert "No program has asked" not in page
+
+
+@requirement("dashboard.page-agents")
 async def test_many_agents_come_in_pages_of_fifty(site: Site) -> None:
     for n in range(53):
         await site.world.register(f"a{n:02}")

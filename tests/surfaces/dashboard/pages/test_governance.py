@@ -105,7 +105,7 @@ async def test_an_update_shows_why_what_and_by_whom(site: Site, governance: Gove
     ann = await governance.register_trusted(0.8)
     update = await governance.propose(ann, WIDER, description=f"Let it shout.\n\n**Because** {EVIL}")
     page = await site.read(address(update))
-    assert "<h1>Let it shout.</h1>" in page
+    assert '<h1 dir="auto">Let it shout.</h1>' in page
     assert "<strong>Because</strong>" in page
     assert EVIL not in page
     assert diff(page) == [' "echo"', '+"shout"']

@@ -123,7 +123,7 @@ async def test_versions_name_their_writer_and_are_compared_with_the_present_one(
     page = await note(site, "a.md")
     versions = re.findall(r"version=([0-9a-f]{64})", page)
     assert len(versions) == 1
-    assert f'<a href="/agents/{agent}">ann</a> with the key admin' in page
+    assert f'<a dir="auto" href="/agents/{agent}">ann</a> with the key admin' in page
     assert "by admin</span>" in page
     old = await note(site, "a.md", version=versions[0])
     assert '<div class="del"><span class="sign">−</span>&lt;b&gt;old&lt;/b&gt;</div>' in old

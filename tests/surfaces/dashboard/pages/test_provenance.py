@@ -137,7 +137,7 @@ async def test_a_run_is_shown_event_by_event_with_the_one_that_was_asked_for_and
     assert wanted["timestamp"] in chosen
     assert "routing decision" in chosen
     assert f'<a href="/tasks/{task_id}">' in chosen
-    assert f'<a href="/agents/{agent_id}">' in chosen
+    assert f'<a dir="auto" href="/agents/{agent_id}">' in chosen
     of_task = await site.read(f"/provenance/{task_id}")
     assert events[0]["event_id"] in of_task.split('id="wanted"')[1].split("</details>")[0]
     part = await site.part(f"/provenance/{task_id}")

@@ -66,7 +66,7 @@ async def test_any_id_is_listed_found_shown_and_deleted(site: Site, session_id: 
     await create(site, session_id)
     searched = "" if session_id[0] == " " else session_id[:3]  # a search is without spaces around it
     listed = await site.read("/sessions", q=searched)
-    link = html.unescape(listed.split('class="title"><a href="')[1].split('"')[0])
+    link = html.unescape(listed.split('class="title"><a dir="auto" href="')[1].split('"')[0])
     page = await site.read(link)
     assert (
         f'<dd class="mono">{html.escape(session_id).replace("&#x27;", "&#39;").replace("&quot;", "&#34;")}</dd>' in page

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import html
 import re
+from datetime import UTC, datetime, timedelta
 from typing import Any
 from urllib.parse import parse_qsl, urlsplit
 
 import pytest
 
 from stentor.core import jsontext
+from stentor.core.clock import SECOND
 from stentor.core.db import Sql, Tx
 from stentor.core.runlog import EventDraft
 from stentor.domains.llm import store as llm_store
@@ -187,7 +189,7 @@ async def test_a_task_that_waits_for_a_worker_says_so(site: Site) -> None:
     site.world.clock.advance(seconds=61)
     task_id = await site.world.submit()
     page = await site.read(f"/tasks/{task_id}")
-    link = f'<a href="/agents/{agent}">ann</a>'
+    link = f'<a dir="auto" href="/agents/{agent}">ann</a>'
     told = f"No worker online: the task waits until the program of {link} connects."
     assert told in page
     assert told in await site.read(f"/console/{task_id}")
@@ -247,7 +249,7 @@ async def test_task_page_shows_its_title_its_input_and_where_the_time_went(site:
     subtask = await site.world.submit(title="One chapter", metadata={"parent_task_id": task_id})
     page = await site.read(f"/tasks/{task_id}")
     assert "<title>The report of May · Stentor</title>" in page
-    assert "<h1>The report of May</h1>" in page
+    assert '<h1 dir="auto">The report of May</h1>' in page
     assert page.index("Sum it up") < page.index("Why this agent")
     assert "In the queue" in page
     assert "Attempt 1" in page
@@ -375,3 +377,33 @@ async def test_without_a_script_a_list_goes_on_at_a_page_of_its_own(
     part = (await (await site.browser()).get(address, headers=headers)).text
     assert (first in part, "<thead>" in part, "<h1>" in part) == (True, True, False)
     assert "<thead>" not in await site.part(address)
+    await site.world.admin.post(f"/api/v1/tasks/{first}/cancel")
+    page = await site.read(address)
+    assert ("Nothing follows" in page, 'href="/tasks?status=queued"' in page) == (True, True)
+
+
+@requirement("dashboard.page-tasks")
+async def test_events_have_a_day_where_no_heading_says_it(site: Site) -> None:
+    task_id = await site.world.do(await site.world.register())
+    day = datetime.fromtimestamp(site.world.clock.now() / SECOND, UTC)
+    page = await site.read(f"/tasks/{task_id}")
+    assert f"on {day:%Y-%m-%d}, times in UTC" in page
+    assert f">{day:%Y-%m-%d} " not in page
+    site.world.clock.advance(days=3)
+    await site.world.admin.post(f"/api/v1/tasks/{task_id}/grade", json={"grade": 1})
+    root = (await site.world.task(task_id))["provenance_id"]
+    for address in (f"/tasks/{task_id}", f"/provenance/{root}"):
+        page = await site.read(address)
+        for moment in (day, day + timedelta(days=3)):
+            assert f">{moment:%Y-%m-%d} " in page
+    assert f"on {day:%Y-%m-%d}, times" not in page
+
+
+@requirement("dashboard.page-tasks")
+async def test_titles_and_names_have_the_direction_of_their_script(site: Site) -> None:
+    agent = await site.world.register("\u05e2\u05d5\u05d6\u05e8")
+    task_id = await site.world.submit(title="\u05d3\u05d5\u05d7 (Q3)")
+    for address in ("/tasks", f"/agents/{agent}"):
+        assert re.search(rf'<a dir="auto" href="/tasks/{task_id}"[^>]*>\u05d3', await site.read(address))
+    assert '<h1 dir="auto">\u05d3' in await site.read(f"/tasks/{task_id}")
+    assert f'<a dir="auto" href="/agents/{agent}"' in await site.read("/agents")

@@ -60,6 +60,11 @@ def format_date(value: str, now: int) -> Markup:
     return Markup('<time datetime="{}" title="{}">{:%Y-%m-%d}</time>').format(value, title, exact)
 
 
+def format_clock(value: str, without_day: bool = False) -> str:
+    """Format an ISO time in UTC to milliseconds, with its day unless a heading names it."""
+    return value[11:23] if without_day else f"{value[:10]} {value[11:23]}"
+
+
 def format_budget(text: str) -> str:
     """Format `usd/month=20` as `$20 a month`, `tokens/day=100000` as `100,000 tokens a day`."""
     unit, _, rest = text.partition("/")
@@ -210,6 +215,7 @@ def encode_for_url(value: str | Mapping[str, object] | Iterable[tuple[str, objec
 
 
 FILTERS: dict[str, Callable[..., Any]] = {
+    "clock": format_clock,
     "duration": format_duration,
     "number": format_number,
     "score": format_score,
