@@ -71,6 +71,15 @@ def authorize_change(
     raise Forbidden(f"The key {principal.name!r} has the role agent, so it may not {_PHRASES[action]}.")
 
 
+def may_change(principal: Principal, action: AgentAction, agent: Agent) -> bool:
+    """Return whether `authorize_change` permits it."""
+    try:
+        authorize_change(principal, action, agent)
+    except Forbidden:
+        return False
+    return True
+
+
 def authorize_entity_change(principal: Principal, action: AgentAction, entity_id: str, agent: Agent | None) -> None:
     """Check a change of the records of an id that may be no agent's; then `agent` is None. Raises Forbidden."""
     if agent is not None:

@@ -380,3 +380,29 @@ async def test_a_damaged_record_does_not_take_the_list_away(site: Site) -> None:
     page = await site.read("/agents")
     assert shown(page) == ["ann", "bob"]
     assert "cannot be read" in page
+
+
+@requirement("dashboard.page-agents", "dashboard.page-tasks")
+async def test_an_agents_key_with_admin_sees_no_button_that_it_may_not_use(site: Site) -> None:
+    own = await site.world.register("own", trust_tier="human", capabilities=["own"])  # without a key: any such key's
+    other = await site.world.register("other", key_name="bob", trust_tier="human", capabilities=["other"])
+    for agent, expected in ((own, False), (other, True)):
+        page = await site.read(f"/agents/{agent}", key="BOSS")
+        assert f'action="/agents/{agent}/suspend"' in page
+        assert (f'action="/agents/{agent}/archive"' in page) is expected
+        assert f'action="/agents/{agent}/archive"' in await site.read(f"/agents/{agent}")
+        task_id = await site.world.submit(
+            agent_preference=agent, required_capabilities=["own" if agent == own else "other"]
+        )
+        page = await site.read(f"/tasks/{task_id}", key="BOSS")
+        assert (f'action="/tasks/{task_id}/approve"' in page) is expected
+        assert (await site.send(f"/tasks/{task_id}/approve", 303 if expected else 403, key="BOSS")).status_code
+        if not expected:
+            assert f'action="/tasks/{task_id}/approve"' in await site.read(f"/tasks/{task_id}")
+    for path, form in (
+        ("/keys", "/keys"),
+        ("/models/budgets", "/models/budgets"),
+        ("/models/providers", "/models/routes"),
+    ):
+        assert f'method="post" action="{form}"' in await site.read(path)
+        assert f'method="post" action="{form}"' not in await site.read(path, key="BOSS")

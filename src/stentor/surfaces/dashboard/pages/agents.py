@@ -15,7 +15,10 @@ from stentor.core.jsontext import JsonObject
 from stentor.domains.learning import queries as learning_queries
 from stentor.domains.learning.model import SentinelAlert, Weight
 from stentor.domains.llm import queries as llm_queries
+from stentor.domains.registry import authorization
 from stentor.domains.registry import queries as registry_queries
+from stentor.domains.registry import store as registry_store
+from stentor.domains.registry.authorization import AgentAction
 from stentor.domains.registry.queries import AgentListFilter
 from stentor.domains.tasks import chart_queries
 from stentor.domains.tasks.chart_queries import AgentResults
@@ -38,6 +41,8 @@ FIGURE_DAYS = 7
 AGENT_STATUSES = ("active", "suspended", "quarantined")
 ARCHIVED = "archived"
 """Value of the filter by status that lists the archived agents, whatever their status is."""
+ACTIONS: tuple[AgentAction, ...] = ("activate", "archive", "restore", "clear_violations")
+"""Those that not every admin has; each may suspend."""
 AgentRecords = tuple[list[TrustChange], list[Weight], list[SentinelAlert]]
 
 
@@ -184,6 +189,7 @@ async def show_agent(page: PageRequest) -> Response:
         "agent.html",
         block="live",
         agent=record,
+        allowed=await _list_allowed(page, agent_id),
         violations=violations["violations"][::-1],
         history=history,
         connections=agent_view.present_connections(links["connections"], agent_id),
@@ -202,6 +208,14 @@ async def show_agent(page: PageRequest) -> Response:
         tiers=agent_view.TIERS,
         scores=agent_view.SCORES,
     )
+
+
+async def _list_allowed(page: PageRequest, agent_id: str) -> list[AgentAction]:
+    """Return which of the actions on the page the gateway would accept: an agent's key may do little to itself."""
+    if page.session.role != "agent":
+        return list(ACTIONS)
+    agent = await page.read(registry_store.find, agent_id)
+    return [] if agent is None else [a for a in ACTIONS if authorization.may_change(page.session.principal, a, agent)]
 
 
 async def _get_agent(page: PageRequest, agent_id: str) -> JsonObject:

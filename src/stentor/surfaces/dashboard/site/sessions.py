@@ -11,12 +11,13 @@ import hmac
 import secrets
 from collections import deque
 from collections.abc import Callable, Mapping
-from typing import Any
+from typing import Any, cast
 from urllib.parse import urlsplit
 
 import msgspec
 from starlette.requests import Request
 
+from stentor.auth.principal import Principal, Role
 from stentor.core.jsontext import JsonObject
 
 SESSION_COOKIE = "stentor_session"
@@ -59,6 +60,16 @@ class BrowserSession(msgspec.Struct):
     def may(self, permission: str) -> bool:
         """Return whether the key has a permission. Decides what pages show; the gateway enforces it."""
         return permission in self.permissions or "admin" in self.permissions
+
+    @property
+    def may_configure(self) -> bool:
+        """Whether the key may make keys and set budgets, groups and fallbacks: an admin's, unless it is an agent's."""
+        return self.may("admin") and self.role != "agent"
+
+    @property
+    def principal(self) -> Principal:
+        """The holder of the key, for the rules by which the gateway decides on an action."""
+        return Principal(self.name, cast("Role", self.role), self.permissions, self.tenant)
 
     def keep(self, values: JsonObject) -> str:
         """Keep the values for the page after a redirect; return their key."""
