@@ -227,6 +227,22 @@ def test_the_buttons_for_several_tasks_or_agents_need_a_selection(tab: Tab) -> N
     expect(compare).to_be_disabled()
     boxes.nth(1).check()
     expect(compare).to_be_enabled()
+    page.keyboard.press("j")
+    expect(page.locator("tr.at")).to_have_count(1)
+
+
+@requirement("dashboard.page-selection")
+def test_back_after_an_action_on_several_tasks_leads_to_the_list(tab: Tab) -> None:
+    page = tab.open("/tasks?status=queued").page
+    page.locator("[data-select]").first.check()
+    page.get_by_role("button", name="Cancel", exact=True).click()
+    page.get_by_role("heading", name="Cancel 1 task?").wait_for()
+    page.get_by_role("button", name="Cancel", exact=True).click()
+    page.get_by_role("heading", name="1 task cancelled").wait_for()
+    page.go_back()
+    page.get_by_text("None of the selected tasks can be cancelled.").wait_for()
+    page.go_back()
+    page.wait_for_url("**/tasks?status=queued")
 
 
 @requirement("dashboard.keyboard")

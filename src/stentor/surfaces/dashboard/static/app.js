@@ -12,7 +12,8 @@
   });
   watchTables();
   document.addEventListener("htmx:afterSettle", watchTables);
-  const typing = () => /^(INPUT|TEXTAREA|SELECT)$/.test(document.activeElement?.tagName || "");
+  const inField = () => /^(INPUT|TEXTAREA|SELECT)$/.test(document.activeElement?.tagName || "");
+  const typing = () => inField() && !/^(checkbox|radio)$/.test(document.activeElement.type); // a box takes no letters
 
   const REFRESH = 30_000; // milliseconds after which live parts are asked for even when nothing was heard
 
@@ -37,7 +38,7 @@
     return /^(checkbox|radio)$/.test(field.type) ? field.checked !== field.defaultChecked : field.value !== field.defaultValue;
   };
   // What a reader typed, selected or made longer stays.
-  const inUse = (part) => part.dataset.grown || part.contains(document.activeElement) && typing() || all("input, textarea, select", part).some(touched);
+  const inUse = (part) => part.dataset.grown || part.contains(document.activeElement) && inField() || all("input, textarea, select", part).some(touched);
   const focusable = (part) => all("a, button, summary", part);
   const isLike = (one, other) => ["tagName", "href", "textContent"].every((name) => one[name] === other[name]) && one.form?.action === other.form?.action;
   const refresh = async (part) => {
@@ -209,7 +210,7 @@
   };
   document.addEventListener("keydown", (event) => {
     if (event.ctrlKey || event.metaKey || event.altKey) return;
-    if (event.key === "Escape") { if (typing()) document.activeElement.blur(); $(".who[open]")?.removeAttribute("open"); return; }
+    if (event.key === "Escape") { if (inField()) document.activeElement.blur(); $(".who[open]")?.removeAttribute("open"); return; }
     if (typing() || help?.open) return;
     if (event.key === "Enter" && document.activeElement !== document.body && document.activeElement?.id !== "main") return;
     if (Date.now() - going < 1500 && event.key !== "g") {
