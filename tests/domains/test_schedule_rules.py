@@ -59,6 +59,10 @@ def test_an_hour_that_does_not_exist_runs_after_it_and_one_that_comes_twice_runs
     assert days(rome.list_after(spring, 2)) == ["03-29T01:00", "03-30T00:30"]
     autumn = micros_from_datetime(datetime(2026, 10, 24, 12, tzinfo=UTC))
     assert days(rome.list_after(autumn, 2)) == ["10-25T00:30", "10-26T01:30"]
+    # 2:05 for the second time: the run of 2:30 is over.
+    second_pass = micros_from_datetime(datetime(2026, 10, 25, 1, 5, tzinfo=UTC))
+    assert days(rome.list_after(second_pass, 2)) == ["10-26T01:30", "10-27T01:30"]
+    assert days(rome.list_until(second_pass, 2, 0)) == ["10-25T00:30", "10-24T00:30"]
 
 
 @requirement("schedules.times")

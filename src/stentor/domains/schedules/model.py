@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Collection
 from datetime import UTC, datetime, timedelta
-from itertools import islice, takewhile
+from itertools import dropwhile, islice, takewhile
 from typing import Literal
 from zoneinfo import ZoneInfo
 
@@ -16,7 +16,7 @@ import msgspec
 from cronsim import CronSim, CronSimError
 
 from stentor.auth.principal import Principal
-from stentor.core.clock import MINUTE, SECOND, micros_from_datetime
+from stentor.core.clock import HOUR, MINUTE, micros_from_datetime
 from stentor.core.errors import InvalidRequest
 from stentor.domains.tasks.model import TaskDraft
 
@@ -148,13 +148,16 @@ class CronTimes:
 
     def list_after(self, moment: int, count: int) -> list[int]:
         """Return the next times after a moment."""
-        return [micros_from_datetime(found) for found in islice(CronSim(self._cron, self._local(moment)), count)]
+        found = map(micros_from_datetime, CronSim(self._cron, self._local(moment)))
+        # In the second pass of an hour that comes twice, CronSim begins with the times of the first one.
+        return list(islice((time for time in found if time > moment), count))
 
     def list_until(self, moment: int, count: int, first: int) -> list[int]:
         """Return the last times that are not after a moment, the newest first, and none before `first`."""
-        # Backwards the start is excluded; the next full second makes a time at this very moment count.
-        found = CronSim(self._cron, self._local(moment // SECOND * SECOND + SECOND), reverse=True)
-        times = takewhile(lambda each: each >= first, map(micros_from_datetime, found))
+        # Backwards CronSim leaves out its start, and in the second pass of an hour that comes twice also times of the
+        # first one. So begin later than any clock is set back.
+        found = map(micros_from_datetime, CronSim(self._cron, self._local(moment + 3 * HOUR), reverse=True))
+        times = takewhile(lambda each: each >= first, dropwhile(lambda each: each > moment, found))
         return list(islice(times, count))
 
     def _local(self, moment: int) -> datetime:
