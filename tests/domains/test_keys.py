@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import httpx
+import psycopg
 import pytest
 
 from stentor.auth.api_keys import digest_key
@@ -360,6 +361,44 @@ async def test_another_process_learns_of_a_change_whatever_its_clock_or_the_data
         assert revoked.status_code == 200, revoked.text
         await becomes(second, made["key"], 401)
     finally:
+        await second.kernel.stop()
+
+
+BLOCKED = Sql("select count(*) from pg_locks where not granted and locktype = 'transactionid'")
+
+
+@pytest.mark.only("postgresql", reason="several processes")
+@requirement("keys.restart")
+async def test_another_process_learns_of_a_change_whose_commit_took_long(
+    world: World, db: Database, clock: FixedClock, postgres_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    refreshes, refresh = asyncio.Queue[None](), Kernel.refresh
+
+    async def counted(self: Kernel, since: int) -> int:
+        read_at = await refresh(self, since)
+        refreshes.put_nowait(None)
+        return read_at
+
+    made = await make(world)
+    second = await build_world(db, clock, tmp_path / "second", SERVICE_SNAPSHOT_REFRESH_SECONDS="0.1")
+    monkeypatch.setattr(Kernel, "refresh", counted)
+    holder = psycopg.connect(postgres_url)
+    try:
+        assert await status(second, made["key"]) == 200
+        holder.execute("select 1 from api_keys where name = 'dana' for update")
+        revoking = asyncio.create_task(world.admin.post("/api/v1/keys/dana/revoke"))
+        await soon(lambda: db.read(lambda tx: tx.rows(BLOCKED) != [(0,)]))
+        clock.advance(seconds=60)
+        while not refreshes.empty():
+            refreshes.get_nowait()
+        # One may be under way that has read the old time.
+        for _ in range(3):
+            await refreshes.get()
+        holder.rollback()
+        assert (await revoking).status_code == 200
+        await becomes(second, made["key"], 401)
+    finally:
+        holder.close()
         await second.kernel.stop()
 
 

@@ -26,6 +26,7 @@ from stentor.bootstrap.parts.task_notes import TaskNotes, open_task_notes
 from stentor.bootstrap.parts.tasks import Schedules, TaskServices, open_schedules, open_tasks
 from stentor.core.clock import SECOND, Clock
 from stentor.core.db import Database, Tx
+from stentor.core.db.late_commits import CommitHorizon
 from stentor.core.db.leader import JOBS_LOCK_ID, LeaderElection
 from stentor.core.db.polling import PollQuery, apply_polls
 from stentor.core.errors import StoreUnavailable
@@ -55,7 +56,7 @@ from stentor.domains.steps.service import StepService
 from stentor.domains.tasknotes.model import is_in_inbox
 
 REFRESH_OVERLAP_US = 5 * SECOND
-"""How far a refresh looks back: a row may become visible after later ones, by the time its commit took."""
+"""How far a refresh looks back beyond the horizon: for the time from a transaction's begin to its first write."""
 REMIND_SECONDS = 5.0
 MIN_REFRESH_SECONDS = 0.05
 """Pause before a refresh, so that many notices of changes cause one."""
@@ -105,8 +106,10 @@ class Kernel:
     _exit_stack: AsyncExitStack = field(default_factory=AsyncExitStack)
     _stale: asyncio.Event = field(default_factory=asyncio.Event)
     """Set when another process has changed what this one holds in memory."""
+    _horizon: CommitHorizon = field(default_factory=CommitHorizon)
     _read_at: int = 0
-    """Time of the last read of all views (microseconds): first by `start`, while other processes may change things."""
+    """Time from which on the next read of all views must read (microseconds); first set by `start`, while other
+    processes may change things."""
 
     def __post_init__(self) -> None:
         # Pushed before anything that starts, so the database is closed last of all.
@@ -210,7 +213,7 @@ class Kernel:
             log.warning("shutdown: claims not released, their leases expire tasks=%d", len(unfinished))
 
     async def refresh(self, since: int) -> int:
-        """Load what changed since a time of everything that is held in memory; return the time at which it was read.
+        """Load what changed since a time of everything that is held in memory; return the time for the next refresh.
 
         Both are the database's time (microseconds), as in its rows: the clock of this machine may differ from it.
         """
@@ -221,19 +224,32 @@ class Kernel:
         return await self._read_views(views, since)
 
     async def _read_views(self, views: Iterable[Poller], since: int) -> int:
-        times: list[int] = []
+        times: set[int] = set()
+        horizon = 0
 
         def timed(query: PollQuery) -> PollQuery:
             def read(tx: Tx) -> Callable[[], None]:
-                times.append(tx.now)
+                times.add(tx.now)
                 return query(tx)
 
             return read
 
+        def find_horizon(tx: Tx) -> Callable[[], None]:
+            snapshot = self._horizon.read(tx)
+
+            def apply() -> None:
+                nonlocal horizon
+                horizon = self._horizon.advance(*snapshot)
+
+            return apply
+
         polls = [*(view.poll_query(since) for view in views), self.webhooks.dispatcher.poll_query()]
-        await apply_polls(self.infra.db.poll, map(timed, polls))
-        # Usually they share a transaction and a time; if one failed, each has its own.
-        return min(times)
+        if self.infra.is_single_process:
+            await apply_polls(self.infra.db.poll, map(timed, polls))
+            return min(times)
+        await apply_polls(self.infra.db.poll, map(timed, [*polls, find_horizon]))
+        # The horizon holds for what was read in its own transaction. Usually they share one, unless a read failed.
+        return horizon if len(times) == 1 else self._read_at
 
     @property
     def _required_views(self) -> tuple[Poller, ...]:
