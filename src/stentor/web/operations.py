@@ -1,9 +1,9 @@
 """Operations: what Stentor offers, each declared once and served by every surface.
 
 An operation is a typed function with a name and a permission. Its parameters are the input, its return type is the
-output; both are pydantic types, so the same declaration validates, serializes and documents. This module has the row of
-the table and the HTTP adapter; the gRPC adapter is `surfaces/grpc/operations.py`. What does not fit (streams, foreign
-wire formats) is an ordinary route beside the table.
+output; both are pydantic types, so the same declaration validates, serializes and documents. This module has the
+decorator and the HTTP adapter; the gRPC adapter is `surfaces/grpc/operations.py`. What does not fit (streams, foreign
+wire formats) is an ordinary route beside the operations.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ import re
 from collections.abc import Callable, Coroutine, Iterable, Mapping
 from dataclasses import dataclass
 from functools import cache, cached_property
-from typing import Any
+from typing import Any, TypeVar
 from urllib.parse import quote, urlencode
 
 from pydantic import TypeAdapter, ValidationError
@@ -38,10 +38,12 @@ from stentor.web.wire import (
     next_link,
 )
 
+Run = TypeVar("Run", bound=Callable[..., Coroutine[Any, Any, Any]])
+
 
 @dataclass(frozen=True, eq=False)
 class Operation:
-    """A row of the table of operations; `run` is a function of a class, and once bound a method of its instance.
+    """A declared operation; `run` is a function of a class, and once bound a method of its instance.
 
     `http` is a method and a path below /api/v1. `errors` are statuses beyond those that every operation may answer.
     `envelope` wraps the output as `{"success": true, "data": ...}`. `cancellable` work is cancelled when the caller
@@ -96,6 +98,30 @@ class Operation:
     def response_model(self) -> Any:
         """The body over HTTP."""
         return Enveloped.__class_getitem__(self.output) if self.envelope else self.output
+
+
+def operation(
+    name: str,
+    permission: str,
+    http: str,
+    status: int = 200,
+    errors: tuple[int, ...] = (),
+    *,
+    grpc: str | None = None,
+    **flags: bool,
+) -> Callable[[Run], Run]:
+    """Declare a method as an operation, with the fields of its Operation; `operations_of` its class lists it."""
+
+    def declare(run: Run) -> Run:
+        vars(run)["operation"] = Operation(name, permission, run, http, status, errors, grpc=grpc, **flags)
+        return run
+
+    return declare
+
+
+def operations_of(cls: type) -> list[Operation]:
+    """Return the operations among the methods of a class, in their order."""
+    return [method.operation for method in vars(cls).values() if hasattr(method, "operation")]
 
 
 @cache

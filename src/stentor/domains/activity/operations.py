@@ -18,7 +18,7 @@ from stentor.domains.activity.service import ActivityService
 from stentor.domains.tasks.model import Task
 from stentor.domains.tasks.progress import Notice, notice_fields
 from stentor.domains.tasks.wire import TaskOut
-from stentor.web.operations import Operation
+from stentor.web.operations import operation, operations_of
 from stentor.web.sse import EventStreamResponse, SseEvent, StreamLimit
 from stentor.web.wire import (
     Caller,
@@ -99,6 +99,7 @@ class ActivityOperations:
     def __init__(self, activity: ActivityService, notice_of: NoticeLookup) -> None:
         self._activity, self._notice_of = activity, notice_of
 
+    @operation("tasks.activity", "read", "GET /tasks/{task_id}/activity", errors=(404, 500))
     async def trail(self, caller: Caller, task_id: TaskId, limit: Limit = 200, cursor: Cursor = None) -> Trail:
         """Read the activity log of a task: its routing, its events oldest first, its outcome."""
         history = await self._activity.read_history(caller, task_id, limit, decode_event_cursor(cursor))
@@ -109,9 +110,7 @@ class ActivityOperations:
         return Trail.model_validate(trail | next_cursor_field(history.events))
 
 
-OPERATIONS = [
-    Operation("tasks.activity", "read", ActivityOperations.trail, "GET /tasks/{task_id}/activity", errors=(404, 500))
-]
+OPERATIONS = operations_of(ActivityOperations)
 
 
 def router(activity: ActivityService, streams: StreamLimit) -> APIRouter:

@@ -9,7 +9,7 @@ from fastapi import Query
 from stentor.core.errors import Forbidden
 from stentor.domains.alerts.model import AlertKind, Severity
 from stentor.domains.alerts.service import AlertService
-from stentor.web.operations import Operation
+from stentor.web.operations import operation, operations_of
 from stentor.web.wire import Caller, ResponseModel, Timestamp
 
 State = Annotated[Literal["open", "resolved", "all"], Query(description="Which alerts to list.")]
@@ -46,11 +46,12 @@ class SentTest(ResponseModel):
 
 
 class AlertOperations:
-    """Each method is an operation, see the table below."""
+    """Operations on alerts."""
 
     def __init__(self, alerts: AlertService) -> None:
         self._alerts = alerts
 
+    @operation("alerts.list", "read", "GET /alerts")
     async def list_alerts(self, caller: Caller, state: State = "open", limit: Limit = 100) -> AlertList:
         """List what is wrong, or was: open alerts first, the newest first. Without `admin` not what others spend."""
         if caller.is_bound_agent:
@@ -62,12 +63,10 @@ class AlertOperations:
             email_recipients=list(self._alerts.email_recipients) if is_admin else [],
         )
 
+    @operation("alerts.test", "admin", "POST /alerts/test", errors=(409,))
     async def send_test(self, caller: Caller) -> SentTest:
         """Send a test e-mail to the addresses that get alerts."""
         return SentTest(recipients=list(await self._alerts.send_test()))
 
 
-OPERATIONS = [
-    Operation("alerts.list", "read", AlertOperations.list_alerts, "GET /alerts"),
-    Operation("alerts.test", "admin", AlertOperations.send_test, "POST /alerts/test", errors=(409,)),
-]
+OPERATIONS = operations_of(AlertOperations)

@@ -13,7 +13,7 @@ from stentor.core.ids import min_id_at
 from stentor.core.jsontext import JsonObject
 from stentor.domains.audit import store
 from stentor.domains.audit.service import AuditService
-from stentor.web.operations import Operation
+from stentor.web.operations import operation, operations_of
 from stentor.web.routes import RequestModel, example_config
 from stentor.web.wire import Address, Caller, Name, ResponseModel, Time, Timestamp, decode_cursor, encode_cursor
 
@@ -55,11 +55,12 @@ class SignInOut(ResponseModel):
 
 
 class AuditOperations:
-    """Each method is an operation, see the table below."""
+    """Operations on the audit log."""
 
     def __init__(self, db: Database, audit: AuditService) -> None:
         self._db, self._audit = db, audit
 
+    @operation("audit.list", "admin", "GET /audit")
     async def list_events(
         self,
         caller: Caller,
@@ -85,6 +86,7 @@ class AuditOperations:
         events = [AuditedEvent.of(row, timestamp=row.happened_at, by=_actor(row.metadata)) for row in rows]
         return AuditPage(events=events, next_cursor=encode_cursor(following) if following else None)
 
+    @operation("audit.sign_in", "read", "POST /audit/sign-ins", 201)
     async def sign_in(self, caller: Caller, body: SignInBody) -> SignInOut:
         """Record that the holder of this key signed in somewhere. Forbidden for an agent's key without `admin`."""
         return SignInOut(event_id=await self._audit.record_sign_in(caller, body.surface, body.address))
@@ -96,7 +98,4 @@ def _actor(metadata: JsonObject) -> str | None:
     return str(found) if found is not None else None
 
 
-OPERATIONS = [
-    Operation("audit.list", "admin", AuditOperations.list_events, "GET /audit"),
-    Operation("audit.sign_in", "read", AuditOperations.sign_in, "POST /audit/sign-ins", 201),
-]
+OPERATIONS = operations_of(AuditOperations)

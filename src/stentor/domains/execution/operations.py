@@ -10,7 +10,7 @@ from stentor.domains.execution import model
 from stentor.domains.execution.model import AttemptOutcome
 from stentor.domains.execution.service import WorkerService
 from stentor.domains.tasks.model import OutcomeClass, TaskStatus
-from stentor.web.operations import Operation
+from stentor.web.operations import operation, operations_of
 from stentor.web.routes import RequestModel, example_config
 from stentor.web.wire import (
     AgentId,
@@ -124,41 +124,51 @@ class Ended(ResponseModel):
     duration_ms: int
 
 
+_ERRORS = (404, 409)
+
+
 class WorkerOperations:
     """The operations of a worker on its tasks."""
 
     def __init__(self, workers: WorkerService) -> None:
         self._workers = workers
 
+    @operation("worker.agent", "write", "GET /agents/{agent_id}", errors=_ERRORS)
     async def agent(self, caller: Caller, agent_id: AgentId) -> WorkerAgent:
         """The agent that a worker acts for, by its id or name; the same errors as for its claims."""
         return WorkerAgent.of(await self._workers.find_worker(caller, agent_id))
 
+    @operation("worker.claim", "write", "POST /agents/{agent_id}/claims", errors=_ERRORS)
     async def claim(self, caller: Caller, agent_id: AgentId, body: ClaimIn, is_gone: Disconnected) -> Claims:
         """Claim up to `max` tasks for the agent, waiting up to `wait_seconds` for the first."""
         claims = await self._workers.claim(caller, agent_id, body.max, body.wait_seconds, body.lease_seconds, is_gone)
         return Claims(tasks=[ClaimOut.of(claim, metadata=claim.metadata.for_agent) for claim in claims])
 
+    @operation("worker.leave", "write", "POST /agents/{agent_id}/leave", errors=_ERRORS)
     async def leave(self, caller: Caller, agent_id: AgentId) -> WorkerLeft:
         """Report that a worker stops: its agent goes offline at once, unless another of its workers is active."""
         return WorkerLeft(agent_id=agent_id, online=await self._workers.leave(caller, agent_id))
 
+    @operation("worker.heartbeat", "write", "POST /tasks/{task_id}/heartbeat", errors=_ERRORS, fast=True)
     async def heartbeat(self, caller: Caller, task_id: TaskId, body: HeartbeatIn) -> Renewed:
         """Renew the lease; after 409 LEASE_LOST the worker must stop."""
         lease_until = await self._workers.heartbeat(caller, task_id, body.epoch, body.lease_seconds)
         return Renewed(task_id=task_id, epoch=body.epoch, lease_until=lease_until)
 
+    @operation("worker.tokens", "write", "POST /tasks/{task_id}/tokens", errors=_ERRORS, fast=True)
     async def tokens(self, caller: Caller, task_id: TaskId, body: TokensIn) -> Taken:
         """Publish output tokens to the live stream of the task."""
         await self._workers.publish_tokens(caller, task_id, body.epoch, body.tokens)
         return Taken(task_id=task_id, accepted=len(body.tokens))
 
+    @operation("worker.complete", "write", "POST /tasks/{task_id}/complete", errors=_ERRORS, fast=True)
     async def complete(self, caller: Caller, task_id: TaskId, body: CompleteIn) -> Ended:
         """Report the result; a repeated report changes nothing."""
         kind: OutcomeClass = "degraded_success" if body.degraded else "success"
         outcome = AttemptOutcome(kind, body.result, performance=body.performance, cost=body.cost)
         return Ended.of(await self._workers.report_outcome(caller, task_id, body.epoch, outcome))
 
+    @operation("worker.fail", "write", "POST /tasks/{task_id}/fail", errors=_ERRORS, fast=True)
     async def fail(self, caller: Caller, task_id: TaskId, body: FailIn) -> Ended:
         """Report a failure; one of a provider does not count against the agent."""
         error = {"code": body.error.code, "message": body.error.message}
@@ -166,29 +176,4 @@ class WorkerOperations:
         return Ended.of(await self._workers.report_outcome(caller, task_id, body.epoch, outcome))
 
 
-_ERRORS = (404, 409)
-OPERATIONS = [
-    Operation("worker.agent", "write", WorkerOperations.agent, "GET /agents/{agent_id}", errors=_ERRORS),
-    Operation("worker.claim", "write", WorkerOperations.claim, "POST /agents/{agent_id}/claims", errors=_ERRORS),
-    Operation("worker.leave", "write", WorkerOperations.leave, "POST /agents/{agent_id}/leave", errors=_ERRORS),
-    Operation(
-        "worker.heartbeat",
-        "write",
-        WorkerOperations.heartbeat,
-        "POST /tasks/{task_id}/heartbeat",
-        errors=_ERRORS,
-        fast=True,
-    ),
-    Operation(
-        "worker.tokens", "write", WorkerOperations.tokens, "POST /tasks/{task_id}/tokens", errors=_ERRORS, fast=True
-    ),
-    Operation(
-        "worker.complete",
-        "write",
-        WorkerOperations.complete,
-        "POST /tasks/{task_id}/complete",
-        errors=_ERRORS,
-        fast=True,
-    ),
-    Operation("worker.fail", "write", WorkerOperations.fail, "POST /tasks/{task_id}/fail", errors=_ERRORS, fast=True),
-]
+OPERATIONS = operations_of(WorkerOperations)

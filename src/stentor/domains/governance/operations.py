@@ -18,7 +18,7 @@ from stentor.domains.governance.checkpoints import CheckpointService
 from stentor.domains.governance.model import Checkpoint, Update, UpdateFilter
 from stentor.domains.governance.rollbacks import RollbackService
 from stentor.domains.governance.service import TrustScoringService, UpdateService
-from stentor.web.operations import Operation
+from stentor.web.operations import operation, operations_of
 from stentor.web.request_context import decode_path_segment
 from stentor.web.wire import AgentId, Caller, IdempotencyHeader, Offset, decode_cursor, encode_cursor
 
@@ -36,7 +36,7 @@ FindPatchProblem = Callable[[str, str, JsonObject], Awaitable[str | None]]
 
 
 class GovernanceOperations:
-    """Each method is an operation, see the table below."""
+    """Operations on updates, checkpoints and rollbacks."""
 
     def __init__(
         self,
@@ -49,6 +49,7 @@ class GovernanceOperations:
         self._find_patch_problem = find_patch_problem
         self._updates, self._checkpoints, self._rollbacks, self._scoring = updates, checkpoints, rollbacks, scoring
 
+    @operation("updates.propose", "propose", "POST /governance/updates", 202, (404, 409, 422))
     async def propose(
         self, caller: Caller, body: wire.Propose, idempotency_key: IdempotencyHeader = None
     ) -> wire.ProposedOut:
@@ -67,6 +68,7 @@ class GovernanceOperations:
         notice = await self._find_patch_problem(caller.tenant, body.agent_id, patch) if patch else None
         return wire.ProposedOut.of(update, status=update.submitted_status, notice=notice)
 
+    @operation("updates.list", "approve", "GET /governance/updates")
     async def list_updates(
         self,
         caller: Caller,
@@ -85,6 +87,7 @@ class GovernanceOperations:
             next_cursor=_next_cursor(updates, limit, "submitted_at", "update_id"),
         )
 
+    @operation("updates.get", "propose", "GET /governance/updates/{update_id}", 200, (404,))
     async def read(self, caller: Caller, update_id: UpdateId) -> wire.UpdateDetail:
         """Return an update with the basis of its review tier and the diff of its patch.
 
@@ -95,6 +98,7 @@ class GovernanceOperations:
             update, **_basis(update), may_approve=await self._updates.may_approve(caller, update)
         )
 
+    @operation("updates.approvals", "approve", "GET /governance/approvals")
     async def approvals(
         self,
         caller: Caller,
@@ -109,25 +113,30 @@ class GovernanceOperations:
         pending = [wire.PendingOut.of(update, risks=update.basis.risks) for update in updates]
         return wire.Approvals(pending=pending, count=count, overdue=overdue)
 
+    @operation("updates.approve", "approve", "POST /governance/updates/{update_id}/approve", errors=(404, 409))
     async def approve(self, caller: Caller, update_id: UpdateId, body: wire.Approve) -> wire.ApprovedOut:
         """Approve an update that somebody else proposed. A patch is deployed immediately."""
         update = await self._updates.approve(caller, update_id, body.to_approval())
         # When an update outside this service will be deployed is unknown.
         return wire.ApprovedOut.of(update, deployment_time=update.approved_at if update.patched else None)
 
+    @operation("updates.reject", "approve", "POST /governance/updates/{update_id}/reject", errors=(404, 409))
     async def reject(self, caller: Caller, update_id: UpdateId, body: wire.Reject) -> wire.RejectedOut:
         """Reject an update."""
         return wire.RejectedOut.of(await self._updates.reject(caller, update_id, body.to_rejection()))
 
+    @operation("updates.deployed", "admin", "POST /governance/updates/{update_id}/deployed", errors=(404, 409))
     async def deployed(self, caller: Caller, update_id: UpdateId, body: wire.Deployed) -> wire.UpdateOut:
         """Report that an approved update was deployed elsewhere; failed tests roll it back."""
         return _update(await self._updates.report_deployment(caller, update_id, body.test_results.model_dump()))
 
+    @operation("checkpoints.take", "admin", "POST /governance/checkpoints", 201, (404,))
     async def take(self, caller: Caller, body: wire.TakeCheckpoint) -> wire.CheckpointOut:
         """Take a checkpoint of an agent: its state with a hash."""
         checkpoint = await self._checkpoints.create(caller.tenant, body.agent_id, caller.name)
         return _checkpoint(checkpoint, with_state=True)
 
+    @operation("checkpoints.list", "admin", "GET /governance/checkpoints")
     async def list_checkpoints(
         self, caller: Caller, agent_id: Agent = None, limit: Limit = 100, cursor: Cursor = None
     ) -> wire.CheckpointPage:
@@ -139,10 +148,12 @@ class GovernanceOperations:
             next_cursor=_next_cursor(rows, limit, "taken_at", "checkpoint_id"),
         )
 
+    @operation("checkpoints.get", "admin", "GET /governance/checkpoints/{checkpoint_id}", errors=(404,))
     async def read_checkpoint(self, caller: Caller, checkpoint_id: CheckpointId) -> wire.CheckpointOut:
         """Return a checkpoint; `intact` is whether it may be restored."""
         return _checkpoint(await self._checkpoints.get(caller.tenant, checkpoint_id), with_state=True)
 
+    @operation("rollbacks.start", "admin", "POST /governance/rollbacks", 202, (404, 409, 422))
     async def start(
         self, caller: Caller, body: wire.StartRollback, idempotency_key: IdempotencyHeader = None
     ) -> wire.StartedOut:
@@ -151,6 +162,7 @@ class GovernanceOperations:
         # The original status, so that a repeated request gets the same response.
         return wire.StartedOut.of(await self._rollbacks.start(caller, body.to_draft(), key), status="initiated")
 
+    @operation("rollbacks.list", "admin", "GET /governance/rollbacks")
     async def list_rollbacks(
         self, caller: Caller, agent_id: Agent = None, limit: Limit = 100, cursor: Cursor = None
     ) -> wire.RollbackPage:
@@ -159,10 +171,12 @@ class GovernanceOperations:
         following = _next_cursor(rows, limit, "initiated_at", "rollback_id")
         return wire.RollbackPage.of(rollbacks=rows[:limit], limit=limit, next_cursor=following)
 
+    @operation("rollbacks.get", "admin", "GET /governance/rollbacks/{rollback_id}", errors=(404,))
     async def read_rollback(self, caller: Caller, rollback_id: RollbackId) -> wire.RollbackOut:
         """Return a rollback; `verified` is true only if the restored state matches the checkpoint's hash."""
         return wire.RollbackOut.of(await self._rollbacks.get(caller.tenant, rollback_id))
 
+    @operation("agents.compute_trust", "admin", "POST /governance/agents/{agent_id}/trust", errors=(404, 422))
     async def trust(
         self, caller: Caller, agent_id: AgentId, body: wire.ComputeTrust | None = None
     ) -> wire.TrustBreakdownOut:
@@ -181,62 +195,7 @@ class GovernanceOperations:
         )
 
 
-OPERATIONS = [
-    Operation(
-        "updates.propose", "propose", GovernanceOperations.propose, "POST /governance/updates", 202, (404, 409, 422)
-    ),
-    Operation("updates.list", "approve", GovernanceOperations.list_updates, "GET /governance/updates"),
-    Operation("updates.get", "propose", GovernanceOperations.read, "GET /governance/updates/{update_id}", 200, (404,)),
-    Operation("updates.approvals", "approve", GovernanceOperations.approvals, "GET /governance/approvals"),
-    Operation(
-        "updates.approve",
-        "approve",
-        GovernanceOperations.approve,
-        "POST /governance/updates/{update_id}/approve",
-        errors=(404, 409),
-    ),
-    Operation(
-        "updates.reject",
-        "approve",
-        GovernanceOperations.reject,
-        "POST /governance/updates/{update_id}/reject",
-        errors=(404, 409),
-    ),
-    Operation(
-        "updates.deployed",
-        "admin",
-        GovernanceOperations.deployed,
-        "POST /governance/updates/{update_id}/deployed",
-        errors=(404, 409),
-    ),
-    Operation("checkpoints.take", "admin", GovernanceOperations.take, "POST /governance/checkpoints", 201, (404,)),
-    Operation("checkpoints.list", "admin", GovernanceOperations.list_checkpoints, "GET /governance/checkpoints"),
-    Operation(
-        "checkpoints.get",
-        "admin",
-        GovernanceOperations.read_checkpoint,
-        "GET /governance/checkpoints/{checkpoint_id}",
-        errors=(404,),
-    ),
-    Operation(
-        "rollbacks.start", "admin", GovernanceOperations.start, "POST /governance/rollbacks", 202, (404, 409, 422)
-    ),
-    Operation("rollbacks.list", "admin", GovernanceOperations.list_rollbacks, "GET /governance/rollbacks"),
-    Operation(
-        "rollbacks.get",
-        "admin",
-        GovernanceOperations.read_rollback,
-        "GET /governance/rollbacks/{rollback_id}",
-        errors=(404,),
-    ),
-    Operation(
-        "agents.compute_trust",
-        "admin",
-        GovernanceOperations.trust,
-        "POST /governance/agents/{agent_id}/trust",
-        errors=(404, 422),
-    ),
-]
+OPERATIONS = operations_of(GovernanceOperations)
 """`propose` is for a key that proposes updates of its own agent; `admin` covers it."""
 
 

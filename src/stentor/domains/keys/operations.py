@@ -12,7 +12,7 @@ from stentor.core.clock import Clock, micros_from_datetime
 from stentor.core.text_checks import check_printable
 from stentor.domains.keys.model import ApiKey, KeyStatus
 from stentor.domains.keys.service import KeyDraft, KeyService
-from stentor.web.operations import Operation
+from stentor.web.operations import operation, operations_of
 from stentor.web.request_context import decode_path_segment
 from stentor.web.routes import RequestModel, example_config
 from stentor.web.wire import Caller, Name, ResponseModel, Time, Timestamp
@@ -93,11 +93,12 @@ Output = TypeVar("Output", bound=KeyOut)
 
 
 class KeyOperations:
-    """Each method is an operation, see the table below."""
+    """Operations on API keys."""
 
     def __init__(self, keys: KeyService, clock: Clock) -> None:
         self._keys, self._clock = keys, clock
 
+    @operation("keys.create", "admin", "POST /keys", 201, (409,))
     async def create(self, caller: Caller, body: KeyIn) -> NewKey:
         """Create a key in the tenant of the caller, valid at once. Only this response shows it."""
         fields = body.model_dump()
@@ -107,16 +108,19 @@ class KeyOperations:
         key, secret = await self._keys.create(caller, KeyDraft(**fields))
         return self._output(NewKey, key, key=secret)
 
+    @operation("keys.list", "admin", "GET /keys")
     async def list_keys(self, caller: Caller) -> KeyList:
         """List the keys of the tenant: those of the environment by name, then the others, oldest first."""
         configured = [_configured_output(principal) for principal in self._keys.list_configured(caller.tenant)]
         stored = [self._output(KeyOut, key) for key in await self._keys.list_keys(caller.tenant)]
         return KeyList(keys=configured + stored, total=len(configured) + len(stored))
 
+    @operation("keys.get", "admin", "GET /keys/{name}", errors=(404, 409))
     async def read(self, caller: Caller, name: KeyName) -> KeyOut:
         """Return a key that was made at runtime, without its secret."""
         return self._output(KeyOut, await self._keys.get(caller.tenant, name))
 
+    @operation("keys.change", "admin", "PATCH /keys/{name}", errors=(404, 409))
     async def change(self, caller: Caller, name: KeyName, body: KeyChange) -> KeyOut:
         """Change what a key may do and until when; it applies at once."""
         changes: dict[str, Any] = body.model_dump(exclude_unset=True)
@@ -127,11 +131,13 @@ class KeyOperations:
         changes |= {field: tuple(value) for field, value in changes.items() if isinstance(value, list)}
         return self._output(KeyOut, await self._keys.change(caller, name, changes))
 
+    @operation("keys.rotate", "admin", "POST /keys/{name}/rotate", errors=(404, 409))
     async def rotate(self, caller: Caller, name: KeyName) -> NewKey:
         """Give a key a new secret, which only this response shows; the old one is invalid at once."""
         key, secret = await self._keys.rotate(caller, name)
         return self._output(NewKey, key, key=secret)
 
+    @operation("keys.revoke", "admin", "POST /keys/{name}/revoke", errors=(404, 409))
     async def revoke(self, caller: Caller, name: KeyName) -> KeyOut:
         """Revoke a key for good, at once. Repeating it is no error."""
         return self._output(KeyOut, await self._keys.revoke(caller, name))
@@ -145,11 +151,4 @@ def _configured_output(principal: Principal) -> KeyOut:
     return KeyOut.of(principal, permissions=permissions, status="active", configured=True)
 
 
-OPERATIONS = [
-    Operation("keys.create", "admin", KeyOperations.create, "POST /keys", 201, (409,)),
-    Operation("keys.list", "admin", KeyOperations.list_keys, "GET /keys"),
-    Operation("keys.get", "admin", KeyOperations.read, "GET /keys/{name}", errors=(404, 409)),
-    Operation("keys.change", "admin", KeyOperations.change, "PATCH /keys/{name}", errors=(404, 409)),
-    Operation("keys.rotate", "admin", KeyOperations.rotate, "POST /keys/{name}/rotate", errors=(404, 409)),
-    Operation("keys.revoke", "admin", KeyOperations.revoke, "POST /keys/{name}/revoke", errors=(404, 409)),
-]
+OPERATIONS = operations_of(KeyOperations)

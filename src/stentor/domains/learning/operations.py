@@ -11,7 +11,7 @@ from pydantic import Field
 from stentor.auth.principal import Principal
 from stentor.core.errors import InvalidRequest, NotFound
 from stentor.domains.learning.service import LearningService
-from stentor.web.operations import Operation
+from stentor.web.operations import operation, operations_of
 from stentor.web.routes import RequestModel, example_config
 from stentor.web.wire import AgentId, Caller, CamelCaseModel, Name, ResponseModel, Timestamp
 
@@ -87,12 +87,14 @@ class LearningOperations:
     ) -> None:
         self._learning, self._is_known, self._authorize_change = learning, is_known, authorize_change
 
+    @operation("learning.weights", "read", "GET /hebbian/weights", errors=(404,))
     async def weights(self, caller: Caller, agent_id: Annotated[str, Query()]) -> Weights:
         """An agent's weight for each task type it has done, as of now."""
         self._check_agent(caller.tenant, agent_id)
         weights, last_updated = await self._learning.read_weights(agent_id)
         return Weights(agent_id=agent_id, weights=weights, last_updated=last_updated)
 
+    @operation("learning.history", "read", "GET /hebbian/history/{agent_id}", errors=(404,))
     async def history(
         self, caller: Caller, agent_id: AgentId, limit: Annotated[int, Query(ge=1, le=1000)] = 100
     ) -> History:
@@ -105,6 +107,7 @@ class LearningOperations:
         if not self._is_known(tenant, agent_id):
             raise NotFound(f"No agent has the id {agent_id!r}.")
 
+    @operation("learning.connections", "read", "GET /hebbian/connections")
     async def connections(self, caller: Caller, agent_id: Annotated[str | None, Query()] = None) -> Connections:
         """The weights between agents, of one agent or of all."""
         if agent_id is not None and "\0" in agent_id:
@@ -113,6 +116,7 @@ class LearningOperations:
         rows = [ConnectionOut.of(link) for link in links]
         return Connections(connections=rows, total=len(rows))
 
+    @operation("learning.matrix", "read", "GET /trust/hebbian/weights", envelope=True)
     async def matrix(self, caller: Caller) -> Matrix:
         """The agent-to-agent weights, by connection and as a symmetric matrix."""
         rows: dict[str, dict[str, float]] = {}
@@ -122,6 +126,7 @@ class LearningOperations:
             rows.setdefault(link.agent2, {})[link.agent1] = link.weight
         return Matrix(weights={link.key: link.weight for link in links}, matrix=rows)
 
+    @operation("learning.move", "write", "PUT /trust/hebbian/weights", envelope=True)
     async def move(self, caller: Caller, body: Move) -> WeightMoved:
         """Strengthen (positive delta) or weaken a connection."""
         if body.agent1 == body.agent2:
@@ -132,15 +137,7 @@ class LearningOperations:
         return WeightMoved(connection=f"{body.agent1}-{body.agent2}", new_weight=link.weight, delta=body.delta)
 
 
-OPERATIONS = [
-    Operation("learning.weights", "read", LearningOperations.weights, "GET /hebbian/weights", errors=(404,)),
-    Operation("learning.history", "read", LearningOperations.history, "GET /hebbian/history/{agent_id}", errors=(404,)),
-    Operation("learning.connections", "read", LearningOperations.connections, "GET /hebbian/connections"),
-]
-
-
-TRUST_OPERATIONS = [
-    Operation("learning.matrix", "read", LearningOperations.matrix, "GET /trust/hebbian/weights", envelope=True),
-    Operation("learning.move", "write", LearningOperations.move, "PUT /trust/hebbian/weights", envelope=True),
-]
+_ALL = operations_of(LearningOperations)
+OPERATIONS = [row for row in _ALL if " /trust/" not in row.http]
+TRUST_OPERATIONS = [row for row in _ALL if " /trust/" in row.http]
 """What the contract puts below /trust; before the routes that take an entity's id there."""

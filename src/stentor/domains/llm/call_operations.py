@@ -18,7 +18,7 @@ from stentor.domains.llm import queries
 from stentor.domains.llm.contents.service import ContentService
 from stentor.domains.llm.contents.store import NO_CONTENT, StoredContent, find_content
 from stentor.domains.llm.queries import CallFilter, RecordedCall
-from stentor.web.operations import Operation
+from stentor.web.operations import operation, operations_of
 from stentor.web.request_context import decode_path_segment
 from stentor.web.wire import Caller, Name, ResponseModel, Time, Timestamp, decode_cursor, encode_cursor
 
@@ -91,7 +91,7 @@ EVIDENCE_FIELDS = ("endpoint", "upstream_status", "attempts", "request_sha256", 
 
 
 class CallOperations:
-    """Each method is an operation, see the table below.
+    """Operations on recorded calls of models.
 
     `acts_for` is whether a caller's key is the one of an agent.
     """
@@ -99,6 +99,7 @@ class CallOperations:
     def __init__(self, db: Database, contents: ContentService, acts_for: Callable[[Principal, str], bool]) -> None:
         self._db, self._contents, self._acts_for = db, contents, acts_for
 
+    @operation("llm.calls", "read", "GET /llm/calls", errors=(404,))
     async def list_calls(
         self,
         caller: Caller,
@@ -129,6 +130,7 @@ class CallOperations:
         following = None if after is None else encode_cursor(*after)
         return CallPage(calls=[_output(call) for call in calls], limit=limit, next_cursor=following)
 
+    @operation("llm.call", "read", "GET /llm/calls/{call_id}", errors=(404,))
     async def read(self, caller: Caller, call_id: CallId) -> CallDetail:
         """Return a call with its evidence, and with its content if that was kept and the caller may read it.
 
@@ -171,10 +173,12 @@ class CallOperations:
             return True
         return call.key_name == caller.name and (call.agent_id is None or self._acts_for(caller, call.agent_id))
 
+    @operation("llm.delete_content", "admin", "DELETE /llm/calls/{call_id}/content", errors=(404,))
     async def delete_content(self, caller: Caller, call_id: CallId) -> DeletedContent:
         """Delete the prompt and the answer of a call; its record and hashes stay."""
         return DeletedContent(deleted=await self._contents.delete_one(caller, call_id))
 
+    @operation("llm.delete_contents", "admin", "DELETE /llm/contents")
     async def delete_contents(
         self,
         caller: Caller,
@@ -210,15 +214,4 @@ def _content_of_event(event: JsonObject) -> StoredContent | None:
     return StoredContent(request, response, redacted=False, truncated=False, kept_at=None)
 
 
-OPERATIONS = [
-    Operation("llm.calls", "read", CallOperations.list_calls, "GET /llm/calls", errors=(404,)),
-    Operation("llm.call", "read", CallOperations.read, "GET /llm/calls/{call_id}", errors=(404,)),
-    Operation(
-        "llm.delete_content",
-        "admin",
-        CallOperations.delete_content,
-        "DELETE /llm/calls/{call_id}/content",
-        errors=(404,),
-    ),
-    Operation("llm.delete_contents", "admin", CallOperations.delete_contents, "DELETE /llm/contents"),
-]
+OPERATIONS = operations_of(CallOperations)

@@ -45,7 +45,7 @@ from stentor.domains.llm.wire import (
     UsageOut,
     UsageReport,
 )
-from stentor.web.operations import Operation
+from stentor.web.operations import operation, operations_of
 from stentor.web.wire import Caller, TaskHeader
 
 ResolveSender = Callable[[Principal, AtpMessage, str | None], tuple[str, str | None]]
@@ -66,8 +66,12 @@ class GatewayConfig:
     budgets: tuple[str, ...]
 
 
+_CHAT_ERRORS = (404, 409, 422, 502, 504)
+_PROVIDER_ERRORS = (404, 502, 504)
+
+
 class LlmOperations:
-    """Operations on models and providers; OPERATIONS below binds each method to a name, a permission and a route."""
+    """Operations on models and providers."""
 
     def __init__(
         self,
@@ -80,14 +84,17 @@ class LlmOperations:
         self._gateway, self._chats, self._resolve_sender = gateway, chats, resolve_sender
         self._prices, self._config = prices, config
 
+    @operation("llm.chat", "write", "POST /llm/chat", 200, _CHAT_ERRORS, envelope=True, cancellable=True)
     async def chat(self, caller: Caller, body: ChatBody, task: TaskHeader = None) -> ChatOut:
         """Return a model's reply to a conversation."""
         return _chat_out(await self._chats.chat(caller, body.to_request(), task_id=task))
 
+    @operation("llm.complete", "write", "POST /llm/complete", 200, _CHAT_ERRORS, envelope=True, cancellable=True)
     async def complete(self, caller: Caller, body: CompleteBody, task: TaskHeader = None) -> ChatOut:
         """Return a model's reply to a prompt."""
         return _chat_out(await self._chats.chat(caller, body.to_request(), task_id=task))
 
+    @operation("llm.embed", "write", "POST /llm/embed", 200, _PROVIDER_ERRORS, envelope=True, cancellable=True)
     async def embed(self, caller: Caller, body: EmbedBody, task: TaskHeader = None) -> EmbedOut:
         """Return the embedding of a text."""
         llm_caller = await self._chats.find_caller(caller, task_id=task)
@@ -101,6 +108,7 @@ class LlmOperations:
             degraded=result.reply.degraded,
         )
 
+    @operation("llm.atp", "write", "POST /llm/atp", 200, _CHAT_ERRORS, envelope=True, cancellable=True)
     async def atp(self, caller: Caller, body: AtpBody) -> AtpOut:
         """Return a model's reply to an ATP message, with the header of the message.
 
@@ -112,6 +120,7 @@ class LlmOperations:
         header = {**header_to_json(message.header), "senderId": sender}
         return AtpOut(**dict(_chat_out(result)), atp=AtpContext.model_validate({**header, "header": header}))
 
+    @operation("llm.models", "read", "GET /llm/models", envelope=True)
     async def models(self, caller: Caller) -> list[ModelOut]:
         """List the available models; prices in US dollars per million tokens."""
         listings = await self._gateway.listings(caller.tenant)
@@ -120,11 +129,13 @@ class LlmOperations:
             lambda: [model for listing in listings for model in _models(listing, self._prices)]
         )
 
+    @operation("llm.providers", "admin", "GET /llm/providers", envelope=True)
     async def providers(self, caller: Caller) -> list[ProviderState]:
         """List the configured providers and whether each is reachable now."""
         listings = await self._gateway.listings(caller.tenant, live=True)
         return [ProviderState.of(listing, **_provider_fields(listing.provider)) for listing in listings]
 
+    @operation("llm.set_provider", "admin", "POST /llm/provider", 200, (409,), envelope=True)
     async def set_provider(self, caller: Caller, body: ProviderBody) -> ProviderOut:
         """Register or update a provider. A changed base URL drops the stored key unless a new one is given."""
         default = body.options.default_model if body.options else None
@@ -132,11 +143,13 @@ class LlmOperations:
         provider = await self._gateway.provider_registry.register(caller.tenant, draft, caller.name)
         return ProviderOut(**_provider_fields(provider))
 
+    @operation("llm.remove_provider", "admin", "DELETE /llm/provider/{name}", 200, (404,), envelope=True)
     async def remove_provider(self, caller: Caller, name: ProviderName) -> RemovedOut:
         """Delete a provider that was registered at runtime, and its key."""
         await self._gateway.provider_registry.remove(caller.tenant, name, caller.name)
         return RemovedOut(name=name, removed=True)
 
+    @operation("llm.usage", "read", "GET /llm/usage", envelope=True)
     async def usage(
         self,
         caller: Caller,
@@ -149,6 +162,7 @@ class LlmOperations:
         rows = await self._gateway.usage(caller.tenant, start, end, provider)
         return wire.build_usage_report(rows)
 
+    @operation("llm.config", "read", "GET /llm/config", envelope=True)
     async def config(self, caller: Caller) -> ConfigOut:
         """Return the configuration of the gateway and the current state of each provider."""
         gateway, routes = self._gateway, self._gateway.routes.of(caller.tenant)
@@ -168,52 +182,7 @@ class LlmOperations:
         )
 
 
-_CHAT_ERRORS = (404, 409, 422, 502, 504)
-_PROVIDER_ERRORS = (404, 502, 504)
-OPERATIONS = [
-    Operation(
-        "llm.chat", "write", LlmOperations.chat, "POST /llm/chat", 200, _CHAT_ERRORS, envelope=True, cancellable=True
-    ),
-    Operation(
-        "llm.complete",
-        "write",
-        LlmOperations.complete,
-        "POST /llm/complete",
-        200,
-        _CHAT_ERRORS,
-        envelope=True,
-        cancellable=True,
-    ),
-    Operation(
-        "llm.embed",
-        "write",
-        LlmOperations.embed,
-        "POST /llm/embed",
-        200,
-        _PROVIDER_ERRORS,
-        envelope=True,
-        cancellable=True,
-    ),
-    Operation(
-        "llm.atp", "write", LlmOperations.atp, "POST /llm/atp", 200, _CHAT_ERRORS, envelope=True, cancellable=True
-    ),
-    Operation("llm.models", "read", LlmOperations.models, "GET /llm/models", envelope=True),
-    Operation("llm.providers", "admin", LlmOperations.providers, "GET /llm/providers", envelope=True),
-    Operation(
-        "llm.set_provider", "admin", LlmOperations.set_provider, "POST /llm/provider", 200, (409,), envelope=True
-    ),
-    Operation(
-        "llm.remove_provider",
-        "admin",
-        LlmOperations.remove_provider,
-        "DELETE /llm/provider/{name}",
-        200,
-        (404,),
-        envelope=True,
-    ),
-    Operation("llm.usage", "read", LlmOperations.usage, "GET /llm/usage", envelope=True),
-    Operation("llm.config", "read", LlmOperations.config, "GET /llm/config", envelope=True),
-]
+OPERATIONS = operations_of(LlmOperations)
 
 
 def _chat_out(result: ChatResult) -> ChatOut:

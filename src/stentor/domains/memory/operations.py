@@ -58,7 +58,7 @@ from stentor.domains.memory.wire import (
     WriteIn,
     WrittenOut,
 )
-from stentor.web.operations import Operation
+from stentor.web.operations import operation, operations_of
 from stentor.web.request_context import decode_path_segment
 from stentor.web.wire import Caller, TaskHeader, decode_cursor, encode_cursor
 from stentor_vault.notes.model import NoSuchNote
@@ -80,8 +80,12 @@ PathQuery = Annotated[str, Query(max_length=4096)]
 VaultQuery = Annotated[VaultName, Query()]
 
 
+_STORE_ERRORS = (404, 502, 504)
+_WRITE_ERRORS = (404, 409, 412, 502, 504)
+
+
 class MemoryOperations:
-    """What admins can do with the memory. Each method is an operation: see the table below.
+    """What admins can do with the memory.
 
     All vaults belong to one tenant; keys of others are refused.
     """
@@ -94,6 +98,7 @@ class MemoryOperations:
             raise Forbidden(f"The memory belongs to the tenant {self._tenant!r}; this key belongs to another tenant.")
         return MemoryCaller(caller, agent_id, task_id)
 
+    @operation("memory.write", "admin", "POST /memory/write", errors=_WRITE_ERRORS, fast=True)
     async def write(
         self,
         caller: Caller,
@@ -120,6 +125,7 @@ class MemoryOperations:
             returned=returned[:MAX_LISTED] or None,
         )
 
+    @operation("memory.read", "admin", "GET /memory/read/exact", errors=_STORE_ERRORS)
     async def read(
         self, caller: Caller, path: PathQuery, vault: VaultQuery = DEFAULT_VAULT, task: TaskHeader = None
     ) -> ReadOut:
@@ -145,6 +151,7 @@ class MemoryOperations:
             return None
         return await self._vaults.get(vault).index.find_exclusion(document.path)
 
+    @operation("memory.list", "admin", "GET /memory/list")
     async def list_documents(
         self,
         caller: Caller,
@@ -169,12 +176,14 @@ class MemoryOperations:
         documents = [ListedOut.of(row) for row in page]
         return ListOut(documents=documents, folders=folders, tags=tags, next_cursor=following)
 
+    @operation("memory.backlinks", "admin", "GET /memory/backlinks")
     async def backlinks(self, caller: Caller, path: PathQuery, vault: VaultQuery = DEFAULT_VAULT) -> BacklinksOut:
         """List the documents that link to a document, resolved as Obsidian does; also to one that does not exist."""
         self._identify(caller)
         path = _linkable(path)
         return BacklinksOut(path=path, backlinks=await self._vaults.get(vault).index.find_backlinks(path))
 
+    @operation("memory.neighbourhood", "admin", "GET /memory/neighbourhood")
     async def neighbourhood(
         self,
         caller: Caller,
@@ -190,6 +199,7 @@ class MemoryOperations:
         documents = [NeighbourOut.of(document) for document in neighbourhood.documents]
         return NeighbourhoodOut(path=path, documents=documents, links=links, omitted=neighbourhood.omitted)
 
+    @operation("memory.versions", "admin", "GET /memory/versions", errors=_STORE_ERRORS)
     async def versions(self, caller: Caller, path: PathQuery, vault: VaultQuery = DEFAULT_VAULT) -> VersionsOut:
         """The states of a document that are kept, newest first; also of one that was deleted."""
         self._identify(caller)
@@ -197,6 +207,7 @@ class MemoryOperations:
         rows = [VersionOut.of(version, current=version.content_hash == current) for version in versions]
         return VersionsOut(path=path, current=current, versions=rows)
 
+    @operation("memory.version", "admin", "GET /memory/versions/{version}", errors=(404,))
     async def one_version(
         self,
         caller: Caller,
@@ -210,12 +221,14 @@ class MemoryOperations:
         document = await self._vaults.get(vault).history.read_version(memory_caller, path, version)
         return VersionDocumentOut(path=document.path, version=version, document=_document(document))
 
+    @operation("memory.name_version", "admin", "PUT /memory/versions/{version}/name", errors=(404, 409))
     async def name_version(self, caller: Caller, version: VersionId, body: VersionNameIn) -> VersionNameOut:
         """Give a version of a document a name, or remove it (null). A version with a name is kept."""
         memory_caller = self._identify(caller)
         await self._vaults.get(body.vault).history.name_version(memory_caller, body.path, version, body.name)
         return VersionNameOut(path=body.path, version=version, name=body.name)
 
+    @operation("memory.keyword", "admin", "POST /memory/search/keyword", errors=(404,), fast=True)
     async def search_keyword(self, caller: Caller, body: KeywordIn, task: TaskHeader = None) -> KeywordOut:
         """Documents with these words, in any of their forms; the best first."""
         started = time.perf_counter()
@@ -227,6 +240,7 @@ class MemoryOperations:
         matches = [KeywordMatch.of(match, vault=body.vault) for match in found]
         return KeywordOut(matches=matches, total_matches=total, search_latency_ms=_elapsed_ms(started))
 
+    @operation("memory.semantic", "admin", "POST /memory/search/semantic", errors=(404,), fast=True)
     async def search_semantic(self, caller: Caller, body: SemanticIn, task: TaskHeader = None) -> SemanticOut:
         """Documents that mean something like the query; the nearest first.
 
@@ -243,6 +257,7 @@ class MemoryOperations:
         matches = [SemanticMatchOut.of(match, vault=body.vault) for match in found]
         return SemanticOut(matches=matches, total_matches=total, search_latency_ms=_elapsed_ms(started))
 
+    @operation("memory.hybrid", "admin", "POST /memory/search/hybrid", errors=(404,), fast=True)
     async def search_hybrid(self, caller: Caller, body: HybridIn, task: TaskHeader = None) -> HybridOut:
         """Documents by word and by meaning together; the best first."""
         started = time.perf_counter()
@@ -252,6 +267,7 @@ class MemoryOperations:
         matches = [HybridMatchOut.of(match, vault=body.vault) for match in found]
         return HybridOut(matches=matches, total_matches=total, search_latency_ms=_elapsed_ms(started))
 
+    @operation("memory.invalidate", "admin", "POST /memory/invalidate", errors=_WRITE_ERRORS)
     async def invalidate(self, caller: Caller, body: InvalidateIn, task: TaskHeader = None) -> InvalidatedOut:
         """Mark a note, a passage of one or a source as invalid: searches leave out all that was derived from it."""
         memory_caller = self._identify(caller, task)
@@ -259,6 +275,7 @@ class MemoryOperations:
         outcome = await self._invalidations.invalidate(memory_caller, body.vault, body.to_target(), body.reason)
         return InvalidatedOut(left=[InvalidNoteOut.of_note(note) for note in outcome.notes], total=outcome.total)
 
+    @operation("memory.restore", "admin", "POST /memory/restore", errors=_WRITE_ERRORS)
     async def restore(self, caller: Caller, body: RestoreIn, task: TaskHeader = None) -> RestoredOut:
         """Remove the mark of a note, a passage or a source: searches find again what nothing else keeps out."""
         memory_caller = self._identify(caller, task)
@@ -266,6 +283,7 @@ class MemoryOperations:
         outcome = await self._invalidations.restore(memory_caller, body.vault, body.to_target(), body.reason)
         return RestoredOut(returned=[InvalidNoteOut.of_note(note) for note in outcome.notes], total=outcome.total)
 
+    @operation("memory.invalid", "admin", "GET /memory/invalid")
     async def list_invalid(
         self,
         caller: Caller,
@@ -285,17 +303,20 @@ class MemoryOperations:
         claims = [CauseOut.of(claim) for claim in (await index.list_claims())[:MAX_LISTED]]
         return InvalidListOut(sources=sources, claims=claims, notes=notes, total=len(found), next_cursor=following)
 
+    @operation("memory.reindex", "admin", "POST /memory/reindex", errors=(502, 504))
     async def reindex(self, caller: Caller, body: StepIn) -> StepOut:
         """Index the next notes anew, in the order of their paths; call it again with `next` until that is null."""
         self._identify(caller)
         return StepOut.of(await self._vaults.get(body.vault).maintenance.reindex(body.after, body.limit))
 
+    @operation("memory.verify", "admin", "POST /memory/verify", errors=(502, 504))
     async def verify(self, caller: Caller, body: StepIn) -> VerifyOut:
         """Compare the next notes with the index and change nothing; call it again as `reindex`."""
         self._identify(caller)
         step = await self._vaults.get(body.vault).maintenance.verify(body.after, body.limit)
         return VerifyOut.model_validate(step)
 
+    @operation("memory.health", "admin", "GET /memory/health")
     async def report(self, caller: Caller, vault: VaultQuery = DEFAULT_VAULT) -> HealthOut:
         """The note store and the vector store of one vault, asked now."""
         self._identify(caller)
@@ -303,51 +324,7 @@ class MemoryOperations:
         return HealthOut.model_validate({**health, "vaults": self._vaults.names})
 
 
-_STORE_ERRORS = (404, 502, 504)
-_WRITE_ERRORS = (404, 409, 412, 502, 504)
-OPERATIONS = [
-    Operation("memory.write", "admin", MemoryOperations.write, "POST /memory/write", errors=_WRITE_ERRORS, fast=True),
-    Operation("memory.read", "admin", MemoryOperations.read, "GET /memory/read/exact", errors=_STORE_ERRORS),
-    Operation("memory.list", "admin", MemoryOperations.list_documents, "GET /memory/list"),
-    Operation("memory.backlinks", "admin", MemoryOperations.backlinks, "GET /memory/backlinks"),
-    Operation("memory.neighbourhood", "admin", MemoryOperations.neighbourhood, "GET /memory/neighbourhood"),
-    Operation("memory.versions", "admin", MemoryOperations.versions, "GET /memory/versions", errors=_STORE_ERRORS),
-    Operation("memory.version", "admin", MemoryOperations.one_version, "GET /memory/versions/{version}", errors=(404,)),
-    Operation(
-        "memory.name_version",
-        "admin",
-        MemoryOperations.name_version,
-        "PUT /memory/versions/{version}/name",
-        errors=(404, 409),
-    ),
-    Operation(
-        "memory.keyword",
-        "admin",
-        MemoryOperations.search_keyword,
-        "POST /memory/search/keyword",
-        errors=(404,),
-        fast=True,
-    ),
-    Operation(
-        "memory.semantic",
-        "admin",
-        MemoryOperations.search_semantic,
-        "POST /memory/search/semantic",
-        errors=(404,),
-        fast=True,
-    ),
-    Operation(
-        "memory.hybrid", "admin", MemoryOperations.search_hybrid, "POST /memory/search/hybrid", errors=(404,), fast=True
-    ),
-    Operation(
-        "memory.invalidate", "admin", MemoryOperations.invalidate, "POST /memory/invalidate", errors=_WRITE_ERRORS
-    ),
-    Operation("memory.restore", "admin", MemoryOperations.restore, "POST /memory/restore", errors=_WRITE_ERRORS),
-    Operation("memory.invalid", "admin", MemoryOperations.list_invalid, "GET /memory/invalid"),
-    Operation("memory.reindex", "admin", MemoryOperations.reindex, "POST /memory/reindex", errors=(502, 504)),
-    Operation("memory.verify", "admin", MemoryOperations.verify, "POST /memory/verify", errors=(502, 504)),
-    Operation("memory.health", "admin", MemoryOperations.report, "GET /memory/health"),
-]
+OPERATIONS = operations_of(MemoryOperations)
 
 
 def _linkable(path: str) -> str:

@@ -20,7 +20,7 @@ from stentor.domains.messaging import wire
 from stentor.domains.messaging.model import StoredMessage
 from stentor.domains.messaging.service import MessagingService, ResponseStreams
 from stentor.domains.messaging.wire import MessageIn, RouteIn, ValidateIn
-from stentor.web.operations import Operation
+from stentor.web.operations import operation, operations_of
 from stentor.web.request_context import decode_path_segment
 from stentor.web.sse import EventStreamResponse, SseEvent, StreamLimit
 from stentor.web.wire import Caller, Enveloped, IdempotencyHeader, api_router, error_responses
@@ -31,11 +31,12 @@ EVENT_STREAM = "text/event-stream"
 
 
 class MessageOperations:
-    """The operations on messages; OPERATIONS declares names, permissions and routes."""
+    """The operations on messages. Those that take a message but change nothing need only `read`."""
 
     def __init__(self, messaging: MessagingService) -> None:
         self._messaging = messaging
 
+    @operation("messages.send", "write", "POST /atp/send", 202, (422,), fast=True, grpc="SendMessage")
     async def send(self, caller: Caller, body: MessageIn, idempotency_key: IdempotencyHeader = None) -> wire.Sent:
         """Queue a message and return its id, with which the response can be read later."""
         message, key = body.to_message(), None
@@ -44,15 +45,18 @@ class MessageOperations:
             key = IdempotencyKey(caller.tenant, caller.name, "atp/send", idempotency_key, digest)
         return wire.Sent(success=True, message_id=await self._messaging.send(caller, message, key))
 
+    @operation("messages.route", "read", "POST /atp/route", errors=(409, 422), envelope=True)
     async def route(self, caller: Caller, body: RouteIn) -> wire.RouteOut:
         """Return which agent would execute the message now, and why; nothing is sent."""
         return wire.RouteOut.of(self._messaging.route(caller, body.to_message()))
 
+    @operation("messages.validate", "read", "POST /atp/validate", envelope=True)
     async def validate(self, caller: Caller, body: ValidateIn) -> wire.Validated:
         """Validate a message, given in the JSON format or as `text` in the text format; return all errors."""
         errors = _find_errors(self._messaging, caller, body)
         return wire.Validated.of(valid=not errors, errors=errors)
 
+    @operation("messages.format", "read", "POST /atp/format", envelope=True)
     async def formatted(self, caller: Caller, body: MessageIn) -> wire.Formatted:
         """Return the text format of a message, and how it is parsed."""
         message = body.to_message()
@@ -64,32 +68,39 @@ class MessageOperations:
         parsed = {"header": model.header_to_json(reread.header), "body": bodies.decode_content(reread.content)}
         return wire.Formatted.of(formatted=text, message=json_format.message_to_json(message), parsed=parsed)
 
+    @operation("messages.modes", "read", "GET /atp/modes", envelope=True)
     async def modes(self, caller: Caller) -> wire.Modes:
         """List the values of header.mode."""
         return wire.Modes.of(modes=model.MODES)
 
+    @operation("messages.priorities", "read", "GET /atp/priorities", envelope=True)
     async def priorities(self, caller: Caller) -> wire.Priorities:
         """List the values of header.priority, the most urgent first."""
         return wire.Priorities.of(priorities=model.PRIORITIES)
 
+    @operation("messages.action_types", "read", "GET /atp/action-types", envelope=True)
     async def action_types(self, caller: Caller) -> wire.ActionTypes:
         """List the values of header.actionType."""
         return wire.ActionTypes.of(action_types=model.ACTION_TYPES)
 
+    @operation("messages.template", "read", "GET /atp/template", envelope=True)
     async def starter(self, caller: Caller) -> wire.TemplateOut:
         """Return a valid example message and the meaning of its fields."""
         return wire.TemplateOut.model_validate(json_format.message_template())
 
+    @operation("messages.get", "read", "GET /atp/message/{message_id}", errors=(404,), envelope=True)
     async def message(self, caller: Caller, message_id: MessageId) -> wire.StoredOut:
         """Return a message as it was sent, with its status."""
         stored = await self._messaging.get(caller, message_id)
         return wire.StoredOut.of(stored, message=stored.to_json, formatted=format_message(stored.atp_message))
 
+    @operation("messages.response", "read", "GET /atp/response/{message_id}", envelope=True, has_own_route=True)
     async def response(self, caller: Caller, message_id: MessageId) -> wire.ResponseOut:
         """Return the response to a message. Raises NotFound until there is one."""
         stored = await self._messaging.get_answered(caller, message_id)
         return wire.ResponseOut.of(stored, **wire.provenance_block(stored))
 
+    @operation("messages.queue", "read", "GET /atp/queue", envelope=True)
     async def queue(self, caller: Caller) -> wire.QueueOut:
         """Return how many messages are queued, by priority, and the oldest of them."""
         queue = await self._messaging.read_queue(caller.tenant)
@@ -100,31 +111,7 @@ class MessageOperations:
         return wire.QueueOut(depth=queue.depth, oldest=oldest, counts=queue.counts)
 
 
-# Operations that take a message but change nothing need only `read`.
-OPERATIONS = [
-    Operation(
-        "messages.send", "write", MessageOperations.send, "POST /atp/send", 202, (422,), fast=True, grpc="SendMessage"
-    ),
-    Operation("messages.route", "read", MessageOperations.route, "POST /atp/route", errors=(409, 422), envelope=True),
-    Operation("messages.validate", "read", MessageOperations.validate, "POST /atp/validate", envelope=True),
-    Operation("messages.format", "read", MessageOperations.formatted, "POST /atp/format", envelope=True),
-    Operation("messages.modes", "read", MessageOperations.modes, "GET /atp/modes", envelope=True),
-    Operation("messages.priorities", "read", MessageOperations.priorities, "GET /atp/priorities", envelope=True),
-    Operation("messages.action_types", "read", MessageOperations.action_types, "GET /atp/action-types", envelope=True),
-    Operation("messages.template", "read", MessageOperations.starter, "GET /atp/template", envelope=True),
-    Operation(
-        "messages.get", "read", MessageOperations.message, "GET /atp/message/{message_id}", errors=(404,), envelope=True
-    ),
-    Operation(
-        "messages.response",
-        "read",
-        MessageOperations.response,
-        "GET /atp/response/{message_id}",
-        envelope=True,
-        has_own_route=True,
-    ),
-    Operation("messages.queue", "read", MessageOperations.queue, "GET /atp/queue", envelope=True),
-]
+OPERATIONS = operations_of(MessageOperations)
 
 
 def router(messaging: MessagingService, streams: ResponseStreams, limit: StreamLimit) -> APIRouter:

@@ -9,7 +9,7 @@ from pydantic import AfterValidator, Field
 
 from stentor.core.jsontext import JsonObject
 from stentor.domains.modelrouting.learning import AnswerGrader
-from stentor.web.operations import Operation
+from stentor.web.operations import operation, operations_of
 from stentor.web.request_context import decode_path_segment
 from stentor.web.routes import RequestModel, example_config
 from stentor.web.wire import Caller, GradeComment, GradeValue, ResponseModel, Timestamp
@@ -53,19 +53,16 @@ class AnswerOperations:
     def __init__(self, answers: AnswerGrader) -> None:
         self._answers = answers
 
+    @operation("answers.get", "read", "GET /llm/answers/{answer_id}", errors=(404,))
     async def read(self, caller: Caller, answer_id: AnswerId) -> AnswerOut:
         """Read an answer of `auto`: the model, the decision that chose it, and the grade."""
         answer, decision = await self._answers.get(caller, answer_id)
         return AnswerOut.of(answer, requested=decision.get("requested", ""), decision=decision.get("routing"))
 
+    @operation("answers.grade", "write", "POST /llm/answers/{answer_id}/grade", errors=(404, 409))
     async def grade(self, caller: Caller, answer_id: AnswerId, body: AnswerGradeIn) -> AnswerGradeOut:
         """Grade an answer of `auto` from 0 to 1, once; the grade replaces what was learned from it."""
         return AnswerGradeOut.of(await self._answers.grade(caller, answer_id, body.grade, body.comment))
 
 
-OPERATIONS = [
-    Operation("answers.get", "read", AnswerOperations.read, "GET /llm/answers/{answer_id}", errors=(404,)),
-    Operation(
-        "answers.grade", "write", AnswerOperations.grade, "POST /llm/answers/{answer_id}/grade", errors=(404, 409)
-    ),
-]
+OPERATIONS = operations_of(AnswerOperations)

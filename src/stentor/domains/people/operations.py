@@ -11,7 +11,7 @@ from stentor.auth.principal import Role
 from stentor.core.clock import Clock
 from stentor.domains.people.model import Person
 from stentor.domains.people.service import PeopleService
-from stentor.web.operations import Operation
+from stentor.web.operations import operation, operations_of
 from stentor.web.request_context import decode_path_segment
 from stentor.web.routes import PUBLIC, RequestModel, example_config
 from stentor.web.wire import Address, Caller, ResponseModel, Timestamp
@@ -84,39 +84,46 @@ class PersonList(ResponseModel):
 
 
 class PeopleOperations:
-    """Each method is an operation, see the table below."""
+    """Operations on people."""
 
     def __init__(self, people: PeopleService, clock: Clock) -> None:
         self._people, self._clock = people, clock
 
+    @operation("people.sign_in", PUBLIC, "POST /people/sign-in", 201, (404,))
     async def sign_in(self, body: SignInIn) -> SessionOut:
         """Open a session for the person whom an ID token names. It needs no key: the token is the credential."""
         done = await self._people.sign_in(body.id_token, body.nonce, body.access_token, body.address)
         permissions = sorted(done.person.permissions)
         return SessionOut.of(done.person, permissions=permissions, session=done.secret, expires_at=done.expires_at)
 
+    @operation("people.sign_out", "read", "POST /people/sign-out")
     async def sign_out(self, caller: Caller, body: SignOutIn) -> SignOutOut:
         """End one of one's own sessions. An unknown one is no error."""
         await self._people.sign_out(caller, body.session)
         return SignOutOut()
 
+    @operation("people.list", "admin", "GET /people")
     async def list_people(self, caller: Caller) -> PersonList:
         """List the people of the tenant who ever signed in with the provider, by name."""
         people = [self._output(person) for person in await self._people.list_people(caller.tenant)]
         return PersonList(people=people, total=len(people), provider=self._people.is_enabled)
 
+    @operation("people.sign_out_all", "admin", "POST /people/{name}/sign-out", errors=(404,))
     async def sign_out_all(self, caller: Caller, name: PersonName) -> PersonOut:
         """Sign a person out everywhere, at once. The next sign-in brings the role that the groups have then."""
         return self._output(await self._people.end_sessions(caller, name))
 
+    @operation("people.block", "admin", "POST /people/{name}/block", errors=(404, 409))
     async def block(self, caller: Caller, name: PersonName) -> PersonOut:
         """End a person's sessions at once, and refuse further sign-ins. Repeating it is no error."""
         return self._output(await self._people.block(caller, name))
 
+    @operation("people.unblock", "admin", "POST /people/{name}/unblock", errors=(404,))
     async def unblock(self, caller: Caller, name: PersonName) -> PersonOut:
         """Let a blocked person sign in again. Repeating it is no error."""
         return self._output(await self._people.unblock(caller, name))
 
+    @operation("people.release", "admin", "POST /people/{name}/release", errors=(404,))
     async def release(self, caller: Caller, name: PersonName) -> PersonOut:
         """Let the next account with this name have it, because the provider has replaced the person's account."""
         return self._output(await self._people.release(caller, name))
@@ -134,14 +141,4 @@ def _status(person: Person) -> str:
     return "active" if person.permissions else "without_role"
 
 
-OPERATIONS = [
-    Operation("people.sign_in", PUBLIC, PeopleOperations.sign_in, "POST /people/sign-in", 201, (404,)),
-    Operation("people.sign_out", "read", PeopleOperations.sign_out, "POST /people/sign-out"),
-    Operation("people.list", "admin", PeopleOperations.list_people, "GET /people"),
-    Operation(
-        "people.sign_out_all", "admin", PeopleOperations.sign_out_all, "POST /people/{name}/sign-out", errors=(404,)
-    ),
-    Operation("people.block", "admin", PeopleOperations.block, "POST /people/{name}/block", errors=(404, 409)),
-    Operation("people.unblock", "admin", PeopleOperations.unblock, "POST /people/{name}/unblock", errors=(404,)),
-    Operation("people.release", "admin", PeopleOperations.release, "POST /people/{name}/release", errors=(404,)),
-]
+OPERATIONS = operations_of(PeopleOperations)

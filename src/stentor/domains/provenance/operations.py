@@ -17,7 +17,7 @@ from stentor.domains.provenance.model import RunTrace
 from stentor.domains.provenance.service import ProvenanceService
 from stentor.domains.provenance.signed_note import NoteVerifier
 from stentor.domains.provenance.store import StoredCheckpoint
-from stentor.web.operations import Operation
+from stentor.web.operations import operation, operations_of
 from stentor.web.request_context import decode_path_segment
 from stentor.web.routes import requires_permission
 from stentor.web.wire import Caller, ResponseModel, Timestamp, api_router, error_responses
@@ -82,6 +82,9 @@ class ConsistencyOut(ResponseModel):
     hashes: list[Hash]
 
 
+_ERRORS = (404, 409, 410, 500)
+
+
 class ProvenanceOperations:
     """The operations of the table OPERATIONS; their docstrings are published summaries."""
 
@@ -93,10 +96,12 @@ class ProvenanceOperations:
     ) -> None:
         self._provenance, self._key, self._can_read_task = provenance, key, can_read_task
 
+    @operation("provenance.checkpoint", "read", "GET /provenance/checkpoint", has_own_route=True)
     async def checkpoint(self, caller: Caller) -> LogCheckpointOut:
         """Return the newest signed checkpoint."""
         return self._describe(await self._provenance.newest_checkpoint())
 
+    @operation("provenance.sign", "admin", "POST /provenance/checkpoint", has_own_route=True)
     async def publish(self, caller: Caller) -> LogCheckpointOut:
         """Number all recorded events and sign a checkpoint of the tree."""
         return self._describe(await self._provenance.publish())
@@ -106,6 +111,7 @@ class ProvenanceOperations:
         root = bytes.fromhex(checkpoint.root)
         return LogCheckpointOut.of(checkpoint, origin=origin, root=root, key=verifier.text if verifier else None)
 
+    @operation("provenance.consistency", "read", "GET /provenance/consistency", errors=(500,))
     async def consistency(
         self,
         caller: Caller,
@@ -115,6 +121,7 @@ class ProvenanceOperations:
         """Prove that the newer tree extends the older one (RFC 9162, 2.1.4)."""
         return ConsistencyOut.of(await self._provenance.prove_consistency(old, new))
 
+    @operation("provenance.run", "read", "GET /provenance/{provenance_id}", errors=(404, 410, 500))
     async def run(self, caller: Caller, provenance_id: ProvenanceId) -> RunOut:
         """Return the run of an event or a task: its events as a flat list, each with its parent, oldest first."""
         return describe_run(
@@ -123,6 +130,7 @@ class ProvenanceOperations:
             )
         )
 
+    @operation("provenance.proof", "read", "GET /provenance/{provenance_id}/proof", errors=_ERRORS)
     async def proof(
         self,
         caller: Caller,
@@ -136,28 +144,7 @@ class ProvenanceOperations:
         return InclusionOut.of(proof, event=proof.canonical and proof.canonical.decode())
 
 
-_ERRORS = (404, 409, 410, 500)
-OPERATIONS = [
-    Operation(
-        "provenance.checkpoint",
-        "read",
-        ProvenanceOperations.checkpoint,
-        "GET /provenance/checkpoint",
-        has_own_route=True,
-    ),
-    Operation(
-        "provenance.sign", "admin", ProvenanceOperations.publish, "POST /provenance/checkpoint", has_own_route=True
-    ),
-    Operation(
-        "provenance.consistency", "read", ProvenanceOperations.consistency, "GET /provenance/consistency", errors=(500,)
-    ),
-    Operation(
-        "provenance.run", "read", ProvenanceOperations.run, "GET /provenance/{provenance_id}", errors=(404, 410, 500)
-    ),
-    Operation(
-        "provenance.proof", "read", ProvenanceOperations.proof, "GET /provenance/{provenance_id}/proof", errors=_ERRORS
-    ),
-]
+OPERATIONS = operations_of(ProvenanceOperations)
 
 
 def describe_run(run: RunTrace) -> RunOut:

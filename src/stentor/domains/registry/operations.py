@@ -12,7 +12,7 @@ from stentor.domains.registry import wire
 from stentor.domains.registry.model import Agent, AgentStatus, Runtime, TrustTier
 from stentor.domains.registry.model_checks import ModelChecks, describe_unserved
 from stentor.domains.registry.service import AgentRegistry
-from stentor.web.operations import Operation
+from stentor.web.operations import operation, operations_of
 from stentor.web.wire import AgentId, Caller, Name, Offset, decode_cursor, encode_cursor
 
 TrustLookup = Callable[[str, str], float | None]
@@ -41,6 +41,7 @@ class RegistryOperations:
         self._model_checks, self._count_open_tasks = model_checks, count_open_tasks
         self._trust_of, self._check_runtime, self._presence_of = trust_of, check_runtime, presence_of
 
+    @operation("agents.register", "admin", "POST /registry/agents", 201, (409, 501))
     async def register(self, caller: Caller, body: wire.Register) -> wire.Registered:
         """Register an agent; it is active at once.
 
@@ -55,6 +56,7 @@ class RegistryOperations:
         notices += filter(None, [await self._model_checks.check(agent)])
         return wire.Registered.of(agent, notice=" ".join(notices) or None)
 
+    @operation("agents.list", "admin", "GET /registry/agents")
     async def list_agents(
         self,
         caller: Caller,
@@ -98,6 +100,7 @@ class RegistryOperations:
             malformed=self._registry.list_malformed(caller.tenant),
         )
 
+    @operation("agents.get", "admin", "GET /registry/agents/{agent_id}", errors=(404,))
     async def read(self, caller: Caller, agent_id: AgentId) -> wire.AgentOut:
         """Read one agent."""
         agent, last_task = await self._registry.get(caller.tenant, agent_id)
@@ -114,6 +117,7 @@ class RegistryOperations:
             "last_seen": last_seen,
         }
 
+    @operation("agents.edit", "admin", "PATCH /registry/agents/{agent_id}", errors=(404,))
     async def edit(self, caller: Caller, agent_id: AgentId, body: wire.Edit) -> wire.Scores:
         """Change the declared scores, the trust tier or the key of an agent at once.
 
@@ -125,6 +129,7 @@ class RegistryOperations:
         )
         return wire.Scores.of(agent)
 
+    @operation("agents.violations", "admin", "GET /registry/agents/{agent_id}/violations", errors=(404,))
     async def violations(
         self, caller: Caller, agent_id: AgentId, include_cleared: Annotated[bool, Query()] = False
     ) -> wire.Violations:
@@ -132,6 +137,7 @@ class RegistryOperations:
         agent, violations = await self._registry.list_violations(caller.tenant, agent_id, cleared=include_cleared)
         return wire.Violations.of(agent, violations=violations)
 
+    @operation("agents.clear_violations", "admin", "POST /registry/agents/{agent_id}/clear-violations", errors=(404,))
     async def clear(self, caller: Caller, agent_id: AgentId, body: wire.Clear) -> wire.Cleared:
         """Clear the violations: set the count to 0, lift the quarantine and override the trust tier."""
         agent = await self._registry.clear_violations(
@@ -139,14 +145,17 @@ class RegistryOperations:
         )
         return wire.Cleared.of(agent, overridden_by=caller.name)
 
+    @operation("agents.suspend", "admin", "POST /registry/agents/{agent_id}/suspend", errors=(404, 409))
     async def suspend(self, caller: Caller, agent_id: AgentId, body: wire.Suspend) -> wire.StatusOut:
         """Suspend an active agent: it gets no new tasks."""
         return wire.StatusOut.of(await self._registry.suspend(caller.tenant, agent_id, body.reason, caller))
 
+    @operation("agents.activate", "admin", "POST /registry/agents/{agent_id}/activate", errors=(404, 409))
     async def activate(self, caller: Caller, agent_id: AgentId) -> wire.StatusOut:
         """Lift a suspension."""
         return wire.StatusOut.of(await self._registry.activate(caller.tenant, agent_id, caller))
 
+    @operation("agents.archive", "admin", "POST /registry/agents/{agent_id}/archive", errors=(404, 409))
     async def archive(self, caller: Caller, agent_id: AgentId, body: wire.Archive) -> wire.ArchivedOut:
         """Archive an agent: it gets no tasks, and lists leave it out; its history and proofs stay.
 
@@ -155,6 +164,7 @@ class RegistryOperations:
         agent = await self._registry.archive(caller.tenant, agent_id, body.reason.strip(), caller, force=body.force)
         return wire.ArchivedOut.of(agent, open_tasks=await self._count_open_tasks(agent.tenant, agent.agent_id))
 
+    @operation("agents.restore", "admin", "POST /registry/agents/{agent_id}/restore", errors=(404, 409))
     async def restore(self, caller: Caller, agent_id: AgentId) -> wire.StatusOut:
         """Bring an archived agent back, with the status that it had."""
         return wire.StatusOut.of(await self._registry.restore(caller.tenant, agent_id, caller))
@@ -174,51 +184,4 @@ def _select_referred(agents: list[Agent], ref: str) -> list[Agent]:
     return [agent for agent in matching if not agent.is_archived] or matching
 
 
-OPERATIONS = [
-    Operation("agents.register", "admin", RegistryOperations.register, "POST /registry/agents", 201, (409, 501)),
-    Operation("agents.list", "admin", RegistryOperations.list_agents, "GET /registry/agents"),
-    Operation("agents.get", "admin", RegistryOperations.read, "GET /registry/agents/{agent_id}", errors=(404,)),
-    Operation("agents.edit", "admin", RegistryOperations.edit, "PATCH /registry/agents/{agent_id}", errors=(404,)),
-    Operation(
-        "agents.violations",
-        "admin",
-        RegistryOperations.violations,
-        "GET /registry/agents/{agent_id}/violations",
-        errors=(404,),
-    ),
-    Operation(
-        "agents.clear_violations",
-        "admin",
-        RegistryOperations.clear,
-        "POST /registry/agents/{agent_id}/clear-violations",
-        errors=(404,),
-    ),
-    Operation(
-        "agents.suspend",
-        "admin",
-        RegistryOperations.suspend,
-        "POST /registry/agents/{agent_id}/suspend",
-        errors=(404, 409),
-    ),
-    Operation(
-        "agents.activate",
-        "admin",
-        RegistryOperations.activate,
-        "POST /registry/agents/{agent_id}/activate",
-        errors=(404, 409),
-    ),
-    Operation(
-        "agents.archive",
-        "admin",
-        RegistryOperations.archive,
-        "POST /registry/agents/{agent_id}/archive",
-        errors=(404, 409),
-    ),
-    Operation(
-        "agents.restore",
-        "admin",
-        RegistryOperations.restore,
-        "POST /registry/agents/{agent_id}/restore",
-        errors=(404, 409),
-    ),
-]
+OPERATIONS = operations_of(RegistryOperations)

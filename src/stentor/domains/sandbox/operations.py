@@ -11,7 +11,7 @@ from stentor.domains.registry.agent_cache import AgentCache
 from stentor.domains.registry.model import ViolationType
 from stentor.domains.sandbox.model import Access
 from stentor.domains.sandbox.service import SandboxService
-from stentor.web.operations import Operation
+from stentor.web.operations import operation, operations_of
 from stentor.web.routes import RequestModel, example_config
 from stentor.web.wire import AgentId, Caller, Name, ResponseModel, Text
 
@@ -36,11 +36,12 @@ class Verdict(ResponseModel):
 
 
 class SandboxOperations:
-    """Operations on accesses of agents; OPERATIONS below binds each method to a name, a permission and a route."""
+    """Operations on accesses of agents."""
 
     def __init__(self, sandbox: SandboxService, agents: AgentCache) -> None:
         self._sandbox, self._agents = sandbox, agents
 
+    @operation("agents.authorize", "write", "POST /registry/agents/{agent_id}/authorize", errors=(404,))
     async def authorize(self, caller: Caller, agent_id: AgentId, body: Authorize) -> Verdict:
         """Check whether the agent may do this, and record it.
 
@@ -62,12 +63,4 @@ class SandboxOperations:
         )
 
 
-OPERATIONS = [
-    Operation(
-        "agents.authorize",
-        "write",
-        SandboxOperations.authorize,
-        "POST /registry/agents/{agent_id}/authorize",
-        errors=(404,),
-    )
-]
+OPERATIONS = operations_of(SandboxOperations)

@@ -14,7 +14,7 @@ from stentor.domains.schedules.model import CronTimes, Missed, Overlap, RunOutco
 from stentor.domains.schedules.service import ScheduleDraft, ScheduleService
 from stentor.domains.tasks import events
 from stentor.domains.tasks.wire import SubmittedOut, TaskTemplate
-from stentor.web.operations import Operation
+from stentor.web.operations import operation, operations_of
 from stentor.web.request_context import decode_path_segment
 from stentor.web.routes import RequestModel, example_config
 from stentor.web.wire import Caller, Name, ResponseModel, StructFields, Timestamp
@@ -141,7 +141,7 @@ class DeletedSchedule(ResponseModel):
 
 
 class ScheduleOperations:
-    """Each method is an operation, see the table below."""
+    """Operations on schedules."""
 
     def __init__(
         self, schedules: ScheduleService, clock: Clock, find_capability_problem: FindCapabilityProblem
@@ -149,11 +149,13 @@ class ScheduleOperations:
         self._schedules, self._clock = schedules, clock
         self._find_capability_problem = find_capability_problem
 
+    @operation("schedules.create", "write", "POST /schedules", 201, (409,))
     async def create(self, caller: Caller, body: ScheduleIn) -> ScheduleOut:
         """Submit a task again and again, at the times of a cron expression in a time zone."""
         fields = {name: getattr(body, name) for name in ScheduleDraft.__struct_fields__ if name != "task"}
         return self._output(await self._schedules.create(caller, ScheduleDraft(**fields, task=body.task.to_draft())))
 
+    @operation("schedules.list", "read", "GET /schedules")
     async def list_schedules(self, caller: Caller) -> ScheduleList:
         """List schedules by name, each with its last run. A key that is bound to its agents sees its own alone."""
         schedules = await self._schedules.list_schedules(caller)
@@ -167,10 +169,12 @@ class ScheduleOperations:
         ]
         return ScheduleList(schedules=rows, total=len(rows))
 
+    @operation("schedules.get", "read", "GET /schedules/{name}", errors=(404,))
     async def read(self, caller: Caller, name: ScheduleName) -> ScheduleOut:
         """Return a schedule with its task and its next times."""
         return self._output(await self._schedules.get(caller, name))
 
+    @operation("schedules.change", "write", "PATCH /schedules/{name}", errors=(404,))
     async def change(self, caller: Caller, name: ScheduleName, body: ScheduleChange) -> ScheduleOut:
         """Change a schedule, pause or resume it. Times that pass while it is paused are not made up for."""
         changes: dict[str, Any] = {
@@ -180,16 +184,19 @@ class ScheduleOperations:
             changes["task"] = body.task.to_draft()
         return self._output(await self._schedules.change(caller, name, changes))
 
+    @operation("schedules.delete", "delete", "DELETE /schedules/{name}", errors=(404,))
     async def delete(self, caller: Caller, name: ScheduleName) -> DeletedSchedule:
         """Delete a schedule with the list of its runs; its tasks stay."""
         await self._schedules.delete(caller, name)
         return DeletedSchedule(name=name, deleted=True)
 
+    @operation("schedules.run", "write", "POST /schedules/{name}/run", 202, (404, 409, 422))
     async def run(self, caller: Caller, name: ScheduleName) -> SubmittedOut:
         """Submit the task of a schedule at once, as the caller's task; its next time stays."""
         result = await self._schedules.run_now(caller, name)
         return SubmittedOut.of(result, **events.build_envelope(result.provenance_id, result.priority))
 
+    @operation("schedules.runs", "read", "GET /schedules/{name}/runs", errors=(404,))
     async def runs(
         self, caller: Caller, name: ScheduleName, limit: Annotated[int, Query(ge=1, le=200)] = 20
     ) -> ScheduleRuns:
@@ -219,12 +226,4 @@ def _find_times(schedule: Schedule) -> CronTimes | InvalidRequest:
         return error
 
 
-OPERATIONS = [
-    Operation("schedules.create", "write", ScheduleOperations.create, "POST /schedules", 201, (409,)),
-    Operation("schedules.list", "read", ScheduleOperations.list_schedules, "GET /schedules"),
-    Operation("schedules.get", "read", ScheduleOperations.read, "GET /schedules/{name}", errors=(404,)),
-    Operation("schedules.change", "write", ScheduleOperations.change, "PATCH /schedules/{name}", errors=(404,)),
-    Operation("schedules.delete", "delete", ScheduleOperations.delete, "DELETE /schedules/{name}", errors=(404,)),
-    Operation("schedules.run", "write", ScheduleOperations.run, "POST /schedules/{name}/run", 202, (404, 409, 422)),
-    Operation("schedules.runs", "read", ScheduleOperations.runs, "GET /schedules/{name}/runs", errors=(404,)),
-]
+OPERATIONS = operations_of(ScheduleOperations)

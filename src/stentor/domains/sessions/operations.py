@@ -15,7 +15,7 @@ from stentor.core.text_checks import check_printable, check_segment
 from stentor.domains.sessions import model
 from stentor.domains.sessions.model import ItemDraft, ItemKind, KeySpan, Session
 from stentor.domains.sessions.service import SessionService
-from stentor.web.operations import Operation
+from stentor.web.operations import operation, operations_of
 from stentor.web.request_context import decode_path_segment
 from stentor.web.routes import RequestModel, example_config
 from stentor.web.wire import (
@@ -149,12 +149,14 @@ class SessionOperations:
     def __init__(self, sessions: SessionService) -> None:
         self._sessions = sessions
 
+    @operation("sessions.create", "write", "POST /sessions", 201, (409,))
     async def create(self, caller: Caller, body: SessionIn | None = None) -> CreatedSession:
         """Create a session: a conversation that outlives its tasks. One with this `id` is returned as it is."""
         body = body or SessionIn()
         session, created = await self._sessions.create(caller, body.id, body.name, body.metadata)
         return CreatedSession.of(session, created=created)
 
+    @operation("sessions.list", "read", "GET /sessions")
     async def list_sessions(
         self,
         caller: Caller,
@@ -181,10 +183,12 @@ class SessionOperations:
             following = encode_cursor(sessions[-1].updated_at, sessions[-1].session_id)
         return SessionPage(sessions=[SessionOut.of(session) for session in sessions], next_cursor=following)
 
+    @operation("sessions.get", "read", "GET /sessions/{session_id}", errors=(404,))
     async def read(self, caller: Caller, session_id: SessionId) -> SessionOut:
         """Return a session without its items."""
         return SessionOut.of(await self._sessions.get(caller, session_id))
 
+    @operation("sessions.change", "write", "PATCH /sessions/{session_id}", errors=(404,))
     async def change(self, caller: Caller, session_id: SessionId, body: SessionChange) -> SessionOut:
         """Change the name or the metadata of a session."""
         changes = {field: getattr(body, field) for field in body.model_fields_set}
@@ -193,11 +197,13 @@ class SessionOperations:
             raise InvalidRequest("metadata: must be an object; {} for none.")
         return SessionOut.of(await self._sessions.change(caller, session_id, changes))
 
+    @operation("sessions.delete", "delete", "DELETE /sessions/{session_id}", errors=(404,))
     async def delete(self, caller: Caller, session_id: SessionId) -> DeletedSession:
         """Delete a session with its items and values. Inputs, results and steps of its tasks stay with the tasks."""
         await self._sessions.delete(caller, session_id)
         return DeletedSession(session_id=session_id, deleted=True)
 
+    @operation("sessions.append", "write", "POST /sessions/{session_id}/items", errors=(404, 409))
     async def append(
         self, caller: Caller, session_id: SessionId, body: ItemsIn, idempotency_key: IdempotencyHeader = None
     ) -> SessionOut:
@@ -206,6 +212,7 @@ class SessionOperations:
         key = _to_key(caller, "append", idempotency_key, session_id, body)
         return SessionOut.of(await self._sessions.append(caller, session_id, drafts, body.expected_count, key))
 
+    @operation("sessions.items", "read", "GET /sessions/{session_id}/items", errors=(404, 500))
     async def list_items(
         self,
         caller: Caller,
@@ -224,6 +231,7 @@ class SessionOperations:
         following = None if is_last else items[-1].position
         return ItemPage(items=[ItemOut.of(item) for item in items], item_count=session.item_count, next_after=following)
 
+    @operation("sessions.pop", "write", "POST /sessions/{session_id}/pop", errors=(404, 500))
     async def pop(self, caller: Caller, session_id: SessionId, idempotency_key: IdempotencyHeader = None) -> PoppedItem:
         """Remove the last item of a session and return it. With an `Idempotency-Key`, a repeated request removes one.
 
@@ -232,6 +240,7 @@ class SessionOperations:
         item = await self._sessions.pop(caller, session_id, _to_key(caller, "pop", idempotency_key, session_id))
         return PoppedItem(session_id=session_id, item=None if item is None else ItemOut.of(item))
 
+    @operation("sessions.clear", "write", "POST /sessions/{session_id}/clear", errors=(404,))
     async def clear(self, caller: Caller, session_id: SessionId, body: ClearIn) -> SessionOut:
         """Remove all items of a session, or the values of some prefixes and keys, or both."""
         return SessionOut.of(await self._sessions.clear(caller, session_id, items=body.items, spans=body.to_spans()))
@@ -247,18 +256,4 @@ def _to_key(
     return IdempotencyKey(caller.tenant, caller.name, f"sessions/{verb}", value, digest)
 
 
-OPERATIONS = [
-    Operation("sessions.create", "write", SessionOperations.create, "POST /sessions", 201, (409,)),
-    Operation("sessions.list", "read", SessionOperations.list_sessions, "GET /sessions"),
-    Operation("sessions.get", "read", SessionOperations.read, "GET /sessions/{session_id}", errors=(404,)),
-    Operation("sessions.change", "write", SessionOperations.change, "PATCH /sessions/{session_id}", errors=(404,)),
-    Operation("sessions.delete", "delete", SessionOperations.delete, "DELETE /sessions/{session_id}", errors=(404,)),
-    Operation(
-        "sessions.append", "write", SessionOperations.append, "POST /sessions/{session_id}/items", errors=(404, 409)
-    ),
-    Operation(
-        "sessions.items", "read", SessionOperations.list_items, "GET /sessions/{session_id}/items", errors=(404, 500)
-    ),
-    Operation("sessions.pop", "write", SessionOperations.pop, "POST /sessions/{session_id}/pop", errors=(404, 500)),
-    Operation("sessions.clear", "write", SessionOperations.clear, "POST /sessions/{session_id}/clear", errors=(404,)),
-]
+OPERATIONS = operations_of(SessionOperations)

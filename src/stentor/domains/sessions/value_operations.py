@@ -14,7 +14,7 @@ from stentor.domains.sessions import model
 from stentor.domains.sessions.model import Encoding, Order, StoredValue, ValueDraft, ValueQuery
 from stentor.domains.sessions.operations import Cursor, Key, SessionId, SessionOut
 from stentor.domains.sessions.service import SessionService
-from stentor.web.operations import Operation
+from stentor.web.operations import operation, operations_of
 from stentor.web.request_context import decode_path_segment
 from stentor.web.routes import RequestModel, example_config
 from stentor.web.wire import Caller, ResponseModel, Timestamp, decode_cursor, encode_cursor
@@ -69,11 +69,13 @@ class SessionValueOperations:
     def __init__(self, sessions: SessionService) -> None:
         self._sessions = sessions
 
+    @operation("sessions.set_values", "write", "PUT /sessions/{session_id}/values", errors=(404,))
     async def set_values(self, caller: Caller, session_id: SessionId, body: ValuesIn) -> SessionOut:
         """Set values of a session, all or none."""
         drafts = body.to_drafts()
         return SessionOut.of(await self._sessions.set_values(caller, session_id, drafts, if_absent=body.if_absent))
 
+    @operation("sessions.values", "read", "GET /sessions/{session_id}/values", errors=(404, 500))
     async def list_values(
         self,
         caller: Caller,
@@ -99,6 +101,7 @@ class SessionValueOperations:
         following = encode_cursor(_position(values[-1], order)) if has_more else None
         return ValuePage(values=[ValueOut.of(value) for value in values], next_cursor=following)
 
+    @operation("sessions.value", "read", "GET /sessions/{session_id}/values/{key}", errors=(404, 500))
     async def read_value(self, caller: Caller, session_id: SessionId, key: KeyInPath) -> ValueOut:
         """Return one value of a session."""
         values = await self._sessions.get_values(caller, session_id, [key])
@@ -111,26 +114,4 @@ def _position(value: StoredValue, order: Order) -> str | int:
     return value.number if order == "newest" else value.key
 
 
-OPERATIONS = [
-    Operation(
-        "sessions.set_values",
-        "write",
-        SessionValueOperations.set_values,
-        "PUT /sessions/{session_id}/values",
-        errors=(404,),
-    ),
-    Operation(
-        "sessions.values",
-        "read",
-        SessionValueOperations.list_values,
-        "GET /sessions/{session_id}/values",
-        errors=(404, 500),
-    ),
-    Operation(
-        "sessions.value",
-        "read",
-        SessionValueOperations.read_value,
-        "GET /sessions/{session_id}/values/{key}",
-        errors=(404, 500),
-    ),
-]
+OPERATIONS = operations_of(SessionValueOperations)

@@ -17,7 +17,7 @@ from stentor.domains.steps import model
 from stentor.domains.steps.model import Encoding, StepDraft, StepKind, StepOutcome, StepState
 from stentor.domains.steps.service import JournalEntry, StepService
 from stentor.domains.steps.starts import AFTER, START, is_start
-from stentor.web.operations import Operation
+from stentor.web.operations import operation, operations_of
 from stentor.web.request_context import decode_path_segment
 from stentor.web.routes import RequestModel, example_config
 from stentor.web.wire import (
@@ -161,12 +161,32 @@ Cursor = Annotated[str | None, Query(max_length=1024, description="The `next_cur
 Limit = Annotated[int, Query(ge=1, le=model.MAX_PAGE)]
 
 
+_ERRORS = (404, 409)
+
+
 class StepOperations:
     """The operations on the journal of a task."""
 
     def __init__(self, steps: StepService) -> None:
         self._steps = steps
 
+    @operation("steps.record", "write", "POST /tasks/{task_id}/steps", errors=_ERRORS, fast=True)
+    async def record(self, caller: Caller, task_id: TaskId, body: StepIn) -> Recorded:
+        """Record how a step ended; the next attempt gets the outcome from the journal. The first one stands."""
+        draft, outcome = msgspec.structs.replace(body.to_draft(body.kind), tool=body.tool), body.to_outcome()
+        entry = await self._steps.record(caller, task_id, body.epoch, draft, outcome, body.duration_ms, body.handled)
+        return recorded_out(task_id, entry)
+
+    @operation("effects.begin", "write", "POST /tasks/{task_id}/effects", errors=_ERRORS, fast=True)
+    async def begin(self, caller: Caller, task_id: TaskId, body: EffectIn) -> Recorded:
+        """Record that an effect begins, before it is sent to another service with the `idempotency_key`.
+
+        `recorded` is false if it began before. If it has no outcome, it is not known whether it happened.
+        """
+        entry = await self._steps.begin(caller, task_id, body.epoch, body.to_draft("effect"), body.handled)
+        return recorded_out(task_id, entry, idempotency_key=entry.step.event_id)
+
+    @operation("steps.list", "read", "GET /tasks/{task_id}/steps", errors=(404,))
     async def list_steps(
         self, caller: Caller, task_id: TaskId, limit: Limit = model.MAX_PAGE, cursor: Cursor = None
     ) -> StepPage:
@@ -176,23 +196,10 @@ class StepOperations:
         following = encode_cursor(entries[limit - 1].step.event_id) if len(entries) > limit else None
         return StepPage(steps=[_step_out(entry) for entry in entries[:limit]], next_cursor=following)
 
+    @operation("steps.read", "read", "GET /tasks/{task_id}/steps/{key}", errors=(404, 500))
     async def read(self, caller: Caller, task_id: TaskId, key: KeyInPath) -> StepOut:
         """Read a step with its value, however long."""
         return _step_out(await self._steps.get(caller, task_id, key))
-
-    async def record(self, caller: Caller, task_id: TaskId, body: StepIn) -> Recorded:
-        """Record how a step ended; the next attempt gets the outcome from the journal. The first one stands."""
-        draft, outcome = msgspec.structs.replace(body.to_draft(body.kind), tool=body.tool), body.to_outcome()
-        entry = await self._steps.record(caller, task_id, body.epoch, draft, outcome, body.duration_ms, body.handled)
-        return recorded_out(task_id, entry)
-
-    async def begin(self, caller: Caller, task_id: TaskId, body: EffectIn) -> Recorded:
-        """Record that an effect begins, before it is sent to another service with the `idempotency_key`.
-
-        `recorded` is false if it began before. If it has no outcome, it is not known whether it happened.
-        """
-        entry = await self._steps.begin(caller, task_id, body.epoch, body.to_draft("effect"), body.handled)
-        return recorded_out(task_id, entry, idempotency_key=entry.step.event_id)
 
 
 def _step_out(entry: JournalEntry) -> StepOut:
@@ -205,12 +212,4 @@ def recorded_out(task_id: str, entry: JournalEntry, **fields: Any) -> Recorded:
     return Recorded.of(entry.step, value=entry.value, **fields)
 
 
-_ERRORS = (404, 409)
-OPERATIONS = [
-    Operation("steps.record", "write", StepOperations.record, "POST /tasks/{task_id}/steps", errors=_ERRORS, fast=True),
-    Operation(
-        "effects.begin", "write", StepOperations.begin, "POST /tasks/{task_id}/effects", errors=_ERRORS, fast=True
-    ),
-    Operation("steps.list", "read", StepOperations.list_steps, "GET /tasks/{task_id}/steps", errors=(404,)),
-    Operation("steps.read", "read", StepOperations.read, "GET /tasks/{task_id}/steps/{key}", errors=(404, 500)),
-]
+OPERATIONS = operations_of(StepOperations)

@@ -15,7 +15,7 @@ from stentor.domains.steps.model import StepDraft, WaitKind
 from stentor.domains.steps.operations import Key, KeyInPath, Recorded, StepName, StepOut, recorded_out
 from stentor.domains.steps.waits import WaitService
 from stentor.domains.tasks.model import TaskStatus
-from stentor.web.operations import Operation
+from stentor.web.operations import operation, operations_of
 from stentor.web.routes import RequestModel, example_config
 from stentor.web.wire import Caller, Epoch, IdempotencyHeader, Name, ResponseModel, TaskId, Text
 
@@ -123,12 +123,16 @@ class PendingSteps(ResponseModel):
     steps: list[PendingStep]
 
 
+_ERRORS = (404, 409)
+
+
 class WaitOperations:
     """The operations on waits, and on what people decide about steps."""
 
     def __init__(self, waits: WaitService) -> None:
         self._waits = waits
 
+    @operation("waits.begin", "write", "POST /tasks/{task_id}/waits", errors=_ERRORS)
     async def wait(self, caller: Caller, task_id: TaskId, body: WaitIn) -> Recorded:
         """Record that a task begins to wait: for a time, a signal, the answer to a question, or a child.
 
@@ -137,11 +141,13 @@ class WaitOperations:
         entry = await self._waits.begin(caller, task_id, body.epoch, body.to_wait(), body.handled)
         return recorded_out(task_id, entry)
 
+    @operation("waits.suspend", "write", "POST /tasks/{task_id}/suspend", errors=_ERRORS)
     async def suspend(self, caller: Caller, task_id: TaskId, body: SuspendIn) -> SuspendOut:
         """End an attempt until one of its waits has ended; then the task is queued again."""
         task = await self._waits.suspend(caller, task_id, body.epoch, body.keys)
         return SuspendOut(task_id=task_id, status=task.status)
 
+    @operation("waits.signal", "write", "POST /tasks/{task_id}/signals", errors=_ERRORS)
     async def signal(
         self, caller: Caller, task_id: TaskId, body: SignalIn, idempotency_key: IdempotencyHeader = None
     ) -> SignalOut:
@@ -156,6 +162,7 @@ class WaitOperations:
         received = await self._waits.signal(caller, task_id, body.name, body.value, key)
         return SignalOut(task_id=task_id, received=received)
 
+    @operation("waits.answer", "approve", "POST /tasks/{task_id}/steps/{key}/answer", errors=_ERRORS)
     async def answer(self, caller: Caller, task_id: TaskId, key: KeyInPath, body: AnswerIn) -> Recorded:
         """Answer the question that a task asked; the task goes on with the answer.
 
@@ -163,6 +170,7 @@ class WaitOperations:
         """
         return recorded_out(task_id, await self._waits.answer(caller, task_id, key, body.value))
 
+    @operation("effects.resolve", "approve", "POST /tasks/{task_id}/steps/{key}/resolve", errors=_ERRORS)
     async def resolve(self, caller: Caller, task_id: TaskId, key: KeyInPath, body: ResolveIn) -> Recorded:
         """Record whether an effect happened that has no outcome; then retry the task.
 
@@ -171,6 +179,7 @@ class WaitOperations:
         entry = await self._waits.resolve(caller, task_id, key, body.value, body.reason, happened=body.happened)
         return recorded_out(task_id, entry)
 
+    @operation("decisions.list", "read", "GET /decisions")
     async def list_decisions(
         self, caller: Caller, limit: Annotated[int, Query(ge=1, le=MAX_LISTED)] = 100
     ) -> PendingSteps:
@@ -192,20 +201,4 @@ class WaitOperations:
         )
 
 
-_ERRORS = (404, 409)
-OPERATIONS = [
-    Operation("waits.begin", "write", WaitOperations.wait, "POST /tasks/{task_id}/waits", errors=_ERRORS),
-    Operation("waits.suspend", "write", WaitOperations.suspend, "POST /tasks/{task_id}/suspend", errors=_ERRORS),
-    Operation("waits.signal", "write", WaitOperations.signal, "POST /tasks/{task_id}/signals", errors=_ERRORS),
-    Operation(
-        "waits.answer", "approve", WaitOperations.answer, "POST /tasks/{task_id}/steps/{key}/answer", errors=_ERRORS
-    ),
-    Operation(
-        "effects.resolve",
-        "approve",
-        WaitOperations.resolve,
-        "POST /tasks/{task_id}/steps/{key}/resolve",
-        errors=_ERRORS,
-    ),
-    Operation("decisions.list", "read", WaitOperations.list_decisions, "GET /decisions"),
-]
+OPERATIONS = operations_of(WaitOperations)

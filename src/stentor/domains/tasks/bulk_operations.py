@@ -14,7 +14,7 @@ from pydantic import Field
 
 from stentor.core.errors import StentorError
 from stentor.domains.tasks.service import TaskService
-from stentor.web.operations import Operation
+from stentor.web.operations import operation, operations_of
 from stentor.web.routes import RequestModel, example_config
 from stentor.web.wire import Caller, Name, ResponseModel, Text
 
@@ -54,23 +54,27 @@ class BulkOut(ResponseModel):
 
 
 class BulkOperations:
-    """Each method is an operation on up to 500 tasks, see the table below; the outcomes are in the order of the ids."""
+    """Each method is an operation on up to 500 tasks; the outcomes are in the order of the ids."""
 
     def __init__(self, tasks: TaskService) -> None:
         self._tasks = tasks
 
+    @operation("tasks.bulk_cancel", "write", "POST /bulk/tasks/cancel")
     async def cancel(self, caller: Caller, body: TasksIn) -> BulkOut:
         """Cancel tasks; the response has the outcome of each."""
         return await _change_each(body, lambda task_id: self._tasks.cancel(caller, task_id))
 
+    @operation("tasks.bulk_retry", "write", "POST /bulk/tasks/retry")
     async def retry(self, caller: Caller, body: TasksIn) -> BulkOut:
         """Retry failed and aborted tasks; the response has the outcome of each."""
         return await _change_each(body, lambda task_id: self._tasks.retry(caller, task_id))
 
+    @operation("tasks.bulk_approve", "approve", "POST /bulk/tasks/approve")
     async def approve(self, caller: Caller, body: TasksIn) -> BulkOut:
         """Approve tasks that wait for it; the response has the outcome of each."""
         return await _change_each(body, lambda task_id: self._tasks.approve(caller, task_id))
 
+    @operation("tasks.bulk_reject", "approve", "POST /bulk/tasks/reject")
     async def reject(self, caller: Caller, body: RejectTasksIn) -> BulkOut:
         """Reject tasks that wait for approval; the response has the outcome of each."""
         return await _change_each(body, lambda task_id: self._tasks.reject(caller, task_id, body.reason))
@@ -100,9 +104,4 @@ async def _change_each(body: TasksIn, change: Callable[[str], Awaitable[Any]]) -
     return BulkOut(outcomes=outcomes, succeeded=len(outcomes) - failed, failed=failed)
 
 
-OPERATIONS = [
-    Operation("tasks.bulk_cancel", "write", BulkOperations.cancel, "POST /bulk/tasks/cancel"),
-    Operation("tasks.bulk_retry", "write", BulkOperations.retry, "POST /bulk/tasks/retry"),
-    Operation("tasks.bulk_approve", "approve", BulkOperations.approve, "POST /bulk/tasks/approve"),
-    Operation("tasks.bulk_reject", "approve", BulkOperations.reject, "POST /bulk/tasks/reject"),
-]
+OPERATIONS = operations_of(BulkOperations)

@@ -11,7 +11,7 @@ from stentor.auth.principal import Role
 from stentor.domains.registry.agent_cache import AgentCache
 from stentor.domains.tasks.grant_model import MAX_GRANT_CAPABILITIES, MAX_GRANT_SECONDS, GrantRequest
 from stentor.domains.tasks.grants import GrantService
-from stentor.web.operations import Operation
+from stentor.web.operations import operation, operations_of
 from stentor.web.request_context import decode_path_segment
 from stentor.web.routes import RequestModel, example_config
 from stentor.web.wire import (
@@ -77,22 +77,27 @@ class GrantOperations:
     def __init__(self, grants: GrantService, agents: AgentCache) -> None:
         self._grants, self._agents = grants, agents
 
+    @operation("grants.create", "write", "POST /tasks/{task_id}/grants", 201, (404, 409))
     async def grant(self, caller: Caller, task_id: TaskId, body: GrantIn) -> GrantOut:
         """Delegate part of the authority for a task to another agent; `epoch` is that of the claim."""
         return GrantOut.of(await self._grants.create(caller, task_id, body.epoch, body.to_request()))
 
+    @operation("grants.list", "read", "GET /tasks/{task_id}/grants", errors=(404,))
     async def of_task(self, caller: Caller, task_id: TaskId) -> GrantList:
         """List the grants of a task, oldest first."""
         return GrantList.of(grants=await self._grants.list_for_task(caller, task_id))
 
+    @operation("grants.get", "read", "GET /grants/{grant_id}", errors=(404,))
     async def read(self, caller: Caller, grant_id: GrantId) -> GrantOut:
         """Return a grant, active or not."""
         return GrantOut.of(await self._grants.get(caller.tenant, grant_id))
 
+    @operation("grants.revoke", "write", "POST /grants/{grant_id}/revoke", errors=(404,))
     async def revoke(self, caller: Caller, grant_id: GrantId) -> GrantOut:
         """Revoke a grant and all grants derived from it. Idempotent."""
         return GrantOut.of(await self._grants.revoke(caller, grant_id))
 
+    @operation("whoami", "read", "GET /whoami")
     async def whoami(self, caller: Caller) -> Who:
         """The caller's key, its agents, and the authority delegated to them."""
         agents = self._agents.list_of_key(caller.tenant, caller.name)
@@ -100,10 +105,4 @@ class GrantOperations:
         return Who.of(caller, permissions=sorted(caller.permissions), agents=agents, grants=grants)
 
 
-OPERATIONS = [
-    Operation("grants.create", "write", GrantOperations.grant, "POST /tasks/{task_id}/grants", 201, (404, 409)),
-    Operation("grants.list", "read", GrantOperations.of_task, "GET /tasks/{task_id}/grants", errors=(404,)),
-    Operation("grants.get", "read", GrantOperations.read, "GET /grants/{grant_id}", errors=(404,)),
-    Operation("grants.revoke", "write", GrantOperations.revoke, "POST /grants/{grant_id}/revoke", errors=(404,)),
-    Operation("whoami", "read", GrantOperations.whoami, "GET /whoami"),
-]
+OPERATIONS = operations_of(GrantOperations)

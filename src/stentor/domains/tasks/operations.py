@@ -34,7 +34,7 @@ from stentor.domains.tasks.wire import (
     TaskRowOut,
     TaskWaitOut,
 )
-from stentor.web.operations import Operation
+from stentor.web.operations import operation, operations_of
 from stentor.web.wire import (
     After,
     Caller,
@@ -49,11 +49,12 @@ from stentor.web.wire import (
 
 
 class TaskOperations:
-    """Operations on tasks; OPERATIONS below binds each method to a name, a permission and a route."""
+    """Operations on tasks."""
 
     def __init__(self, submission: SubmissionService, tasks: TaskService, grades: GradeService) -> None:
         self._submission, self._tasks, self._grades = submission, tasks, grades
 
+    @operation("tasks.submit", "write", "POST /tasks", 202, (409, 422), fast=True, grpc="SubmitTask")
     async def submit(self, caller: Caller, body: TaskIn, idempotency_key: IdempotencyHeader = None) -> SubmittedOut:
         """Route a task to the best agent that may have it, and queue it."""
         draft = body.to_draft()
@@ -63,6 +64,7 @@ class TaskOperations:
         result = await self._submission.submit(caller, draft, key)
         return SubmittedOut.of(result, **events.build_envelope(result.provenance_id, result.priority))
 
+    @operation("tasks.list", "read", "GET /tasks")
     async def list_tasks(
         self,
         caller: Caller,
@@ -122,6 +124,7 @@ class TaskOperations:
         ]
         return TaskPageOut.of(page, tasks=rows, limit=limit, offset=offset, next_cursor=following)
 
+    @operation("tasks.get", "read", "GET /tasks/{task_id}", errors=(404,), grpc="GetTask")
     async def read(self, caller: Caller, task_id: TaskId) -> TaskOut:
         """One task by its exact id, in any state."""
         state = await self._tasks.get_state(caller, task_id)
@@ -133,14 +136,23 @@ class TaskOperations:
             waits_for=[TaskWaitOut.of(wait) for wait in state.waits_for],
         )
 
+    @operation("tasks.input", "read", "GET /tasks/{task_id}/input", errors=(404,))
     async def read_input(self, caller: Caller, task_id: TaskId) -> TaskInputOut:
         """The whole input of a task, as its agent gets it."""
         return TaskInputOut(task_id=task_id, input=await self._tasks.read_input(caller, task_id))
 
+    @operation("tasks.cancel", "write", "POST /tasks/{task_id}/cancel", errors=(404, 409), grpc="CancelTask")
     async def cancel(self, caller: Caller, task_id: TaskId) -> CancelledOut:
         """Cancel a task that has not ended; its work is stopped."""
         return CancelledOut(task_id=task_id, status="cancelled", cancelled_at=await self._tasks.cancel(caller, task_id))
 
+    @operation("tasks.retry", "write", "POST /tasks/{task_id}/retry", 202, (404, 409, 422))
+    async def retry(self, caller: Caller, task_id: TaskId) -> TaskOut:
+        """Retry a failed or aborted task; it is routed again."""
+        task = await self._tasks.retry(caller, task_id)
+        return TaskOut.of(task, **notice_fields(self._tasks.notice(task)))
+
+    @operation("tasks.rerun", "write", "POST /tasks/{task_id}/rerun", 202, (404, 409, 422))
     async def rerun(self, caller: Caller, task_id: TaskId, body: RerunIn | None = None) -> SubmittedOut:
         """Submit a task again as a new task with the same input, in any status, on another agent if one is given.
 
@@ -151,25 +163,24 @@ class TaskOperations:
         result = await self._submission.submit(caller, draft)
         return SubmittedOut.of(result, **events.build_envelope(result.provenance_id, result.priority))
 
-    async def retry(self, caller: Caller, task_id: TaskId) -> TaskOut:
-        """Retry a failed or aborted task; it is routed again."""
-        task = await self._tasks.retry(caller, task_id)
-        return TaskOut.of(task, **notice_fields(self._tasks.notice(task)))
-
+    @operation("tasks.approve", "approve", "POST /tasks/{task_id}/approve", errors=(404, 409))
     async def approve(self, caller: Caller, task_id: TaskId) -> TaskOut:
         """Let a task that waits for approval go into the queue."""
         task = await self._tasks.approve(caller, task_id)
         return TaskOut.of(task, **notice_fields(self._tasks.notice(task)))
 
+    @operation("tasks.reject", "approve", "POST /tasks/{task_id}/reject", errors=(404, 409))
     async def reject(self, caller: Caller, task_id: TaskId, body: RejectTask | None = None) -> TaskOut:
         """Refuse the approval; the task is aborted."""
         task = await self._tasks.reject(caller, task_id, body.reason if body else None)
         return TaskOut.of(task, **notice_fields(None))
 
+    @operation("tasks.grade", "write", "POST /tasks/{task_id}/grade", errors=(404, 409), grpc="GradeTask")
     async def grade(self, caller: Caller, task_id: TaskId, body: GradeIn) -> GradeOut:
         """Say what a completed task was worth, from 0 to 1; what was learned from it is corrected, once."""
         return GradeOut.of(await self._grades.grade_task(caller, task_id, body.grade, body.comment))
 
+    @operation("tasks.get_grade", "read", "GET /tasks/{task_id}/grade", errors=(404,), grpc="GetGrade")
     async def read_grade(self, caller: Caller, task_id: TaskId) -> GradeOut:
         """The grade of a task."""
         grade = await self._grades.find_grade(caller, task_id)
@@ -178,34 +189,4 @@ class TaskOperations:
         return GradeOut.of(grade)
 
 
-OPERATIONS = [
-    Operation(
-        "tasks.submit", "write", TaskOperations.submit, "POST /tasks", 202, (409, 422), fast=True, grpc="SubmitTask"
-    ),
-    Operation("tasks.list", "read", TaskOperations.list_tasks, "GET /tasks"),
-    Operation("tasks.get", "read", TaskOperations.read, "GET /tasks/{task_id}", errors=(404,), grpc="GetTask"),
-    Operation("tasks.input", "read", TaskOperations.read_input, "GET /tasks/{task_id}/input", errors=(404,)),
-    Operation(
-        "tasks.cancel",
-        "write",
-        TaskOperations.cancel,
-        "POST /tasks/{task_id}/cancel",
-        errors=(404, 409),
-        grpc="CancelTask",
-    ),
-    Operation("tasks.retry", "write", TaskOperations.retry, "POST /tasks/{task_id}/retry", 202, (404, 409, 422)),
-    Operation("tasks.rerun", "write", TaskOperations.rerun, "POST /tasks/{task_id}/rerun", 202, (404, 409, 422)),
-    Operation("tasks.approve", "approve", TaskOperations.approve, "POST /tasks/{task_id}/approve", errors=(404, 409)),
-    Operation("tasks.reject", "approve", TaskOperations.reject, "POST /tasks/{task_id}/reject", errors=(404, 409)),
-    Operation(
-        "tasks.grade", "write", TaskOperations.grade, "POST /tasks/{task_id}/grade", errors=(404, 409), grpc="GradeTask"
-    ),
-    Operation(
-        "tasks.get_grade",
-        "read",
-        TaskOperations.read_grade,
-        "GET /tasks/{task_id}/grade",
-        errors=(404,),
-        grpc="GetGrade",
-    ),
-]
+OPERATIONS = operations_of(TaskOperations)

@@ -12,7 +12,7 @@ from stentor.core.errors import InvalidRequest, NotFound
 from stentor.domains.trust import model
 from stentor.domains.trust.model import ChangeKind, TrustEntity
 from stentor.domains.trust.service import TrustService
-from stentor.web.operations import Operation
+from stentor.web.operations import operation, operations_of
 from stentor.web.routes import RequestModel, example_config
 from stentor.web.wire import Caller, CamelCaseModel, EntityId, Name, Score, Timestamp
 
@@ -100,12 +100,16 @@ AuthorizeTrustChange = Callable[[Principal, str], Awaitable[None]]
 """Raises Forbidden when the caller may not move the trust of this entity; trust itself knows no agents."""
 
 
+_NOT_FOUND = (404,)
+
+
 class TrustOperations:
-    """What callers can do with trust. Each method is an operation: see the table below."""
+    """What callers can do with trust."""
 
     def __init__(self, trust: TrustService, authorize_change: AuthorizeTrustChange) -> None:
         self._trust, self._authorize_change = trust, authorize_change
 
+    @operation("trust.report", "read", "GET /trust/report", envelope=True)
     async def report(self, caller: Caller) -> Report:
         """Every tracked entity with its score and level, and the latest changes."""
         report = await self._trust.build_report(caller.tenant)
@@ -118,6 +122,7 @@ class TrustOperations:
             recent_changes=[ChangeOut.of(change) for change in report["changes"]],
         )
 
+    @operation("trust.levels", "read", "GET /trust/levels", envelope=True)
     async def levels(self) -> Levels:
         """The levels, what each permits, and how scores move."""
         return Levels(
@@ -127,10 +132,12 @@ class TrustOperations:
             penalty=f"-{model.FAILURE_PENALTY} per failure",
         )
 
+    @operation("trust.get", "read", "GET /trust/{entityId}", errors=_NOT_FOUND, envelope=True)
     async def read(self, caller: Caller, entity_id: EntityId) -> TrustOut:
         """An entity's score now, after decay."""
         return _entity(*await self._find(caller, entity_id))
 
+    @operation("trust.set", "admin", "PUT /trust/{entityId}", envelope=True)
     async def put(self, caller: Caller, entity_id: EntityId, body: SetScore) -> Moved:
         """Set a score explicitly."""
         _check_id(entity_id)
@@ -138,24 +145,28 @@ class TrustOperations:
         entity, delta = await self._trust.set_score(caller.tenant, entity_id, body.score, body.entityType, caller.name)
         return _moved(entity, delta)
 
+    @operation("trust.success", "write", "POST /trust/{entityId}/success", envelope=True)
     async def success(self, caller: Caller, entity_id: EntityId, body: Amount | None = None) -> Moved:
         """One success: +0.02, or the amount."""
         return await self._reinforce(
             caller, entity_id, "success", (body.amount if body else None) or model.SUCCESS_REWARD
         )
 
+    @operation("trust.failure", "write", "POST /trust/{entityId}/failure", envelope=True)
     async def failure(self, caller: Caller, entity_id: EntityId, body: Amount | None = None) -> Moved:
         """One failure: -0.05, or the amount as a decrement."""
         return await self._reinforce(
             caller, entity_id, "failure", (body.amount if body else None) or model.FAILURE_PENALTY
         )
 
+    @operation("trust.permissions", "read", "GET /trust/{entityId}/permissions", errors=_NOT_FOUND, envelope=True)
     async def permissions(self, caller: Caller, entity_id: EntityId) -> Permissions:
         """What the entity's level permits."""
         entity, score = await self._find(caller, entity_id)
         level = model.find_level(score)
         return Permissions.of(entity, level=level.name, operations=level.operations)
 
+    @operation("trust.can_perform", "read", "POST /trust/{entityId}/can-perform", errors=_NOT_FOUND, envelope=True)
     async def can_perform(self, caller: Caller, entity_id: EntityId, body: OperationIn) -> CanPerform:
         """Whether the entity's level permits an operation."""
         entity, score = await self._find(caller, entity_id)
@@ -174,31 +185,7 @@ class TrustOperations:
         return _moved(*await self._trust.reinforce(caller.tenant, entity_id, kind, amount, caller.name))
 
 
-_NOT_FOUND = (404,)
-OPERATIONS = [
-    Operation("trust.report", "read", TrustOperations.report, "GET /trust/report", envelope=True),
-    Operation("trust.levels", "read", TrustOperations.levels, "GET /trust/levels", envelope=True),
-    Operation("trust.get", "read", TrustOperations.read, "GET /trust/{entityId}", errors=_NOT_FOUND, envelope=True),
-    Operation("trust.set", "admin", TrustOperations.put, "PUT /trust/{entityId}", envelope=True),
-    Operation("trust.success", "write", TrustOperations.success, "POST /trust/{entityId}/success", envelope=True),
-    Operation("trust.failure", "write", TrustOperations.failure, "POST /trust/{entityId}/failure", envelope=True),
-    Operation(
-        "trust.permissions",
-        "read",
-        TrustOperations.permissions,
-        "GET /trust/{entityId}/permissions",
-        errors=_NOT_FOUND,
-        envelope=True,
-    ),
-    Operation(
-        "trust.can_perform",
-        "read",
-        TrustOperations.can_perform,
-        "POST /trust/{entityId}/can-perform",
-        errors=_NOT_FOUND,
-        envelope=True,
-    ),
-]
+OPERATIONS = operations_of(TrustOperations)
 
 
 def _is_valid_id(entity_id: str) -> bool:

@@ -14,7 +14,7 @@ from stentor.core.errors import InvalidRequest
 from stentor.domains.webhooks import model, wire
 from stentor.domains.webhooks.delivery_log import DeliveryLog
 from stentor.domains.webhooks.service import WebhookService
-from stentor.web.operations import Operation
+from stentor.web.operations import operation, operations_of
 from stentor.web.request_context import decode_path_segment
 from stentor.web.wire import After, Caller, IdempotencyHeader, decode_cursor, encode_cursor
 
@@ -23,11 +23,12 @@ DeliveryId = Annotated[str, Path(description="The delivery's id."), AfterValidat
 
 
 class WebhookOperations:
-    """Each method is an operation, see the table below."""
+    """Operations on webhooks and their deliveries."""
 
     def __init__(self, webhooks: WebhookService, history: DeliveryLog) -> None:
         self._webhooks, self._history = webhooks, history
 
+    @operation("webhooks.subscribe", "admin", "POST /webhooks", 201, (409, 422))
     async def subscribe(
         self, caller: Caller, body: wire.Subscribe, idempotency_key: IdempotencyHeader = None
     ) -> wire.Subscribed:
@@ -39,6 +40,7 @@ class WebhookOperations:
         subscription, secret = await self._webhooks.subscribe(caller, body.url, body.events, body.description, key)
         return wire.Subscribed.of(subscription, secret=secret)
 
+    @operation("webhooks.list", "admin", "GET /webhooks")
     async def list_webhooks(self, caller: Caller) -> wire.Webhooks:
         """List webhooks, oldest first, without their secrets; with the failures among their newest deliveries."""
         webhooks = [
@@ -47,30 +49,36 @@ class WebhookOperations:
         ]
         return wire.Webhooks(webhooks=webhooks, total=len(webhooks))
 
+    @operation("webhooks.get", "admin", "GET /webhooks/{webhook_id}", errors=(404,))
     async def read(self, caller: Caller, webhook_id: WebhookId) -> wire.WebhookOut:
         """Return a webhook without its secret."""
         return wire.WebhookOut.of(await self._webhooks.get(caller.tenant, webhook_id))
 
+    @operation("webhooks.change", "admin", "PATCH /webhooks/{webhook_id}", errors=(404,))
     async def change(self, caller: Caller, webhook_id: WebhookId, body: wire.Change) -> wire.WebhookOut:
         """Change the URL, the events or the description; disable or enable."""
         return wire.WebhookOut.of(await self._webhooks.change(caller, webhook_id, body.model_dump(exclude_none=True)))
 
+    @operation("webhooks.delete", "admin", "DELETE /webhooks/{webhook_id}", errors=(404,))
     async def delete(self, caller: Caller, webhook_id: WebhookId) -> wire.Deleted:
         """Delete a webhook; its waiting deliveries are not sent."""
         await self._webhooks.delete(caller, webhook_id)
         return wire.Deleted(id=webhook_id, deleted=True)
 
+    @operation("webhooks.rotate", "admin", "POST /webhooks/{webhook_id}/rotate", 200, (404, 409))
     async def rotate(self, caller: Caller, webhook_id: WebhookId, body: wire.Rotate | None = None) -> wire.Rotated:
         """Rotate the secret. Only this response shows it; for a while deliveries are also signed with the old one."""
         overlap = (body or wire.Rotate()).overlap_seconds * SECOND
         subscription, secret = await self._webhooks.rotate(caller, webhook_id, overlap)
         return wire.Rotated(id=webhook_id, secret=secret, old_secret_until=subscription.old_until)
 
+    @operation("webhooks.test", "admin", "POST /webhooks/{webhook_id}/test", 200, (404,))
     async def test(self, caller: Caller, webhook_id: WebhookId) -> wire.DeliveryDetail:
         """Deliver webhook.ping now and return the result; also to a disabled webhook."""
         delivery, attempts = await self._webhooks.ping(caller, webhook_id)
         return wire.DeliveryDetail.of(delivery, log=attempts)
 
+    @operation("deliveries.list", "admin", "GET /webhooks/{webhook_id}/deliveries", 200, (404,))
     async def deliveries(
         self,
         caller: Caller,
@@ -94,11 +102,13 @@ class WebhookOperations:
         following = encode_cursor(rows[-1].delivery_id) if has_more else None
         return wire.Deliveries.of(deliveries=rows, limit=limit, next_cursor=following)
 
+    @operation("deliveries.get", "admin", "GET /webhooks/{webhook_id}/deliveries/{delivery_id}", errors=(404,))
     async def delivery(self, caller: Caller, webhook_id: WebhookId, delivery_id: DeliveryId) -> wire.DeliveryDetail:
         """Return a delivery with all attempts."""
         delivery, attempts = await self._history.get(caller.tenant, webhook_id, delivery_id)
         return wire.DeliveryDetail.of(delivery, log=attempts)
 
+    @operation("webhooks.replay", "admin", "POST /webhooks/{webhook_id}/replay", 202, (404, 409))
     async def replay_since(self, caller: Caller, webhook_id: WebhookId, body: wire.ReplaySince) -> wire.ReplayedOut:
         """Queue the events since a time again: undelivered ones or all."""
         since = micros_from_datetime(body.since)
@@ -108,45 +118,12 @@ class WebhookOperations:
             raise InvalidRequest("until: must be later than since")
         return wire.ReplayedOut.of(await self._history.replay_since(caller, webhook_id, since, until, body.scope))
 
+    @operation(
+        "deliveries.replay", "admin", "POST /webhooks/{webhook_id}/deliveries/{delivery_id}/replay", 202, (404, 409)
+    )
     async def replay(self, caller: Caller, webhook_id: WebhookId, delivery_id: DeliveryId) -> wire.DeliveryOut:
         """Deliver the event of an ended delivery again, with the same message id."""
         return wire.DeliveryOut.of(await self._history.replay(caller, webhook_id, delivery_id))
 
 
-OPERATIONS = [
-    Operation("webhooks.subscribe", "admin", WebhookOperations.subscribe, "POST /webhooks", 201, (409, 422)),
-    Operation("webhooks.list", "admin", WebhookOperations.list_webhooks, "GET /webhooks"),
-    Operation("webhooks.get", "admin", WebhookOperations.read, "GET /webhooks/{webhook_id}", errors=(404,)),
-    Operation("webhooks.change", "admin", WebhookOperations.change, "PATCH /webhooks/{webhook_id}", errors=(404,)),
-    Operation("webhooks.delete", "admin", WebhookOperations.delete, "DELETE /webhooks/{webhook_id}", errors=(404,)),
-    Operation(
-        "webhooks.rotate", "admin", WebhookOperations.rotate, "POST /webhooks/{webhook_id}/rotate", 200, (404, 409)
-    ),
-    Operation("webhooks.test", "admin", WebhookOperations.test, "POST /webhooks/{webhook_id}/test", 200, (404,)),
-    Operation(
-        "deliveries.list", "admin", WebhookOperations.deliveries, "GET /webhooks/{webhook_id}/deliveries", 200, (404,)
-    ),
-    Operation(
-        "deliveries.get",
-        "admin",
-        WebhookOperations.delivery,
-        "GET /webhooks/{webhook_id}/deliveries/{delivery_id}",
-        errors=(404,),
-    ),
-    Operation(
-        "webhooks.replay",
-        "admin",
-        WebhookOperations.replay_since,
-        "POST /webhooks/{webhook_id}/replay",
-        202,
-        (404, 409),
-    ),
-    Operation(
-        "deliveries.replay",
-        "admin",
-        WebhookOperations.replay,
-        "POST /webhooks/{webhook_id}/deliveries/{delivery_id}/replay",
-        202,
-        (404, 409),
-    ),
-]
+OPERATIONS = operations_of(WebhookOperations)

@@ -9,7 +9,7 @@ from fastapi import Query
 from stentor.core.jsontext import JsonObject
 from stentor.domains.execution.replay.model import StepVerdict, Verdict
 from stentor.domains.execution.replay.service import ReplayService
-from stentor.web.operations import Operation
+from stentor.web.operations import operation, operations_of
 from stentor.web.wire import Caller, Name, ResponseModel, TaskId
 
 
@@ -50,6 +50,7 @@ class ReplayOperations:
     def __init__(self, replays: ReplayService) -> None:
         self._replays = replays
 
+    @operation("tasks.replay", "read", "GET /tasks/{task_id}/replay", errors=(404, 409), cancellable=True)
     async def replay(
         self,
         caller: Caller,
@@ -66,13 +67,4 @@ class ReplayOperations:
         return ReplayOut.of(report, task_id=task_id, steps=steps)
 
 
-OPERATIONS = [
-    Operation(
-        "tasks.replay",
-        "read",
-        ReplayOperations.replay,
-        "GET /tasks/{task_id}/replay",
-        errors=(404, 409),
-        cancellable=True,
-    ),
-]
+OPERATIONS = operations_of(ReplayOperations)

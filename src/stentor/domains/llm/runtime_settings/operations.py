@@ -20,7 +20,7 @@ from stentor.domains.llm.costs import (
 from stentor.domains.llm.queries import BudgetSpending
 from stentor.domains.llm.runtime_settings.model import RouteKind, route_id
 from stentor.domains.llm.runtime_settings.service import RuntimeSettings
-from stentor.web.operations import Operation
+from stentor.web.operations import operation, operations_of
 from stentor.web.request_context import decode_path_segment
 from stentor.web.routes import RequestModel, example_config
 from stentor.web.wire import Caller, Name, ResponseModel, Timestamp
@@ -128,26 +128,30 @@ class SettingRemoved(ResponseModel):
 
 
 class RuntimeSettingsOperations:
-    """Each method is an operation, see the table below."""
+    """Operations on the settings of models that change at runtime."""
 
     def __init__(self, settings: RuntimeSettings, clock: Clock) -> None:
         self._settings, self._clock = settings, clock
 
+    @operation("llm.budgets", "read", "GET /llm/budgets")
     async def list_budgets(self, caller: Caller) -> BudgetList:
         """List the budgets with what is spent of them; keys without `admin` see those of their own."""
         listed = await self._settings.list_budgets(caller)
         return BudgetList(budgets=[self._budget(*entry) for entry in listed], total=len(listed))
 
+    @operation("llm.set_budget", "admin", "POST /llm/budgets", 200, (404, 409))
     async def set_budget(self, caller: Caller, body: BudgetIn) -> BudgetSet:
         """Limit what a key, an agent or the whole tenant may spend on models, at once. The strictest budget counts."""
         budget = await self._settings.set_budget(caller, **body.model_dump())
         return BudgetSet.of(budget, limit=budget.limit / unit_scale(budget.unit))
 
+    @operation("llm.remove_budget", "admin", "DELETE /llm/budgets/{budget_id}", errors=(404, 409))
     async def remove_budget(self, caller: Caller, budget_id: BudgetId) -> SettingRemoved:
         """Remove a budget that was set at runtime."""
         await self._settings.remove_budget(caller, budget_id)
         return SettingRemoved()
 
+    @operation("llm.routes", "read", "GET /llm/routes")
     async def list_routes(self, caller: Caller) -> RouteList:
         """List the groups of models and the fallbacks: those of the settings, then those set at runtime."""
         configured, stored = self._settings.list_routes(caller.tenant)
@@ -156,10 +160,12 @@ class RuntimeSettingsOperations:
         routes += [RouteOut.of(route) for route in stored]
         return RouteList(routes=routes, total=len(routes))
 
+    @operation("llm.set_route", "admin", "POST /llm/routes", 200, (404, 409))
     async def set_route(self, caller: Caller, body: RouteIn) -> RouteOut:
         """Set a group of models or the fallbacks of a model, at once."""
         return RouteOut.of(await self._settings.set_route(caller, **body.model_dump()))
 
+    @operation("llm.remove_route", "admin", "DELETE /llm/routes/{route_id}", errors=(404, 409))
     async def remove_route(self, caller: Caller, route_id: RouteId) -> SettingRemoved:
         """Remove a group or fallbacks that were set at runtime."""
         await self._settings.remove_route(caller, route_id)
@@ -178,12 +184,4 @@ def _configured(kind: RouteKind, name: str, models: list[str]) -> RouteOut:
     return RouteOut(route_id=route_id(kind, name), kind=kind, name=name, models=models, source="settings")
 
 
-_BUDGET, _ROUTE = "DELETE /llm/budgets/{budget_id}", "DELETE /llm/routes/{route_id}"
-OPERATIONS = [
-    Operation("llm.budgets", "read", RuntimeSettingsOperations.list_budgets, "GET /llm/budgets"),
-    Operation("llm.set_budget", "admin", RuntimeSettingsOperations.set_budget, "POST /llm/budgets", 200, (404, 409)),
-    Operation("llm.remove_budget", "admin", RuntimeSettingsOperations.remove_budget, _BUDGET, errors=(404, 409)),
-    Operation("llm.routes", "read", RuntimeSettingsOperations.list_routes, "GET /llm/routes"),
-    Operation("llm.set_route", "admin", RuntimeSettingsOperations.set_route, "POST /llm/routes", 200, (404, 409)),
-    Operation("llm.remove_route", "admin", RuntimeSettingsOperations.remove_route, _ROUTE, errors=(404, 409)),
-]
+OPERATIONS = operations_of(RuntimeSettingsOperations)
