@@ -26,7 +26,7 @@ from stentor_worker.errors import (
     to_message,
     to_plain,
 )
-from stentor_worker.scope import Entry, Scope, current_scope
+from stentor_worker.scope import Entry, Scope, current_scope, outer_keys
 
 PAGE = 1_000
 MAX_HANDLED = 1_000
@@ -53,6 +53,8 @@ class Journal:
         """Failed steps that run again, because a person retried the task."""
         self._expected: dict[str, dict[int, Recorded]] = {}
         """Steps of an earlier attempt that did not begin yet in this one, by scope and position."""
+        self._forgotten: set[str] = set()
+        """Keys of steps within which no step is expected."""
         self._handled: list[str] = []
         """Keys of failed steps whose error the program handled; sent with the next irreversible step."""
         self._timeouts: set[str] = set()
@@ -84,14 +86,15 @@ class Journal:
         with self._lock:
             # Under the lock, so that steps that begin side by side load the journal once.
             recorded = self._loaded().get(entry.key)
-            scope = self._expected.get(entry.scope.prefix, {})
+            prefix = entry.scope.prefix
+            scope = {} if self._is_forgotten(prefix) else self._expected.get(prefix, {})
             # Popped: what is left at the end of the program was never run again.
             expected = None if entry.position is None else scope.pop(entry.position, None)
             if expected is not None and expected["key"] != entry.key:
                 raise StepMismatch(expected["name"], entry.name)
             if recorded is not None and recorded["state"] != "started":
                 # It does not run, so the steps in it do not begin.
-                self._forget(entry.key + "/")
+                self._forgotten.add(entry.key)
         if recorded is not None and recorded["kind"] != entry.kind:
             raise StepMismatch(f"{recorded['name']} ({recorded['kind']})", f"{entry.name} ({entry.kind})")
         return recorded
@@ -204,13 +207,15 @@ class Journal:
         with self._lock:
             # Also of a program that came to no step at all.
             self._loaded()
-            missing = next((step for steps in self._expected.values() for step in steps.values()), None)
+            scopes = (steps for scope, steps in self._expected.items() if steps and not self._is_forgotten(scope))
+            missing = next((step for steps in scopes for step in steps.values()), None)
         if missing is not None:
             raise StepMismatch(missing["name"], None)
 
-    def _forget(self, prefix: str) -> None:
-        for scope in [scope for scope in self._expected if scope.startswith(prefix)]:
-            del self._expected[scope]
+    def _is_forgotten(self, prefix: str) -> bool:
+        """Return whether no step is expected in a scope. Call it with the lock."""
+        # Asked by scope: to look for the scopes of each step that is found takes long in a journal with many.
+        return any(outer in self._forgotten for outer in outer_keys(prefix))
 
     def _loaded(self) -> dict[str, Recorded]:
         """Return the recorded steps by key. Call it with the lock."""
@@ -245,7 +250,7 @@ class Journal:
                 continue
             if step["epoch"] < newest.get(scope, 0):
                 self._expected.get(scope, {}).pop(step["position"], None)
-                self._forget(step["key"] + "/")
+                self._forgotten.add(step["key"])
             newest[scope] = math.inf if is_again else max(newest.get(scope, 0), step["epoch"])
 
     def _take_handled(self, entry: Entry) -> list[str]:

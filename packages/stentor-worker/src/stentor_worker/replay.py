@@ -13,7 +13,7 @@ from typing import Any
 from stentor_worker.client import Client, segment
 from stentor_worker.errors import AttemptEnded, StepMismatch, Suspended
 from stentor_worker.journal import Journal, Recorded
-from stentor_worker.scope import Entry
+from stentor_worker.scope import Entry, outer_keys
 from stentor_worker.task import Task
 
 TRIES = 4
@@ -91,7 +91,7 @@ class _ReplayJournal(Journal):
             within = {key: step for key, step in self._loaded().items() if key.startswith(entry.key + "/")}
             if within:
                 self._left.add(entry.key)
-                self._forget(entry.key + "/")
+                self._forgotten.add(entry.key)
         return [key for key, step in within.items() if step["state"] == "started" and step["kind"] != "effect"]
 
     def list_unreached(self) -> list[str]:
@@ -100,7 +100,7 @@ class _ReplayJournal(Journal):
             recorded = self._loaded()
         keys = [key for key in recorded if key not in self.found and not key.startswith(_STARTS)]
         reached = self.found | self._left
-        return [key for key in keys if not any(outer in reached for outer in _outer_keys(key))]
+        return [key for key in keys if not any(outer in reached for outer in outer_keys(key))]
 
 
 class ReplayTask(Task):
@@ -178,8 +178,3 @@ def _through_json(value: Any) -> Any:
         return json.loads(json.dumps(value))
     except (TypeError, ValueError):
         return value
-
-
-def _outer_keys(key: str) -> list[str]:
-    parts = key.split("/")
-    return ["/".join(parts[:length]) for length in range(1, len(parts))]

@@ -108,6 +108,12 @@ class Scope:
         return [entry.key for entry in handled]
 
 
+def outer_keys(key: str) -> list[str]:
+    """Return the keys of the steps around a step, or of those around and at a scope, from its prefix."""
+    parts = key.split("/")
+    return ["/".join(parts[:length]) for length in range(1, len(parts))]
+
+
 def _place() -> Place:
     try:
         task = asyncio.current_task()

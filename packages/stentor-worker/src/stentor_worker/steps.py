@@ -50,20 +50,20 @@ def finish(coroutine: Coroutine[Any, Any, Any]) -> Any:
 
 async def run_step(journal: Journal, entry: Entry, function: Callable[[], Any], call: Caller) -> Any:
     """Run a step, or return its recorded value. Raises StepFailed, also for a recorded error."""
-    with _nested(entry):
-        recorded = await _find(journal, entry, call)
-        if recorded is not None:
-            return await call(journal.replay, entry, recorded)
-        try:
+    recorded = await _find(journal, entry, call)
+    if recorded is not None:
+        return await call(journal.replay, entry, recorded)
+    try:
+        with _nested(entry):
             value = await _value(entry, function(), call)
-        except Exception as error:
-            await call(journal.fail, entry, error)
-            raise
-        try:
-            return await call(journal.complete, entry, value)
-        except ValueRejected as error:
-            await call(journal.fail, entry, TypeError(f"Its value cannot be recorded: {error}"))
-            raise
+    except Exception as error:
+        await call(journal.fail, entry, error)
+        raise
+    try:
+        return await call(journal.complete, entry, value)
+    except ValueRejected as error:
+        await call(journal.fail, entry, TypeError(f"Its value cannot be recorded: {error}"))
+        raise
 
 
 async def run_effect(
