@@ -1,9 +1,14 @@
-"""What reading a long journal costs a worker."""
+"""What a journal of many steps costs a worker."""
 
 from __future__ import annotations
 
+import asyncio
 import sys
+from collections.abc import Callable
+from types import FrameType
 from typing import Any
+
+import pytest
 
 from stentor_worker.journal import Journal
 
@@ -24,25 +29,51 @@ def step(key: str, position: int) -> dict[str, Any]:
     return {"key": key, "name": key.rpartition("/")[2], **fields}
 
 
-def count_calls(steps: int) -> int:
-    """Return how many functions of Python and of C are called to find the steps again."""
+def count_lines(run: Callable[[Journal, int], None], steps: int) -> int:
+    """Return how many lines are executed in an attempt that resumes, each turn of a loop counted."""
     journal = Journal(RecordedSteps(steps), "trip", 2, lambda: None)  # pyrefly: ignore[bad-argument-type]
-    journal.open_here()
-    calls = 0
+    lines = 0
 
-    def note(_frame: Any, event: str, _arg: Any) -> None:
-        nonlocal calls
-        calls += event in ("call", "c_call")
+    def trace(_frame: FrameType, event: str, _arg: Any) -> Any:
+        nonlocal lines
+        lines += event == "line"
+        return trace
 
-    sys.setprofile(note)
+    before = sys.gettrace()
+    sys.settrace(trace)
     try:
-        for n in range(steps):
-            journal.find(journal.enter(f"order {n}", "step"))
-        journal.require_complete()
+        run(journal, steps)
     finally:
-        sys.setprofile(None)
-    return calls
+        sys.settrace(before)
+    return lines
 
 
-def test_steps_with_steps_within_are_found_in_a_time_in_proportion_to_their_number() -> None:
-    assert count_calls(800) < 6 * count_calls(200)
+def find_all(journal: Journal, steps: int) -> None:
+    journal.open_here()
+    for n in range(steps):
+        journal.find(journal.enter(f"order {n}", "step"))
+    journal.require_complete()
+
+
+def go_on_after_errors(journal: Journal, steps: int) -> None:
+    async def run() -> None:
+        journal.open_here()
+        all_failed = asyncio.Event()
+
+        async def branch(n: int) -> None:
+            failed = journal.enter(f"pay {n}", "step")
+            failed.scope.note_failed(failed)
+            await all_failed.wait()
+            assert journal.enter(f"refund {n}", "step").handled == [failed.key]
+
+        branches = [asyncio.create_task(branch(n)) for n in range(steps)]
+        await asyncio.sleep(0)
+        all_failed.set()
+        await asyncio.gather(*branches)
+
+    asyncio.run(run())
+
+
+@pytest.mark.parametrize("run", [find_all, go_on_after_errors])
+def test_the_time_is_in_proportion_to_the_number_of_steps(run: Callable[[Journal, int], None]) -> None:
+    assert count_lines(run, 800) < 6 * count_lines(run, 200)

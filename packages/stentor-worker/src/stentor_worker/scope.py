@@ -55,8 +55,8 @@ class Scope:
         self._beside: set[str] = set()
         """Names of steps that began elsewhere than at home."""
         self._ordered = 0
-        self._failed: list[Entry] = []
-        """Steps whose error the program got, until it goes on to another step."""
+        self._failed: dict[Place, list[Entry]] = {}
+        """Steps whose error the program got, until it goes on to another step, by where they began."""
         self._lock = threading.Lock()
         self._home = home or _place()
 
@@ -91,7 +91,7 @@ class Scope:
     def note_failed(self, entry: Entry) -> None:
         """Note that the program gets the error of a step."""
         with self._lock:
-            self._failed.append(entry)
+            self._failed.setdefault(entry.place, []).append(entry)
         if self._outer is not None:
             # A step around it may catch the error, and then does what the program goes on with.
             self._outer.note_failed(entry)
@@ -101,11 +101,8 @@ class Scope:
 
         The others fail side by side with it.
         """
-        if not self._failed:
-            return []
-        handled = [entry for entry in self._failed if place in (entry.place, self._home)]
-        self._failed = [entry for entry in self._failed if entry not in handled]
-        return [entry.key for entry in handled]
+        places = list(self._failed) if place == self._home else [place]
+        return [entry.key for begun in places for entry in self._failed.pop(begun, ())]
 
 
 def outer_keys(key: str) -> list[str]:
