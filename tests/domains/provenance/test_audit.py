@@ -227,6 +227,27 @@ def test_inserted_event_is_named(intact_log: Path, tmp_path: Path) -> None:
 
 
 @requirement("provenance.verify-finds-tampering")
+@pytest.mark.parametrize("table", ["events", "provenance_leaves"])
+def test_event_that_is_there_twice_is_named(intact_log: Path, tmp_path: Path, table: str) -> None:
+    event_id, task_id = event_and_task(intact_log, 300)
+    steps = (
+        f"create table copy as select * from {table}",
+        f"drop table {table}",
+        f"alter table copy rename to {table}",
+    )
+
+    def double(connection: sqlite3.Connection) -> None:
+        # Without its constraints: they would refuse the row.
+        for step in (*steps, f"insert into {table} select * from {table} where event_id = '{event_id}'"):
+            connection.execute(step)
+
+    report = audit_tampered_copy(intact_log, tmp_path, double)
+    assert [(f.kind, f.number, f.event_id, f.task_id) for f in report.findings] == [
+        ("inserted", 300, event_id, task_id)
+    ]
+
+
+@requirement("provenance.verify-finds-tampering")
 def test_event_inserted_with_a_leaf_at_the_end_is_named(intact_log: Path, tmp_path: Path) -> None:
     leaf = f"insert into provenance_leaves values ({NUMBERED_COUNT}, 'forged', '{'00' * 32}')"
     (inserted,) = findings_of(audit_tampered_copy(intact_log, tmp_path, INSERT, leaf), "inserted")

@@ -19,7 +19,7 @@ _PAGE = Sql(
 _TILE = Sql("select hashes from provenance_tiles where level = :level and position = :position")
 _TILES = Sql("select level, position, hashes from provenance_tiles where level > 0 order by level, position")
 _TILE_COUNT = Sql("select count(*) from provenance_tiles where level = 0")
-_LEAF_COUNT = Sql("select count(*) from provenance_leaves")
+_LEAF_COUNT = Sql("select count(distinct number) from provenance_leaves")
 _COUNT = Sql("select count(*) from events")
 _STRAY_LEAVES = Sql(
     "select number, event_id from provenance_leaves where number is null or number < 0 or number >= :end"

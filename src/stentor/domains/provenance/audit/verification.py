@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import heapq
 from collections.abc import Callable, Iterable, Sequence
-from itertools import groupby
+from itertools import groupby, pairwise
 from typing import NamedTuple
 
 import msgspec
@@ -157,11 +157,15 @@ class TreeWalk:
         if is_complete and b"".join(hashes) == recorded and "".join([str(row[2]) for row in rows]) == recorded.hex():
             self._append(hashes, hashes)
             return
-        before = len(self.mismatches)
+        before = len(self.mismatches), len(self.findings)
         first = position * TILE_WIDTH
+        # Only with damaged tables: each number and each event has one row.
+        for row in (row for row, later in pairwise(rows) if row[0] == later[0]):
+            text = "it is in the log or in the table of leaves more than once"
+            self.findings.append(AuditFinding("inserted", text, row[0], row[1], row[5]))
         self._compare(first, count, {row[0]: row for row in rows}, merkle.split_hashes(recorded))
         # Nothing differs hash by hash, and yet the bytes do: there are too many of them, or a part of one.
-        if len(self.mismatches) == before < MAX_MISMATCHES:
+        if (len(self.mismatches), len(self.findings)) == before and before[0] < MAX_MISMATCHES:
             text = f"tile {position} of the tree is malformed"
             self.findings.append(AuditFinding("hashes", text, first, last=first + count - 1))
 
