@@ -7,13 +7,14 @@ import socket
 from typing import Any
 
 import pytest
+from aiohttp import web
 
 from stentor.core.errors import ProviderBusy, ProviderError
 from stentor.domains.llm.call_guard import LlmCaller
 from stentor.domains.llm.formats import anthropic, gemini
 from stentor.domains.llm.formats import openai as openai_format
 from stentor.domains.llm.model import ChatRequest, LlmMessage, TextPart, TokenUsage
-from stentor.domains.llm.providers import Provider
+from stentor.domains.llm.providers import Provider, backends
 from stentor.domains.llm.providers.failures import fault_from_response
 from tests.conftest import World
 from tests.domains.llm import upstream as moods
@@ -49,9 +50,13 @@ NO_ANSWERS: dict[str, Mood] = {
     "a redirect inside": moods.redirecting("http://169.254.169.254/latest/meta-data/"),
     "a permanent redirect": moods.redirecting("http://127.0.0.1:1/"),
 }
+WORD = moods.sse({"id": "x", "choices": [{"index": 0, "delta": {"content": "The sea "}}]})
 BROKEN_STREAMS: dict[str, Mood] = {
     "stops": moods.stopping,
     "is cut": moods.hanging_up,
+    "says an error": moods.raw(WORD + b'data: {"error": {"message": "overloaded"}}\n\n', "text/event-stream"),
+}
+STREAMS_WITHOUT_OUTPUT: dict[str, Mood] = {
     "says what is no JSON": moods.raw(b"data: {\n\n", "text/event-stream"),
     "says invalid UTF-8": moods.raw(b'data: {"choices": [{"delta": {"content": "\xff"}}]}\n\n', "text/event-stream"),
     "says an error": moods.raw(b'data: {"error": {"message": "overloaded"}}\n\n', "text/event-stream"),
@@ -315,6 +320,55 @@ async def test_a_service_that_stops_ends_each_stream_in_its_own_form_of_error(wo
     for one in (chat, completion):
         assert (one["error"]["message"], one["error"]["code"]) == (words, "service_unavailable")
     assert (responses["type"], responses["message"], responses["code"]) == ("error", words, "service_unavailable")
+
+
+@requirement("llm.stream-failure-closes")
+@pytest.mark.parametrize("path", ["/api/v1/llm/stream", "/v1/chat/completions"])
+@pytest.mark.parametrize("mood", STREAMS_WITHOUT_OUTPUT.values(), ids=STREAMS_WITHOUT_OUTPUT)
+async def test_a_stream_that_fails_before_its_first_output_has_the_status_of_its_failure(
+    world: World, upstream: Upstream, mood: Mood, path: str
+) -> None:
+    upstream.mood = mood
+    body = {"messages": asking()["messages"], "model": "openai/sea-large"}
+    answer = await world.admin.post(path, json=body | ({"stream": True} if path.startswith("/v1") else {}))
+    assert (answer.status_code, answer.headers["content-type"]) == (502, "application/json")
+
+
+@requirement("llm.stream-failure-closes")
+async def test_a_stream_whose_first_event_is_an_error_is_answered_by_a_fallback(
+    make_llm: Gate, upstream: Upstream
+) -> None:
+    world = await make_llm(SERVICE_LLM_FALLBACKS="openai/sea-large=openai/sea-small")
+    busy = b'data: {"error": {"message": "Too much.", "code": 429}}\n\n'
+    role = moods.sse({"id": "x", "choices": [{"index": 0, "delta": {"role": "assistant", "content": ""}}]})
+    upstream.mood = moods.first(moods.raw(role + busy, "text/event-stream"), None, upstream)
+    answer = await world.admin.post("/api/v1/llm/stream", json=asking())
+    assert "".join(piece["delta"] for piece in pieces(answer.text)[:-1]) == ANSWER
+    assert [call["body"]["model"] for call in upstream.asked] == ["sea-large", "sea-small"]
+    upstream.mood = moods.raw(role + busy, "text/event-stream")
+    assert (await world.admin.post("/api/v1/llm/stream", json=asking())).status_code == 429
+
+
+async def test_a_stream_of_a_slow_provider_begins_before_its_first_output(
+    world: World, upstream: Upstream, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(backends, "OUTPUT_SECONDS", 0.0)
+
+    async def slow(request: web.Request) -> web.StreamResponse:
+        answer = web.StreamResponse(headers={"Content-Type": "text/event-stream"})
+        await answer.prepare(request)
+        await upstream.go.wait()
+        await answer.write(WORD + b"data: [DONE]\n\n")
+        return answer
+
+    upstream.mood = slow
+    upstream.go.clear()
+    caller = LlmCaller("default", "admin")
+    abandoned, stream = [await world.kernel.llm.gateway.stream(caller, ASKED) for _ in range(2)]
+    await abandoned.close()
+    await upstream.broken_off.wait()
+    upstream.go.set()
+    assert (await stream.read_reply(lambda text: None)).content == "The sea "
 
 
 async def test_a_stream_that_does_not_begin_has_the_status_of_its_failure(world: World, upstream: Upstream) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from functools import partial
 from typing import Any, Protocol, TypeVar
@@ -35,6 +36,8 @@ REFUSED_SAMPLING = "is deprecated for this model"
 """How Anthropic's message ends if a model does not accept `temperature` or `top_p`, as Claude Opus 4.7."""
 REFUSED_FORMATS = ("with a response mime type", "cannot be combined with tool/function calling")
 """What Gemini's and Groq's messages say if a model does not accept `response_format` beside tools."""
+OUTPUT_SECONDS = 5.0
+"""How long a stream waits for the first part of the reply before it begins without one."""
 T = TypeVar("T")
 SummarizeText = Callable[[str], Awaitable[str]]
 Explain = Callable[[ProviderError, bytes], ProviderFault]
@@ -85,13 +88,17 @@ class HttpBackend:
     async def stream(self, target: ModelTarget, request: ChatRequest, evidence: CallEvidence) -> DeltaSource:
         form = formats.get_format(target.provider.format)
 
-        async def open_stream(request: ChatRequest) -> EventSource:
-            call = form.build_chat_request(request, target.provider.quirks, stream=True)
-            return await self._transport.open_stream(target.provider, call, evidence)
-
-        source = await _send_adapted(request, open_stream)
         explain = partial(self._transport.explain, target.provider)
-        return _HttpDeltaSource(source, form.stream_reader(), evidence, explain, one_call=request.is_single_tool_call)
+
+        async def open_stream(request: ChatRequest) -> _HttpDeltaSource:
+            call = form.build_chat_request(request, target.provider.quirks, stream=True)
+            source = await self._transport.open_stream(target.provider, call, evidence)
+            one_call = request.is_single_tool_call
+            deltas = _HttpDeltaSource(source, form.stream_reader(), evidence, explain, one_call=one_call)
+            await deltas.wait_for_output()
+            return deltas
+
+        return await _send_adapted(request, open_stream)
 
     async def embed(
         self, target: ModelTarget, inputs: Sequence[EmbeddingInput], dimensions: int | None, evidence: CallEvidence
@@ -177,12 +184,47 @@ class _HttpDeltaSource:
         self._source, self._reader, self._evidence, self._explain = source, reader, evidence, explain
         self._one_call = one_call
         self._first_call: int | None = None
+        self._deltas = self._read_deltas()
+        self._beginning: asyncio.Task[list[ReplyDelta]] | None = None
+        """Reads the deltas up to the first output."""
 
     def close(self) -> None:
+        if self._beginning is not None and not self._beginning.cancel() and not self._beginning.cancelled():
+            # Otherwise asyncio logs an error that nobody has asked for.
+            self._beginning.exception()
         self._source.close()
+
+    async def wait_for_output(self) -> None:
+        """Wait until the provider has sent a part of the reply, at most OUTPUT_SECONDS. Raises ProviderFault.
+
+        A provider that fails before is reported with a status and replaced by a fallback, as one without a stream.
+        """
+        # A task, not a timeout: a slow provider must not lose the event that it is about to send.
+        self._beginning = asyncio.create_task(self._read_beginning())
+        try:
+            done, _ = await asyncio.wait({self._beginning}, timeout=OUTPUT_SECONDS)
+            for beginning in done:
+                beginning.result()
+        except BaseException:
+            self.close()
+            raise
+
+    async def _read_beginning(self) -> list[ReplyDelta]:
+        deltas: list[ReplyDelta] = []
+        async for delta in self._deltas:
+            deltas.append(delta)
+            if delta.content or delta.reasoning or delta.tool_calls or delta.finish:
+                break
+        return deltas
 
     async def __aiter__(self) -> AsyncIterator[ReplyDelta]:
         """Yield the deltas. Raises ProviderError if the stream ends without a finish reason or end event."""
+        for delta in await self._beginning if self._beginning is not None else ():
+            yield delta
+        async for delta in self._deltas:
+            yield delta
+
+    async def _read_deltas(self) -> AsyncIterator[ReplyDelta]:
         is_complete = False
         async for event, data in self._source:
             for delta in self._read(event, data):
