@@ -2,17 +2,24 @@
 
 from __future__ import annotations
 
+import asyncio
 import signal
 import sqlite3
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import asynccontextmanager, contextmanager
 from typing import Any
 
 import grpc
 import pytest
 from grpc import StatusCode
 
+from stentor.auth.principal import Principal
+from stentor.surfaces.grpc import calls
+from stentor.surfaces.grpc.calls import ActiveCalls, Call, Metadata
 from stentor.surfaces.grpc.generated import tasks_pb2 as pb
+from stentor.surfaces.grpc.methods import ServerStreamMethod
+from stentor.web.request_context import GrpcCallDurations
+from stentor.web.sse import StreamLimit
 from tests.conftest import Service
 from tests.patience import until
 from tests.requirements import requirement
@@ -151,3 +158,33 @@ def test_watchers_of_health_and_reflection_do_not_hold_a_service_up(serve: Serve
         with refused(StatusCode.UNAVAILABLE, "SERVICE_UNAVAILABLE"):
             next(watched)
     assert stopped(service) == ""
+
+
+@requirement("activity.stream-ends-with-key")
+async def test_a_silent_stream_ends_when_its_key_has_ended(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(calls, "CALLER_CHECK_SECONDS", 0.01)
+    ended: list[StatusCode] = []
+
+    @asynccontextmanager
+    async def silent(call: Call, message: pb.WatchTaskRequest) -> AsyncIterator[AsyncIterator[Any]]:
+        async def responses() -> AsyncIterator[Any]:
+            await asyncio.Event().wait()
+            yield
+
+        yield responses()
+
+    class Context:
+        async def send_initial_metadata(self, pairs: object) -> None:
+            pass
+
+        async def abort(self, code: StatusCode, *_: object) -> None:
+            ended.append(code)
+            raise grpc.aio.AbortError
+
+    principal = Principal("dana", "viewer", frozenset())
+    call = Call("watch", Metadata([]), GrpcCallDurations(), ActiveCalls(), principal, lambda: None)
+    method = ServerStreamMethod("read", pb.WatchTaskRequest, silent, StreamLimit(1))
+    handle: Any = method.create_handler(call).unary_stream
+    with pytest.raises(grpc.aio.AbortError):
+        await handle(b"", Context())
+    assert ended == [StatusCode.UNAUTHENTICATED]

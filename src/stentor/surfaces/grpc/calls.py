@@ -8,7 +8,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from typing import NoReturn, TypeAlias
 
@@ -25,6 +25,8 @@ from stentor.web.sse import ENDED_MESSAGE, StreamLimit
 
 Context: TypeAlias = "grpc.aio.ServicerContext[bytes, bytes]"
 STOPPING_MESSAGE = "The service is stopping. Call again."
+CALLER_CHECK_SECONDS = 15.0
+"""How often the key of an open stream is checked while nothing is sent; as often as event streams check it."""
 
 
 class Metadata:
@@ -94,9 +96,14 @@ class Call:
         """The key under which the call's stream is counted; all callers without authentication share one."""
         return f"{self.principal.tenant}/{self.principal.name}" if self.principal else ""
 
+    @property
+    def is_unchanged(self) -> bool:
+        """Whether the caller's key is still valid, with the same permissions."""
+        return self.find_caller is None or self.find_caller() == self.principal
+
     def require_unchanged(self) -> None:
         """Raise Unauthorized once the caller's key is not valid any more, or gives other permissions."""
-        if self.find_caller is not None and self.find_caller() != self.principal:
+        if not self.is_unchanged:
             raise Unauthorized(ENDED_MESSAGE)
 
     @contextmanager
@@ -143,22 +150,30 @@ def open_stream(streams: StreamLimit, owner: str) -> Iterator[None]:
 
 
 @contextmanager
-def cancel_on_shutdown(closing: asyncio.Event) -> Iterator[None]:
-    """Cancel the code in this block when `closing` is set. Raises ServiceUnavailable then."""
+def end_early(call: Call, closing: asyncio.Event) -> Iterator[None]:
+    """Cancel the code in this block when `closing` is set, or the key of the caller has ended or changed.
+
+    Raises ServiceUnavailable or Unauthorized then.
+    """
     task = asyncio.current_task()
     assert task is not None
-    watcher = asyncio.create_task(_cancel_when_set(task, closing))
+    watcher = asyncio.create_task(_cancel_early(task, call, closing))
     try:
         yield
     except asyncio.CancelledError:
         # The client may have cancelled as well, or alone: then the cancellation must continue.
         if not watcher.done() or task.uncancel():
             raise
+        call.require_unchanged()
         raise ServiceUnavailable(STOPPING_MESSAGE) from None
     finally:
         watcher.cancel()
 
 
-async def _cancel_when_set(task: asyncio.Task[object], closing: asyncio.Event) -> None:
-    await closing.wait()
+async def _cancel_early(task: asyncio.Task[object], call: Call, closing: asyncio.Event) -> None:
+    while not closing.is_set():
+        with suppress(TimeoutError):
+            await asyncio.wait_for(closing.wait(), CALLER_CHECK_SECONDS)
+        if not call.is_unchanged:
+            break
     task.cancel()

@@ -17,7 +17,7 @@ from google.protobuf.message import DecodeError, Message
 
 from stentor.auth.principal import Permission
 from stentor.core.errors import InvalidRequest
-from stentor.surfaces.grpc.calls import Call, Context, cancel_on_shutdown, open_stream
+from stentor.surfaces.grpc.calls import Call, Context, end_early, open_stream
 from stentor.web.sse import StreamLimit
 
 Handler: TypeAlias = "grpc.RpcMethodHandler[bytes, bytes]"
@@ -100,8 +100,8 @@ class BidirectionalStreamMethod:
 
 
 async def _write_stream(call: Call, stream: ResponseStream, streams: StreamLimit, context: Context) -> None:
-    """Send a stream. Raises RateLimited if the caller has too many open, ServiceUnavailable if the service stops."""
-    with call.track(), open_stream(streams, call.stream_owner), cancel_on_shutdown(streams.closing):
+    """Send a stream. Raises RateLimited if the caller has too many open, and what `end_early` raises."""
+    with call.track(), open_stream(streams, call.stream_owner), end_early(call, streams.closing):
         async with stream as responses:
             # Sent at once: a client must see that its stream has begun, even if the first response takes long.
             await context.send_initial_metadata(call.trailing)
