@@ -78,6 +78,23 @@ def test_ctrl_c_ends_a_watch_quietly(served: tuple[Program, Any]) -> None:
     assert program("task", "show", task["task_id"], "--json").json["status"] == "queued"
 
 
+@pytest.mark.parametrize("module", ["typer", "stentor.cli.commands.task"])
+def test_ctrl_c_during_a_start_ends_quietly(module: str) -> None:
+    script = (
+        "import sys\n"
+        "class Interrupted:\n"
+        "    def find_spec(self, name, *_):\n"
+        f"        if name == {module!r}:\n"
+        "            raise KeyboardInterrupt\n"
+        "sys.meta_path.insert(0, Interrupted())\n"
+        "from stentor.cli import main\n"
+        "sys.argv = ['stentor', 'task', 'list']\n"
+        "main()\n"
+    )
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=200)
+    assert (done.returncode, done.stdout, done.stderr) == (130, "", "")
+
+
 def test_a_full_disk_under_standard_output_is_told_in_one_line(program: Program) -> None:
     with Path("/dev/full").open("w") as full:
         done = subprocess.run(
