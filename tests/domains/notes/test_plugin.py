@@ -51,7 +51,7 @@ async def test_the_calls_are_the_plugins(served: Served) -> None:
     assert [patch.headers[name] for name in named] == [
         *("replace", "frontmatter", "schl%C3%BCssel%3A%20%231", "true", "2")
     ]
-    assert stub.requests[-1].path == "/search/simple/?query=%C3%A4%20%26%20b%23&contextLength=100"
+    assert stub.requests[-1].path == "/search/simple/?query=%C3%A4%20%26%20b%23&contextLength=100&matchLimit=1"
 
 
 async def test_bytes_that_a_text_would_lose_are_sent_as_bytes(served: Served) -> None:

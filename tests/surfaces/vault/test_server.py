@@ -255,6 +255,21 @@ def test_matches_of_a_hit_are_in_text_order(indexed_vault: Vault) -> None:
         assert len(hit["matches"][2]["context"]) == length
 
 
+@pytest.mark.requirement("vault.match-limit")
+def test_the_match_limit_shortens_the_matches_of_a_note_and_not_its_score(indexed_vault: Vault) -> None:
+    indexed_vault.put("One.md", "one, two, one")
+    hits = [
+        indexed_vault.http.post("/search/simple/", params={"query": "two one"} | limit).json()[0]
+        for limit in ({"matchLimit": "1"}, {"matchLimit": "0"}, {"matchLimit": "x"}, {})
+    ]
+    assert [[match["match"]["start"] for match in hit["matches"]] for hit in hits] == [
+        [0, 0],
+        [0],
+        *[[0, 0, 5, 10]] * 2,
+    ]
+    assert len({hit["score"] for hit in hits}) == 1
+
+
 @pytest.mark.requirement("vault.simple-search")
 def test_search_ranks_notes_with_more_matches_first(indexed_vault: Vault) -> None:
     vault = indexed_vault

@@ -158,9 +158,10 @@ class PluginVault:
 
         Raises InvalidRequest for a query that the plugin treats as empty.
         """
-        response = await self._plugin.request(
-            "POST", with_query("/search/simple/", query=text, contextLength=CONTEXT_CHARS)
-        )
+        # Only the first match is read. With all of them, a word that 12,000 notes have exceeds the limit of a response.
+        # The plugin ignores `matchLimit`.
+        query = with_query("/search/simple/", query=text, contextLength=CONTEXT_CHARS, matchLimit="1")
+        response = await self._plugin.request("POST", query)
         if not response.ok and response.error_code == NO_QUERY_CODE:
             raise InvalidRequest("The query has no words.")
         rows = response.json() if response.ok else None

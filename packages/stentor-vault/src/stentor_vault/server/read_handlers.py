@@ -183,7 +183,13 @@ class SearchHandlers:
         if not query.strip():
             raise VaultApiError(errors.NO_QUERY, "The parameter query is missing.")
         await self._texts.wait_until_loaded()
-        return await asyncio.to_thread(self._texts.search, query, _parse_context_length(request))
+        context_chars = _parse_number(request, "contextLength")
+        return await asyncio.to_thread(
+            self._texts.search,
+            query,
+            DEFAULT_CONTEXT_CHARS if context_chars is None else min(10_000, context_chars),
+            _parse_number(request, "matchLimit"),
+        )
 
     async def logic(self, request: Request, body: bytes) -> list[JsonObject]:
         """Return the notes for which a JsonLogic rule is truthy, with its result. Raises VaultApiError, InvalidRule."""
@@ -202,6 +208,7 @@ class SearchHandlers:
         return await asyncio.to_thread(JsonLogicRule(rule).find_matches, self._texts.list_rule_data())
 
 
-def _parse_context_length(request: Request) -> int:
-    value = request.query_params.get("contextLength", "")
-    return min(10_000, int(value)) if value.isascii() and value.isdigit() and len(value) < 6 else DEFAULT_CONTEXT_CHARS
+def _parse_number(request: Request, name: str) -> int | None:
+    """Return a number of at most five digits; None if there is none, as the plugin ignores other values."""
+    value = request.query_params.get(name, "")
+    return int(value) if value.isascii() and value.isdigit() and len(value) < 6 else None

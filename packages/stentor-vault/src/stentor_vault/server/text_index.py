@@ -158,12 +158,15 @@ class VaultTextIndex:
             # What changed since the failure is in no event. It begins when the loop waits, which is when it watches.
             reload = asyncio.create_task(self._load_with_retry(MAX_RELOAD_PAUSE_SECONDS))
 
-    def search(self, query: str, context_chars: int) -> list[SimpleSearchHit]:
-        """Return the notes with every word of the query in the text or name, best first. Thread-safe."""
+    def search(self, query: str, context_chars: int, max_matches: int | None = None) -> list[SimpleSearchHit]:
+        """Return the notes with every word of the query in the text or name, best first. Thread-safe.
+
+        Each has its first `max_matches` matches in the text; None means all. Its score counts all of them.
+        """
         words = split_words(query)
         hits = []
         for text in list(self._texts.values()):  # a copy, because the event loop changes it meanwhile
-            hit = match_note(text.stat.path, text.name, text.content, text.lowercase, words, context_chars)
+            hit = match_note(text.stat.path, text.name, text.content, text.lowercase, words, context_chars, max_matches)
             if hit is not None:
                 hits.append(hit)
         return sorted(hits, key=lambda hit: (-hit.score, hit.filename))
@@ -285,7 +288,7 @@ def split_words(query: str) -> list[str]:
 
 
 def match_note(
-    path: str, name: str, content: str, lowercase: str, words: list[str], context_chars: int
+    path: str, name: str, content: str, lowercase: str, words: list[str], context_chars: int, max_matches: int | None
 ) -> SimpleSearchHit | None:
     """Return the matches and the score of a note, None if a word is neither in its name nor in its text.
 
@@ -302,7 +305,8 @@ def match_note(
         _append_matches(text_matches, content, lowercase, word, context_chars)
     if len(words) > 1:
         text_matches.sort(key=lambda item: item.match.start)
-    return SimpleSearchHit(path, score + len(name_matches) + len(text_matches), name_matches + text_matches)
+    score += len(name_matches) + len(text_matches)
+    return SimpleSearchHit(path, score, name_matches + text_matches[:max_matches])
 
 
 def _name_match(name: str, start: int, word: str) -> SimpleSearchMatch:
