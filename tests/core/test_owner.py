@@ -64,3 +64,20 @@ def test_the_lock_file_is_for_its_owner_only(tmp_path: Path) -> None:
     lock = DataFolderLock(tmp_path, "now")
     assert (tmp_path / LOCK_FILE).stat().st_mode & 0o077 == 0
     lock.release()
+
+
+def test_whoever_reads_the_lock_file_while_it_is_written_finds_its_holder(tmp_path: Path) -> None:
+    lock = DataFolderLock(tmp_path, "now")
+    ended = threading.Event()
+
+    def publish() -> None:
+        for number in range(2_000):
+            lock.publish(gateway="http://127.0.0.1:1", certificate="x" * (number % 2 * 1_000))
+        ended.set()
+
+    writer = threading.Thread(target=publish)
+    writer.start()
+    while not ended.is_set():
+        assert read_lock_holder(tmp_path) is not None
+    writer.join()
+    lock.release()

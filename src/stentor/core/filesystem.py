@@ -165,9 +165,9 @@ class DataFolderLock:
         os.close(self._fd)
 
     def _write_holder(self) -> None:
-        # Not by a rename, as in `write_atomically`: the lock is on this file and not on its name.
-        os.ftruncate(self._fd, 0)
-        os.pwrite(self._fd, msgspec.json.encode(self.holder), 0)
+        # Not by a rename, as in `write_atomically`: the lock is on this file and not on its name. In one write, with
+        # spaces over the rest of a longer content: a client that reads an empty file finds no certificate to trust.
+        os.pwrite(self._fd, msgspec.json.encode(self.holder).ljust(os.fstat(self._fd).st_size), 0)
 
 
 def read_lock_holder(folder: Path) -> LockHolder | None:

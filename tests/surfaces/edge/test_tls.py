@@ -187,7 +187,8 @@ def test_commands_do_not_speak_with_a_server_that_took_the_port(start: Start, tm
     service = start(**authority.settings, SSL_CERT_FILE=str(authority.file))
     lock = service.data_dir / "stentor.lock"
     other = json.loads(lock.read_text())
-    other["certificate"] = Authority(tmp_path).issue("127.0.0.1")  # what the real service would have
+    (elsewhere := tmp_path / "elsewhere").mkdir()  # not over the files of the service, which would read them again
+    other["certificate"] = Authority(elsewhere).issue("127.0.0.1")  # what the real service would have
     lock.write_text(json.dumps(other))
     refused = program_of(service, SSL_CERT_FILE=str(authority.file))("task", "list")
     assert refused.code == 4
