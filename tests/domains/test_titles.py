@@ -9,11 +9,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from stentor.core.db import NO_LOCKS, Sql
+from stentor.core.text_checks import remove_joiners
 from stentor.domains.tasks.titles import DERIVED_CHARACTERS, MAX_TITLE_CHARACTERS, derive_title
 from tests.conftest import World
 from tests.requirements import requirement
 
 _FORGET_TITLES = Sql("update tasks set title = null")
+JOINED = "\u0645\u06cc\u200c\u062e\u0648\u0627\u0647\u0645, a family: \U0001f469\u200d\U0001f467"
 JSON = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False) | st.text(),
     lambda inner: st.lists(inner) | st.dictionaries(st.text(), inner),
@@ -42,6 +44,8 @@ JSON = st.recursive(
         ("12 / 7", "review"),
         ("", "review"),
         ("\x1b[31m\x00", "[31m"),
+        (JOINED, JOINED),
+        ("\u200d", "review"),
         (None, "review"),
         (7, "review"),
         ({}, "review"),
@@ -61,7 +65,7 @@ def test_long_title_ends_between_words() -> None:
 def test_title_of_any_input_is_one_short_printable_line(task_input: Any) -> None:
     title = derive_title("review", task_input)
     assert 0 < len(title) <= DERIVED_CHARACTERS
-    assert title.isprintable()
+    assert remove_joiners(title).isprintable()
 
 
 @requirement("tasks.titles")
@@ -69,9 +73,9 @@ async def test_tasks_have_their_title_in_lists_and_alone(world: World) -> None:
     await world.register(capabilities=["summarize"])
     body = {"type": "summarize", "input": {"text": "The report of May"}, "required_capabilities": ["summarize"]}
     derived = (await world.admin.post("/api/v1/tasks", json=body)).json()["task_id"]
-    given_title = (await world.admin.post("/api/v1/tasks", json=body | {"title": "May"})).json()["task_id"]
+    given_title = (await world.admin.post("/api/v1/tasks", json=body | {"title": JOINED})).json()["task_id"]
     rows = (await world.admin.get("/api/v1/tasks")).json()["tasks"]
-    assert {row["task_id"]: row["title"] for row in rows} == {derived: "The report of May", given_title: "May"}
+    assert {row["task_id"]: row["title"] for row in rows} == {derived: "The report of May", given_title: JOINED}
     assert (await world.admin.get(f"/api/v1/tasks/{derived}")).json()["title"] == "The report of May"
 
 
@@ -83,7 +87,7 @@ async def test_task_from_before_titles_shows_its_type(world: World) -> None:
     assert (await world.admin.get("/api/v1/tasks")).json()["tasks"][0]["title"] == "translate"
 
 
-@pytest.mark.parametrize("title", ["", "x" * (MAX_TITLE_CHARACTERS + 1), "two\nlines", 7])
+@pytest.mark.parametrize("title", ["", "x" * (MAX_TITLE_CHARACTERS + 1), "two\nlines", 7, "\u200d", "a\u202eb"])
 async def test_invalid_title_is_rejected(world: World, title: Any) -> None:
     response = await world.admin.post("/api/v1/tasks", json={"type": "x", "input": 1, "title": title})
     assert response.status_code == 400

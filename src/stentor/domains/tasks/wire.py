@@ -8,7 +8,7 @@ import msgspec
 from pydantic import AfterValidator, Field, StringConstraints
 
 from stentor.core.clock import micros_from_datetime
-from stentor.core.text_checks import check_start
+from stentor.core.text_checks import check_start, check_title
 from stentor.domains.routing.ranking import Preference
 from stentor.domains.tasks import model
 from stentor.domains.tasks.model import OutcomeClass, TaskDraft, TaskMetadata, TaskStatus
@@ -74,7 +74,10 @@ class TaskTemplate(RequestModel):
     timeout_seconds: Annotated[int, Field(ge=1, le=model.MAX_TIMEOUT_SECONDS)] = model.DEFAULT_TIMEOUT_SECONDS
     queue_timeout_seconds: Annotated[int, Field(ge=1, le=model.MAX_QUEUE_TIMEOUT_SECONDS)] | None = None
     agent_preference: UuidText | None = None
-    title: Annotated[Name, StringConstraints(max_length=MAX_TITLE_CHARACTERS)] | None = None
+    title: (
+        Annotated[str, StringConstraints(min_length=1, max_length=MAX_TITLE_CHARACTERS), AfterValidator(check_title)]
+        | None
+    ) = None
     limit: Annotated[LimitIn | None, Field(description="Above it, the task stays queued until there is room.")] = None
     session: Annotated[
         Name | None,
