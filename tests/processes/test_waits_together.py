@@ -31,6 +31,7 @@ class Racers:
         self.agent_id = register(installation.one, capability)
         known(installation.other, self.agent_id)
         self.clients = [service.client() for service in (installation.one, installation.other)]
+        self.sent: list[Future[httpx.Response]] = []
         self._pool = ThreadPoolExecutor(2)
 
     def claim(self, **wait: Any) -> tuple[str, int]:
@@ -50,7 +51,8 @@ class Racers:
     def send(self, client: httpx.Client, request: tuple[str, dict[str, Any]]) -> Future[httpx.Response]:
         """Send a request through one of `clients`, without waiting for the answer."""
         path, body = request
-        return self._pool.submit(client.post, path, json=body)
+        self.sent.append(self._pool.submit(client.post, path, json=body))
+        return self.sent[-1]
 
     def close(self) -> None:
         self._pool.shutdown()
@@ -168,7 +170,11 @@ def held_up(racers: Racers, lock: str) -> Iterator[Callable[[int], None]]:
             assert found is not None
             return int(found[0])
 
+        def told() -> list[str]:
+            last = [request for request in racers.sent[-2:] if request.done()]
+            return [str(request.exception() or request.result().text) for request in last]
+
         def wait_for(number: int) -> None:
-            until(lambda: count() == number, f"not {number} waited for {lock!r}")
+            until(lambda: count() == number, lambda: f"{count()} waited for {lock!r}; the last requests: {told()}")
 
         yield wait_for
