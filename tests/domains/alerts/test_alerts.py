@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from stentor.bootstrap.tls import certificate_check, certificate_findings, open_certificate
-from stentor.core.clock import DAY, MINUTE, micros_from_datetime
+from stentor.core.clock import DAY, MINUTE, format_iso, micros_from_datetime
 from stentor.core.ids import new_id
 from stentor.core.settings import load
 from stentor.domains.alerts.model import Finding, describe_duration, failure_findings
@@ -301,6 +301,41 @@ async def test_a_certificate_opens_a_warning_and_then_an_alert_that_it_has_expir
     await check(world, minutes=1)
     assert await alerts(world, "certificate") == []
     assert len(await alerts(world, "certificate", "resolved")) == 2
+
+
+@requirement("alerts.key")
+async def test_a_key_that_expires_soon_opens_a_warning_and_then_an_alert_that_it_has_expired(world: World) -> None:
+    async def make(name: str, days: int) -> str:
+        ends = format_iso(world.clock.now() + days * DAY)
+        made = await world.admin.post("/api/v1/keys", json={"name": name, "role": "viewer", "expires_at": ends})
+        assert made.status_code == 201, made.text
+        return str(made.json()["key"])
+
+    secret = await make("reports", 90)
+    await make("deploy", 10)  # short-lived on purpose: no alert
+    await make("gone", 90)
+    await check(world, minutes=82 * 1_440)
+    assert await alerts(world, "key") == []
+    assert (await world.admin.post("/api/v1/keys/gone/revoke")).status_code == 200
+    await check(world, minutes=2 * 1_440)
+    (alert,) = await alerts(world, "key", key="ADMIN")
+    day = format_iso(world.clock.now() + 6 * DAY)[:10]
+    advice = "Extend it (stentor keys change reports --expires 90d) or revoke it (stentor keys revoke reports)."
+    assert alert["message"] == f"The key reports expires in 6 days, on {day}. {advice}"
+    assert alert["severity"] == "warning"
+    assert await alerts(world, "key", key="READER") == []
+    own = await world.admin.get("/api/v1/alerts", headers={"X-API-Key": secret})
+    assert [each["message"] for each in own.json()["alerts"]] == [alert["message"]]
+    await check(world, minutes=6 * 1_440)
+    await check(world, minutes=1)
+    (expired,) = await alerts(world, "key", key="ADMIN")
+    assert expired["message"] == f"The key reports expired on {day}, and its requests are refused. {advice}"
+    ends = format_iso(world.clock.now() + 90 * DAY)
+    assert (await world.admin.patch("/api/v1/keys/reports", json={"expires_at": ends})).status_code == 200
+    await check(world)
+    await check(world, minutes=1)
+    assert await alerts(world, "key", key="ADMIN") == []
+    assert len(await alerts(world, "key", "resolved", key="ADMIN")) == 2
 
 
 @requirement("alerts.certificate")

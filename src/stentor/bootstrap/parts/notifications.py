@@ -111,6 +111,7 @@ def open_alerts(infra: Infrastructure, agents: AgentServices, llm: LlmParts, hea
             checks.task_check(db, clock, thresholds),
             checks.AgentCheck(db, agents.registry.agents, agents.presence, clock, thresholds),
             checks.budget_check(db, clock, lambda: llm.ledger.budgets, thresholds.budget_percent),
+            checks.key_check(db, clock),
             checks.component_check(health.check_components),
         ],
         _open_mailer(settings),

@@ -9,14 +9,17 @@ from stentor.core.clock import Clock
 from stentor.core.db import Database, Tx
 from stentor.domains.alerts.model import (
     FAILURE_WINDOW_US,
+    KEY_WARNING_US,
     AlertKey,
     AlertKind,
     Finding,
     Thresholds,
     describe_duration,
     failure_findings,
+    key_finding,
 )
 from stentor.domains.alerts.service import Check
+from stentor.domains.keys import queries as key_queries
 from stentor.domains.llm import queries as llm_queries
 from stentor.domains.llm.costs import Budget, unit_scale
 from stentor.domains.llm.queries import BudgetSpending
@@ -163,6 +166,21 @@ def _budget_finding(tenant: str, budget: Budget, limit: float, spending: BudgetS
     # Two subjects, so that a budget that is used up is an alert of its own after the warning.
     subject += " used up" if is_used_up else ""
     return Finding(tenant, "budget", subject, "critical" if is_used_up else "warning", text)
+
+
+def key_check(db: Database, clock: Clock) -> Check:
+    """Return a check for keys made at runtime that expire soon, or have expired."""
+
+    def find(tx: Tx) -> list[Finding]:
+        now = clock.now()
+        rows = key_queries.list_expiring(tx, now - KEY_WARNING_US, now + KEY_WARNING_US)
+        findings = [key_finding(*row, now=now) for row in rows]
+        return [finding for finding in findings if finding is not None]
+
+    async def check(_: frozenset[AlertKey]) -> list[Finding]:
+        return await db.read(find)
+
+    return check
 
 
 def component_check(read_components: Callable[[], Awaitable[Mapping[str, HealthComponent]]]) -> Check:

@@ -19,6 +19,7 @@ AlertKind = Literal[
     "budget",
     "component",
     "certificate",
+    "key",
 ]
 Severity = Literal["warning", "critical"]
 AlertKey = tuple[str, str, str]
@@ -31,6 +32,10 @@ Longer than a worker counts as online after a start of the service, so that a re
 FAILURE_WINDOW_US = 15 * MINUTE
 CERTIFICATE_WARNING_US = 14 * DAY
 """How long before it expires a certificate opens an alert; one that Stentor makes is renewed 30 days before."""
+KEY_WARNING_US = 7 * DAY
+"""How long before a key expires its alert opens, and how long the alert that it has expired stays open at most."""
+LASTING_KEY_US = 14 * DAY
+"""A key that is valid for no longer than this is meant to end, and opens no alert."""
 MIN_FAILURES = 5
 """Fewer failures than this open no alert, whatever their share."""
 
@@ -152,6 +157,20 @@ def certificate_findings(expires_at: int, now: int, advice: str) -> list[Finding
         return [Finding(DEFAULT_TENANT, "certificate", "expired", "critical", text)]
     text = f"The HTTPS certificate expires in {describe_duration(left)}, on {day}. {advice}"
     return [Finding(DEFAULT_TENANT, "certificate", "expires soon", "warning", text)]
+
+
+def key_finding(tenant: str, name: str, created_at: int, expires_at: int, now: int) -> Finding | None:
+    """Return that a key expires soon or expired a short time ago, None otherwise (times in microseconds)."""
+    left, day = expires_at - now, format_iso(expires_at)[:10]
+    if expires_at - created_at <= LASTING_KEY_US or abs(left) >= KEY_WARNING_US:
+        return None
+    advice = f"Extend it (stentor keys change {name} --expires 90d) or revoke it (stentor keys revoke {name})."
+    # Two subjects, as for certificates.
+    if left <= 0:
+        text = f"The key {name} expired on {day}, and its requests are refused. {advice}"
+        return Finding(tenant, "key", f"key:{name}:expired", "warning", text)
+    text = f"The key {name} expires in {describe_duration(left)}, on {day}. {advice}"
+    return Finding(tenant, "key", f"key:{name}:expires soon", "warning", text)
 
 
 def describe_duration(us: int) -> str:

@@ -13,8 +13,8 @@ from stentor.domains.alerts.model import Alert, AlertMail, Finding
 
 _COLUMNS = ", ".join(Alert.__struct_fields__)
 _LIST_OPEN = Sql(f"select {_COLUMNS} from alerts where resolved_at is null order by tenant, opened_at, alert_id")
-# What others spend is for admins. In the query, so that a limit counts what is seen.
-_VISIBLE = """(cast(:own as text) is null or kind <> 'budget'
+# What others spend, and when their keys expire, is for admins. In the query, so that a limit counts what is seen.
+_VISIBLE = """(cast(:own as text) is null or kind not in ('budget', 'key')
     or substr(subject, 1, length(cast(:own as text))) = :own)"""
 _LIST = {
     "open": Sql(
@@ -90,7 +90,7 @@ def list_recent(tx: Tx, tenant: str, reader: str | None, since: int, limit: int)
 
 
 def _own(reader: str | None) -> str | None:
-    """Return how the subjects of the alerts about a key's own budgets begin."""
+    """Return how the subjects of the alerts about a key itself and its budgets begin."""
     return None if reader is None else f"key:{reader}:"
 
 

@@ -21,6 +21,7 @@ PAGES = {
     "budget": "/models/budgets",
     "component": "/",
     "certificate": "/",
+    "key": "/keys",
 }
 """The page that shows more about an alert, by kind; alerts about an agent lead to the agent."""
 
@@ -71,9 +72,11 @@ def present_alert(alert: Alert, is_admin: bool) -> JsonObject:
 
 
 def alert_url(alert: Alert, is_admin: bool) -> str:
-    """Return the page with more about an alert; only admins may open an agent's page."""
+    """Return the page with more about an alert; only admins may open the pages of agents and keys."""
     if alert.agent_id and is_admin:
         return f"/agents/{quote_segment(alert.agent_id)}"
+    if alert.kind == "key" and not is_admin:
+        return "/alerts"
     return PAGES.get(alert.kind, "/alerts")
 
 
