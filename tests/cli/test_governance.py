@@ -32,7 +32,7 @@ def test_an_update_is_proposed_shown_with_its_diff_and_approved(served: Served, 
     agent = registered(program)
     update = proposed(program, tmp_path, agent, agent_patch={"capabilities": ["echo"]})["update_id"]
     listed = program("governance", "list", "--status", "submitted", "--tier", "human", "--agent", agent).out
-    assert update[-12:] in listed
+    assert (update[-12:] in listed, " ann " in listed) == (True, True)
     shown = program("governance", "show", update[-12:]).out
     assert "the agent has no trust score" in shown
     assert '- "sum"' in shown
@@ -71,6 +71,23 @@ def test_wrong_words_are_said_to_be_wrong(served: Served, tmp_path: Path) -> Non
     assert program("governance", "show", "none").code == 3
     assert "checkpoint_id: must be a UUID" in program("governance", "rollback", "none", "--reason", "x").err
     assert program("governance", "list", "--tier", "9").code == 2
+
+
+@requirement("governance.command-line")
+def test_a_file_is_proposed_for_the_agent_that_the_option_names(served: Served, tmp_path: Path) -> None:
+    program, _ = served
+    program("agent", "register", "olga", "--capability", "echo")
+    body = proposal("", {"agent_patch": {"capabilities": ["echo", "sum"]}})
+    del body["agent_id"]
+    done = program("governance", "propose", "-", "--agent", "olga", "--json", stdin=json.dumps(body))
+    shown = program("governance", "show", done.json["update_id"]).out
+    assert ("olga" in shown, "widens_access" in shown, "--override-risk" in shown) == (True, True, True)
+    refused = program("governance", "approve", done.json["update_id"], *SECOND, "--yes", "--rationale", "Fine.")
+    assert (refused.code, "--override-risk" in refused.err) == (3, True)
+    assert (
+        "No agent has the name or id 'pia'"
+        in program("governance", "propose", "-", "--agent", "pia", stdin=json.dumps(body)).err
+    )
 
 
 @requirement("governance.command-line")

@@ -44,13 +44,16 @@ class Principal(msgspec.Struct, frozen=True):
     tenant: str = DEFAULT_TENANT
 
     def may(self, permission: str) -> bool:
-        """Return whether the permission is granted; `admin` includes all others."""
-        return permission in self.permissions or "admin" in self.permissions
+        """Return whether the permission is granted, or one of several joined with ` or `; `admin` includes all."""
+        if permission in self.permissions or "admin" in self.permissions:
+            return True
+        return " or " in permission and any(part in self.permissions for part in permission.split(" or "))
 
     def require(self, permission: str) -> None:
         """Raise Forbidden, which names the permission, unless it is granted."""
         if not self.may(permission):
-            raise Forbidden(f"This needs the permission {permission!r}, which the key {self.name!r} does not have.")
+            wanted = " or ".join(map(repr, permission.split(" or ")))
+            raise Forbidden(f"This needs the permission {wanted}, which the key {self.name!r} does not have.")
 
     @property
     def is_person(self) -> bool:

@@ -125,7 +125,12 @@ def operations(kernel: Kernel, context: SurfaceContext) -> dict[str, Operation]:
         messaging.MessageOperations(kernel.messaging.service),
         webhooks.WebhookOperations(kernel.webhooks.service, kernel.webhooks.delivery_log),
         governance.GovernanceOperations(
-            parts.updates, parts.checkpoints, parts.rollbacks, parts.scoring, kernel.model_checks.check_patch
+            parts.updates,
+            parts.checkpoints,
+            parts.rollbacks,
+            parts.scoring,
+            kernel.model_checks.check_patch,
+            services.service.agent_name,
         ),
         keys.KeyOperations(kernel.keys, infra.clock),
         people.PeopleOperations(kernel.people, infra.clock),

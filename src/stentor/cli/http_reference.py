@@ -77,7 +77,11 @@ def _operation(method: str, path: str, operation: JsonObject, schemas: JsonObjec
     for paragraph in operation.get("description", "").split("\n\n")[1:]:
         yield from ("", " ".join(paragraph.split()))
     permission = operation.get("x-permission")
-    needs = "Needs no key." if permission == "public" else f"Needs the permission `{permission}`."
+    needs = (
+        "Needs no key."
+        if permission == "public"
+        else "Needs the permission `" + str(permission).replace(" or ", "` or `") + "`."
+    )
     name = CALL_NAMES.get(f"{method} {path}")
     yield from ("", needs + (f" Operation `{name}`." if name else ""))
     if parameters := operation.get("parameters"):

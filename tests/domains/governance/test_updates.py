@@ -192,6 +192,25 @@ async def test_rejection_stores_reason_and_feedback(governance: GovernanceClient
     assert after["decision"] == {"claimed": "dana", "reason": "No.", "feedback": "Smaller."}
 
 
+@requirement("governance.needs-admin")
+async def test_an_update_can_be_read_by_those_who_may_approve_and_by_its_proposer(governance: GovernanceClient) -> None:
+    agent = await governance.register_trusted(0.8, name="nora", key_name="program")
+    update = await governance.propose(agent)
+    path = f"/api/v1/governance/updates/{update['update_id']}"
+
+    async def read(name: str, *permissions: str, role: str = "approver") -> tuple[int, Any]:
+        body = {"name": name, "role": role, "permissions": ["read", *permissions]}
+        made = await governance.world.admin.post("/api/v1/keys", json=body)
+        response = await governance.world.admin.get(path, headers={"X-API-Key": made.json()["key"]})
+        return response.status_code, response.json()
+
+    status, shown = await read("judge", "approve")
+    assert (status, shown["agent_name"], shown["may_approve"]) == (200, "nora", False), "its key is newer"
+    assert (await read("author", "propose"))[0] == 404
+    status, refused = await read("guest")
+    assert (status, "'approve' or 'propose'" in refused["error"]["message"]) == (403, True)
+
+
 @requirement("governance.four-eyes")
 async def test_proposer_cannot_approve_their_own_update(governance: GovernanceClient) -> None:
     update = await governance.propose(await governance.register_trusted(0.8, key_name="second"))

@@ -59,9 +59,12 @@ class ApprovedUpdate(msgspec.Struct, frozen=True):
 
 
 class UpdateRow(UpdateStatus, frozen=True):
+    """An older service does not send `agent_name`."""
+
     agent_id: str
     update_type: str
     submitted_at: str
+    agent_name: str | None = None
 
 
 class UpdateList(msgspec.Struct, frozen=True):
@@ -97,6 +100,7 @@ class UpdateReview(msgspec.Struct, frozen=True):
     risks: list[str]
     changes: ChangeSummary
     diff: list[AgentChange]
+    ratio: float | None = None
 
 
 @app.command("list")
@@ -131,8 +135,11 @@ def propose(
     file: Annotated[
         Path, typer.Argument(metavar="FILE", help="JSON file with the body of POST /governance/updates; - for stdin.")
     ],
+    agent: Annotated[
+        str | None, typer.Option(help="The agent, by name or id, in place of the file's `agent_id`.")
+    ] = None,
 ) -> None:
-    """Propose an update; `agent_id` may also be the agent's name."""
+    """Propose an update of the agent of --agent, or of the file's `agent_id`, which may also be its name."""
     with report_errors(as_json=service.as_json):
         body = parse_json(read_file_or_stdin(file), file)
 
@@ -142,8 +149,10 @@ def propose(
             output.print_notice(f"Notice: {update.notice}", "yellow")
 
     async def work(api: ServiceClient) -> Response[ProposedUpdate]:
-        agent = body.get("agent_id") if isinstance(body, dict) else None
-        named = {"agent_id": await find_agent(api, agent)} if isinstance(agent, str) and agent else {}
+        ref = agent or (body.get("agent_id") if isinstance(body, dict) else None)
+        named = (
+            {"agent_id": await find_agent(api, ref)} if isinstance(body, dict) and isinstance(ref, str) and ref else {}
+        )
         return await api.post(BASE, ProposedUpdate, body | named if named else body)
 
     service.call(work, show_proposed, access="change")
@@ -215,7 +224,7 @@ def _show_list(page: UpdateList) -> None:
     rows = [
         (
             output.shorten_id(u.update_id),
-            output.shorten_id(u.agent_id),
+            u.agent_name or output.shorten_id(u.agent_id),
             u.update_type,
             TIERS[u.tier],
             u.status,
@@ -229,9 +238,14 @@ def _show_list(page: UpdateList) -> None:
 def _show(record: JsonObject) -> None:
     update = read_fields(record, UpdateReview)
     hidden = ("diff", "changes", "reasons", "risks")
-    shown = {name: value for name, value in record.items() if name not in hidden}
+    shown = {name: value for name, value in record.items() if name not in hidden and not output.is_empty(value)}
+    if update.ratio is not None:
+        shown["ratio"] = f"{update.ratio:.1%} of the lines"
     console.print(output.render_record(shown | {"tier": TIERS[update.tier]}))
-    for title, lines in (("Reasons for the review tier", update.reasons), ("Risks to override", update.risks)):
+    for title, lines in (
+        ("Reasons for the review tier", update.reasons),
+        ("Risks, which an approval must accept with --override-risk", update.risks),
+    ):
         if lines:
             console.print(f"\n{title}", style="bold")
             for line in lines:

@@ -33,6 +33,8 @@ Cursor = Annotated[str | None, Query(max_length=512)]
 
 FindPatchProblem = Callable[[str, str, JsonObject], Awaitable[str | None]]
 """(tenant, agent id, JSON merge patch) -> what will not work after it although it is valid; None if nothing."""
+FindAgentName = Callable[[str, str], str | None]
+"""(tenant, agent id) -> its name; None for an unknown agent."""
 
 
 class GovernanceOperations:
@@ -45,8 +47,9 @@ class GovernanceOperations:
         rollbacks: RollbackService,
         scoring: TrustScoringService,
         find_patch_problem: FindPatchProblem,
+        find_agent_name: FindAgentName,
     ) -> None:
-        self._find_patch_problem = find_patch_problem
+        self._find_patch_problem, self._find_agent_name = find_patch_problem, find_agent_name
         self._updates, self._checkpoints, self._rollbacks, self._scoring = updates, checkpoints, rollbacks, scoring
 
     @operation("updates.propose", "propose", "POST /governance/updates", 202, (404, 409, 422))
@@ -82,21 +85,20 @@ class GovernanceOperations:
         filters = UpdateFilter(_status(status), parse_tier(tier), agent_id, _before(cursor))
         updates = await self._updates.list_page(caller.tenant, filters, limit + 1)
         return wire.UpdatePage(
-            updates=[_update(update) for update in updates[:limit]],
+            updates=[self._update(update) for update in updates[:limit]],
             limit=limit,
             next_cursor=_next_cursor(updates, limit, "submitted_at", "update_id"),
         )
 
-    @operation("updates.get", "propose", "GET /governance/updates/{update_id}", 200, (404,))
+    @operation("updates.get", "approve or propose", "GET /governance/updates/{update_id}", 200, (404,))
     async def read(self, caller: Caller, update_id: UpdateId) -> wire.UpdateDetail:
         """Return an update with the basis of its review tier and the diff of its patch.
 
-        Without `admin` only one's own.
+        Without `approve` only one's own.
         """
         update = await self._updates.get_visible(caller, update_id)
-        return wire.UpdateDetail.of(
-            update, **_basis(update), may_approve=await self._updates.may_approve(caller, update)
-        )
+        may_approve = await self._updates.may_approve(caller, update)
+        return wire.UpdateDetail.of(update, **self._details(update), may_approve=may_approve)
 
     @operation("updates.approvals", "approve", "GET /governance/approvals")
     async def approvals(
@@ -128,7 +130,7 @@ class GovernanceOperations:
     @operation("updates.deployed", "admin", "POST /governance/updates/{update_id}/deployed", errors=(404, 409))
     async def deployed(self, caller: Caller, update_id: UpdateId, body: wire.Deployed) -> wire.UpdateOut:
         """Report that an approved update was deployed elsewhere; failed tests roll it back."""
-        return _update(await self._updates.report_deployment(caller, update_id, body.test_results.model_dump()))
+        return self._update(await self._updates.report_deployment(caller, update_id, body.test_results.model_dump()))
 
     @operation("checkpoints.take", "admin", "POST /governance/checkpoints", 201, (404,))
     async def take(self, caller: Caller, body: wire.TakeCheckpoint) -> wire.CheckpointOut:
@@ -194,6 +196,14 @@ class GovernanceOperations:
             breakdown=breakdown,
         )
 
+    def _update(self, update: Update) -> wire.UpdateOut:
+        return wire.UpdateOut.of(update, **self._details(update))
+
+    def _details(self, update: Update) -> dict[str, Any]:
+        """Return what the record of an update does not have as its own: its basis and the name of its agent."""
+        basis = {name: getattr(update.basis, name) for name in ("diff", "trust", "ratio", "reasons", "risks")}
+        return basis | {"agent_name": self._find_agent_name(update.tenant, update.agent_id)}
+
 
 OPERATIONS = operations_of(GovernanceOperations)
 """`propose` is for a key that proposes updates of its own agent; `admin` covers it."""
@@ -203,14 +213,6 @@ def parse_tier(text: str | None) -> int | None:
     """Return the number of a tier given by number or name; None for None. Raises KeyError."""
     numbers = model.TIER_NUMBERS | {str(number): number for number in model.TIER_NAMES}
     return None if text is None else numbers[text]
-
-
-def _update(update: Update) -> wire.UpdateOut:
-    return wire.UpdateOut.of(update, **_basis(update))
-
-
-def _basis(update: Update) -> dict[str, Any]:
-    return {name: getattr(update.basis, name) for name in ("diff", "trust", "ratio", "reasons", "risks")}
 
 
 def _checkpoint(checkpoint: Checkpoint, *, with_state: bool) -> wire.CheckpointOut:

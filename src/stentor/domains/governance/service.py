@@ -116,7 +116,8 @@ class UpdateService:
             raise InvalidRequest("rationale: required to approve your own update", _RATIONALE_REQUIRED)
         if update.basis.risks and not approval.override_risk:
             raise RiskNotOverridden(
-                f"The update has risks ({', '.join(update.basis.risks)}). Accept them with override_risk.",
+                f"The update has risks ({', '.join(update.basis.risks)}). An approval must accept them: override_risk, "
+                "in the command line --override-risk.",
                 {"risks": list(update.basis.risks)},
             )
         self_approved = {"self_approved": True} if relation else {}
@@ -194,8 +195,10 @@ class UpdateService:
         relation = self._find_relation(principal, update, agent, claimed)
         if relation is not None and not self._may_self_approve(principal, update, relation):
             raise SelfApproval(
-                "Neither the proposer of an update, nor the agent that it changes, nor a key created or changed for it "
-                "since may approve it. Ask another person with the permission approve; who lost it counts for a day.",
+                "Neither the proposer of an update, nor the agent that it changes, nor a key that the proposer may "
+                "have created or changed since may approve it. Ask another person with the permission approve; if "
+                "their key is newer than the proposal, reject the update and propose it again. A person who lost "
+                "the permission still counts as an approver for a day.",
                 {"proposed_by": update.proposed_by},
             )
         authorization.authorize_entity_change(principal, "approve", update.agent_id, agent)

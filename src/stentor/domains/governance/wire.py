@@ -195,8 +195,11 @@ class DiffOut(ResponseModel):
 
 
 class UpdateOut(ResponseModel):
+    """`agent_name` is null for an agent that does not exist."""
+
     update_id: str
     agent_id: str
+    agent_name: str | None
     status: UpdateStatus
     tier: int
     submitted_at: Timestamp
