@@ -10,6 +10,7 @@ from pydantic import AfterValidator
 
 from stentor.auth.principal import Principal
 from stentor.core.errors import Forbidden, InvalidRequest
+from stentor.domains.memory import wire
 from stentor.domains.memory.caller import MemoryCaller
 from stentor.domains.memory.search import parse_scope
 from stentor.domains.memory.validity.documents import read_document
@@ -27,37 +28,6 @@ from stentor.domains.memory.validity.target_wire import (
 )
 from stentor.domains.memory.validity.wire import CauseOut, ExclusionOut
 from stentor.domains.memory.vaults import DEFAULT_VAULT, VaultRegistry
-from stentor.domains.memory.wire import (
-    BacklinksOut,
-    DocumentOut,
-    HealthOut,
-    HybridIn,
-    HybridMatchOut,
-    HybridOut,
-    KeywordIn,
-    KeywordMatch,
-    KeywordOut,
-    LinkOut,
-    ListedOut,
-    ListOut,
-    NeighbourhoodOut,
-    NeighbourOut,
-    ReadOut,
-    SemanticIn,
-    SemanticMatchOut,
-    SemanticOut,
-    StepIn,
-    StepOut,
-    VaultName,
-    VerifyOut,
-    VersionDocumentOut,
-    VersionNameIn,
-    VersionNameOut,
-    VersionOut,
-    VersionsOut,
-    WriteIn,
-    WrittenOut,
-)
 from stentor.web.operations import operation, operations_of
 from stentor.web.request_context import decode_path_segment
 from stentor.web.wire import Caller, TaskHeader, decode_cursor, encode_cursor
@@ -77,7 +47,7 @@ IfNoneMatch = Annotated[
 MAX_TIME = 2**62
 VersionId = Annotated[str, Path(description="The version's id."), AfterValidator(decode_path_segment)]
 PathQuery = Annotated[str, Query(max_length=4096)]
-VaultQuery = Annotated[VaultName, Query()]
+VaultQuery = Annotated[wire.VaultName, Query()]
 
 
 _STORE_ERRORS = (404, 502, 504)
@@ -102,11 +72,11 @@ class MemoryOperations:
     async def write(
         self,
         caller: Caller,
-        body: WriteIn,
+        body: wire.WriteIn,
         if_match: IfMatch = None,
         if_none_match: IfNoneMatch = None,
         task: TaskHeader = None,
-    ) -> WrittenOut:
+    ) -> wire.WrittenOut:
         """Write, update or delete a document."""
         started = time.perf_counter()
         memory_caller = self._identify(caller, task, body.metadata.source_agent)
@@ -117,7 +87,7 @@ class MemoryOperations:
         gone = {compose_path(body.document.path), *(exclusion.path for exclusion in still)}
         returned = [exclusion.path for exclusion in excluded if exclusion.path not in gone]
         ready_at = result.vectors_ready_at
-        return WrittenOut.of(
+        return wire.WrittenOut.of(
             result,
             latency_ms=_elapsed_ms(started),
             sync_pending=ready_at is not None,
@@ -128,16 +98,16 @@ class MemoryOperations:
     @operation("memory.read", "admin", "GET /memory/read/exact", errors=_STORE_ERRORS)
     async def read(
         self, caller: Caller, path: PathQuery, vault: VaultQuery = DEFAULT_VAULT, task: TaskHeader = None
-    ) -> ReadOut:
+    ) -> wire.ReadOut:
         """One document by its exact path."""
         started = time.perf_counter()
         memory_caller = self._identify(caller, task)
         try:
             document, etag = await self._vaults.get(vault).memory.read(memory_caller, path)
         except NoSuchNote:
-            return ReadOut(status="not_found", document=None, latency_ms=_elapsed_ms(started))
+            return wire.ReadOut(status="not_found", document=None, latency_ms=_elapsed_ms(started))
         invalid = await self._find_exclusion(vault, document)
-        return ReadOut(
+        return wire.ReadOut(
             status="success",
             document=_document(document),
             latency_ms=_elapsed_ms(started),
@@ -162,7 +132,7 @@ class MemoryOperations:
         tag: Annotated[str, Query(max_length=255)] = "",
         limit: Annotated[int, Query(ge=1, le=500)] = 100,
         cursor: Annotated[str | None, Query(max_length=8192)] = None,
-    ) -> ListOut:
+    ) -> wire.ListOut:
         """List documents, the latest changed first, with the number of documents in each folder and with each tag."""
         self._identify(caller)
         if "\0" in f"{folder}{tag}":
@@ -173,15 +143,15 @@ class MemoryOperations:
         folders, tags = await index.outline()
         page = rows[:limit]
         following = encode_cursor(page[-1].modified_at, page[-1].path) if len(rows) > limit else None
-        documents = [ListedOut.of(row) for row in page]
-        return ListOut(documents=documents, folders=folders, tags=tags, next_cursor=following)
+        documents = [wire.ListedOut.of(row) for row in page]
+        return wire.ListOut(documents=documents, folders=folders, tags=tags, next_cursor=following)
 
     @operation("memory.backlinks", "admin", "GET /memory/backlinks")
-    async def backlinks(self, caller: Caller, path: PathQuery, vault: VaultQuery = DEFAULT_VAULT) -> BacklinksOut:
+    async def backlinks(self, caller: Caller, path: PathQuery, vault: VaultQuery = DEFAULT_VAULT) -> wire.BacklinksOut:
         """List the documents that link to a document, resolved as Obsidian does; also to one that does not exist."""
         self._identify(caller)
         path = _linkable(path)
-        return BacklinksOut(path=path, backlinks=await self._vaults.get(vault).index.find_backlinks(path))
+        return wire.BacklinksOut(path=path, backlinks=await self._vaults.get(vault).index.find_backlinks(path))
 
     @operation("memory.neighbourhood", "admin", "GET /memory/neighbourhood")
     async def neighbourhood(
@@ -190,22 +160,22 @@ class MemoryOperations:
         path: PathQuery,
         vault: VaultQuery = DEFAULT_VAULT,
         limit: Annotated[int, Query(ge=1, le=200, description="Documents at most, this one included.")] = 40,
-    ) -> NeighbourhoodOut:
+    ) -> wire.NeighbourhoodOut:
         """The documents at most two links away from a document, in either direction, and the links among them."""
         self._identify(caller)
         path = _linkable(path)
         neighbourhood = await self._vaults.get(vault).index.find_neighbourhood(path, limit)
-        links = [LinkOut(source=source, target=target) for source, target in neighbourhood.links]
-        documents = [NeighbourOut.of(document) for document in neighbourhood.documents]
-        return NeighbourhoodOut(path=path, documents=documents, links=links, omitted=neighbourhood.omitted)
+        links = [wire.LinkOut(source=source, target=target) for source, target in neighbourhood.links]
+        documents = [wire.NeighbourOut.of(document) for document in neighbourhood.documents]
+        return wire.NeighbourhoodOut(path=path, documents=documents, links=links, omitted=neighbourhood.omitted)
 
     @operation("memory.versions", "admin", "GET /memory/versions", errors=_STORE_ERRORS)
-    async def versions(self, caller: Caller, path: PathQuery, vault: VaultQuery = DEFAULT_VAULT) -> VersionsOut:
+    async def versions(self, caller: Caller, path: PathQuery, vault: VaultQuery = DEFAULT_VAULT) -> wire.VersionsOut:
         """The states of a document that are kept, newest first; also of one that was deleted."""
         self._identify(caller)
         versions, current = await self._vaults.get(vault).history.list_versions(path)
-        rows = [VersionOut.of(version, current=version.content_hash == current) for version in versions]
-        return VersionsOut(path=path, current=current, versions=rows)
+        rows = [wire.VersionOut.of(version, current=version.content_hash == current) for version in versions]
+        return wire.VersionsOut(path=path, current=current, versions=rows)
 
     @operation("memory.version", "admin", "GET /memory/versions/{version}", errors=(404,))
     async def one_version(
@@ -215,21 +185,21 @@ class MemoryOperations:
         path: PathQuery,
         vault: VaultQuery = DEFAULT_VAULT,
         task: TaskHeader = None,
-    ) -> VersionDocumentOut:
+    ) -> wire.VersionDocumentOut:
         """A document as it was: write its content and frontmatter to go back to it."""
         memory_caller = self._identify(caller, task)
         document = await self._vaults.get(vault).history.read_version(memory_caller, path, version)
-        return VersionDocumentOut(path=document.path, version=version, document=_document(document))
+        return wire.VersionDocumentOut(path=document.path, version=version, document=_document(document))
 
     @operation("memory.name_version", "admin", "PUT /memory/versions/{version}/name", errors=(404, 409))
-    async def name_version(self, caller: Caller, version: VersionId, body: VersionNameIn) -> VersionNameOut:
+    async def name_version(self, caller: Caller, version: VersionId, body: wire.VersionNameIn) -> wire.VersionNameOut:
         """Give a version of a document a name, or remove it (null). A version with a name is kept."""
         memory_caller = self._identify(caller)
         await self._vaults.get(body.vault).history.name_version(memory_caller, body.path, version, body.name)
-        return VersionNameOut(path=body.path, version=version, name=body.name)
+        return wire.VersionNameOut(path=body.path, version=version, name=body.name)
 
     @operation("memory.keyword", "admin", "POST /memory/search/keyword", errors=(404,), fast=True)
-    async def search_keyword(self, caller: Caller, body: KeywordIn, task: TaskHeader = None) -> KeywordOut:
+    async def search_keyword(self, caller: Caller, body: wire.KeywordIn, task: TaskHeader = None) -> wire.KeywordOut:
         """Documents with these words, in any of their forms; the best first."""
         started = time.perf_counter()
         search, memory_caller = self._vaults.get(body.vault).search, self._identify(caller, task)
@@ -237,11 +207,11 @@ class MemoryOperations:
         found, total = await search.keyword(
             memory_caller, body.terms, body.fields, body.match_mode, body.limit, scope=scope
         )
-        matches = [KeywordMatch.of(match, vault=body.vault) for match in found]
-        return KeywordOut(matches=matches, total_matches=total, search_latency_ms=_elapsed_ms(started))
+        matches = [wire.KeywordMatch.of(match, vault=body.vault) for match in found]
+        return wire.KeywordOut(matches=matches, total_matches=total, search_latency_ms=_elapsed_ms(started))
 
     @operation("memory.semantic", "admin", "POST /memory/search/semantic", errors=(404,), fast=True)
-    async def search_semantic(self, caller: Caller, body: SemanticIn, task: TaskHeader = None) -> SemanticOut:
+    async def search_semantic(self, caller: Caller, body: wire.SemanticIn, task: TaskHeader = None) -> wire.SemanticOut:
         """Documents that mean something like the query; the nearest first.
 
         Leaves out what is less similar than SERVICE_EMBEDDING_FLOOR. In a large vault with pgvector `total_matches` is
@@ -254,18 +224,18 @@ class MemoryOperations:
         search, filters = self._vaults.get(body.vault).search, body.filters.to_filters()
         scope = parse_scope(body.as_of, include_invalid=body.include_invalid)
         found, total = await search.semantic(memory_caller, body.query, body.embedding, body.top_k, filters, scope)
-        matches = [SemanticMatchOut.of(match, vault=body.vault) for match in found]
-        return SemanticOut(matches=matches, total_matches=total, search_latency_ms=_elapsed_ms(started))
+        matches = [wire.SemanticMatchOut.of(match, vault=body.vault) for match in found]
+        return wire.SemanticOut(matches=matches, total_matches=total, search_latency_ms=_elapsed_ms(started))
 
     @operation("memory.hybrid", "admin", "POST /memory/search/hybrid", errors=(404,), fast=True)
-    async def search_hybrid(self, caller: Caller, body: HybridIn, task: TaskHeader = None) -> HybridOut:
+    async def search_hybrid(self, caller: Caller, body: wire.HybridIn, task: TaskHeader = None) -> wire.HybridOut:
         """Documents by word and by meaning together; the best first."""
         started = time.perf_counter()
         search, memory_caller = self._vaults.get(body.vault).search, self._identify(caller, task)
         filters, scope = body.filters.to_filters(), parse_scope(body.as_of, include_invalid=body.include_invalid)
         found, total = await search.hybrid(memory_caller, body.query, body.limit, filters, scope)
-        matches = [HybridMatchOut.of(match, vault=body.vault) for match in found]
-        return HybridOut(matches=matches, total_matches=total, search_latency_ms=_elapsed_ms(started))
+        matches = [wire.HybridMatchOut.of(match, vault=body.vault) for match in found]
+        return wire.HybridOut(matches=matches, total_matches=total, search_latency_ms=_elapsed_ms(started))
 
     @operation("memory.invalidate", "admin", "POST /memory/invalidate", errors=_WRITE_ERRORS)
     async def invalidate(self, caller: Caller, body: InvalidateIn, task: TaskHeader = None) -> InvalidatedOut:
@@ -304,24 +274,24 @@ class MemoryOperations:
         return InvalidListOut(sources=sources, claims=claims, notes=notes, total=len(found), next_cursor=following)
 
     @operation("memory.reindex", "admin", "POST /memory/reindex", errors=(502, 504))
-    async def reindex(self, caller: Caller, body: StepIn) -> StepOut:
+    async def reindex(self, caller: Caller, body: wire.StepIn) -> wire.StepOut:
         """Index the next notes anew, in the order of their paths; call it again with `next` until that is null."""
         self._identify(caller)
-        return StepOut.of(await self._vaults.get(body.vault).maintenance.reindex(body.after, body.limit))
+        return wire.StepOut.of(await self._vaults.get(body.vault).maintenance.reindex(body.after, body.limit))
 
     @operation("memory.verify", "admin", "POST /memory/verify", errors=(502, 504))
-    async def verify(self, caller: Caller, body: StepIn) -> VerifyOut:
+    async def verify(self, caller: Caller, body: wire.StepIn) -> wire.VerifyOut:
         """Compare the next notes with the index and change nothing; call it again as `reindex`."""
         self._identify(caller)
         step = await self._vaults.get(body.vault).maintenance.verify(body.after, body.limit)
-        return VerifyOut.model_validate(step)
+        return wire.VerifyOut.model_validate(step)
 
     @operation("memory.health", "admin", "GET /memory/health")
-    async def report(self, caller: Caller, vault: VaultQuery = DEFAULT_VAULT) -> HealthOut:
+    async def report(self, caller: Caller, vault: VaultQuery = DEFAULT_VAULT) -> wire.HealthOut:
         """The note store and the vector store of one vault, asked now."""
         self._identify(caller)
         health = await self._vaults.get(vault).health.report()
-        return HealthOut.model_validate({**health, "vaults": self._vaults.names})
+        return wire.HealthOut.model_validate({**health, "vaults": self._vaults.names})
 
 
 OPERATIONS = operations_of(MemoryOperations)
@@ -333,9 +303,9 @@ def _linkable(path: str) -> str:
     return path
 
 
-def _document(document: NoteDocument) -> DocumentOut:
+def _document(document: NoteDocument) -> wire.DocumentOut:
     validity, _ = read_document(document)
-    return DocumentOut.of(document, frontmatter_problem=document.problem or validity.problem)
+    return wire.DocumentOut.of(document, frontmatter_problem=document.problem or validity.problem)
 
 
 def _elapsed_ms(started: float) -> float:
