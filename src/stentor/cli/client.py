@@ -320,6 +320,13 @@ class ServiceClient:
         return RequestFailed(response.status_code, reason, str(body.get("message", error)))
 
 
+def on_record(
+    kind: type[Referable], ref: str, call: Callable[[ServiceClient, str], Awaitable[T]]
+) -> Callable[[ServiceClient], Awaitable[T]]:
+    """Return the call with the path of the record that the user refers to, as `with_id` finds it."""
+    return lambda api: api.with_id(kind, ref, lambda found: call(api, f"{kind.path}/{quote_segment(found)}"))
+
+
 def _describe_list(path: str) -> str:
     """Return how to list the records of a kind of which `path` names an unknown one."""
     kind, *record = path.partition("/api/v1/")[2].split("/")

@@ -7,7 +7,7 @@ from collections.abc import Awaitable, Callable
 from typing import Protocol, TypeVar
 
 from stentor.cli.agents import AgentList
-from stentor.cli.client import RequestFailed, ServiceClient
+from stentor.cli.client import RequestFailed, ServiceClient, quote_segment
 from stentor.cli.references import ambiguous_error
 from stentor.core import ids
 
@@ -46,6 +46,13 @@ async def with_part_of_id(
     if len(labels) > 1:
         raise ambiguous_error(ref, labels)
     return await call(next(iter(labels), ref))
+
+
+def on_part_of_id(
+    path: str, kind: type[Labelled], ref: str, call: Callable[[ServiceClient, str], Awaitable[T]]
+) -> Callable[[ServiceClient], Awaitable[T]]:
+    """Return the call with the path of the record that the user refers to, as `with_part_of_id` finds it."""
+    return lambda api: with_part_of_id(api, path, kind, ref, lambda found: call(api, f"{path}/{quote_segment(found)}"))
 
 
 async def find_agent(api: ServiceClient, ref: str) -> str:

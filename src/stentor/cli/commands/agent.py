@@ -11,7 +11,7 @@ import typer
 
 from stentor.cli import output
 from stentor.cli.agents import AGENTS_PATH, AgentList, show_agent, show_agents
-from stentor.cli.client import omit_none, quote_segment
+from stentor.cli.client import omit_none, on_record
 from stentor.cli.command import ServiceTarget, split_commas, with_service
 from stentor.cli.input_files import reading
 from stentor.core import jsontext
@@ -135,9 +135,7 @@ def list_agents(
 @with_service
 def show(service: ServiceTarget, agent_id: AgentId) -> None:
     """Show one agent."""
-    service.call(
-        lambda api: api.with_id(AgentList, agent_id, lambda found: api.get(_path(found), JsonObject)), show_agent
-    )
+    service.call(on_record(AgentList, agent_id, lambda api, path: api.get(path, JsonObject)), show_agent)
 
 
 @app.command()
@@ -176,9 +174,7 @@ def edit(
     changes = {name.replace("_", " "): value for name, value in sorted(body.items()) if name != "reason"}
     values = ", ".join(f"{name} is {'removed' if value is None else value}" for name, value in changes.items())
     service.call(
-        lambda api: api.with_id(
-            AgentList, agent_id, lambda found: api.request("PATCH", _path(found), JsonObject, body)
-        ),
+        on_record(AgentList, agent_id, lambda api, path: api.request("PATCH", path, JsonObject, body)),
         lambda agent: output.print_line(f"Agent {agent['agent_id']}: {values}."),
         access="change",
     )
@@ -193,9 +189,7 @@ def suspend(
 ) -> None:
     """Suspend an active agent, so that it gets no new tasks."""
     service.call(
-        lambda api: api.with_id(
-            AgentList, agent_id, lambda found: api.post(f"{_path(found)}/suspend", AgentStatus, {"reason": reason})
-        ),
+        on_record(AgentList, agent_id, lambda api, path: api.post(f"{path}/suspend", AgentStatus, {"reason": reason})),
         _show_status,
         access="change",
     )
@@ -206,7 +200,7 @@ def suspend(
 def activate(service: ServiceTarget, agent_id: AgentId) -> None:
     """Reactivate a suspended agent."""
     service.call(
-        lambda api: api.with_id(AgentList, agent_id, lambda found: api.post(f"{_path(found)}/activate", AgentStatus)),
+        on_record(AgentList, agent_id, lambda api, path: api.post(f"{path}/activate", AgentStatus)),
         _show_status,
         access="change",
     )
@@ -225,9 +219,7 @@ def archive(
     """Take an agent out of routing and lists. Its history stays, and `restore` brings it back."""
     body = {"reason": reason, "force": force}
     service.call(
-        lambda api: api.with_id(
-            AgentList, agent_id, lambda found: api.post(f"{_path(found)}/archive", ArchivedAgent, body)
-        ),
+        on_record(AgentList, agent_id, lambda api, path: api.post(f"{path}/archive", ArchivedAgent, body)),
         _show_archived,
         access="change",
     )
@@ -238,7 +230,7 @@ def archive(
 def restore(service: ServiceTarget, agent_id: AgentId) -> None:
     """Bring an archived agent back, with the status that it had."""
     service.call(
-        lambda api: api.with_id(AgentList, agent_id, lambda found: api.post(f"{_path(found)}/restore", AgentStatus)),
+        on_record(AgentList, agent_id, lambda api, path: api.post(f"{path}/restore", AgentStatus)),
         lambda agent: output.print_line(f"Agent {agent.agent_id} is restored, and {agent.status}."),
         access="change",
     )
@@ -258,10 +250,6 @@ def _split_command(command: str | None) -> list[str] | None:
         return None if command is None else shlex.split(command)
     except ValueError as error:
         raise typer.BadParameter(f"--command: {error}.") from None
-
-
-def _path(agent_id: str) -> str:
-    return f"{AGENTS_PATH}/{quote_segment(agent_id)}"
 
 
 def _read_json(path: Path) -> JsonObject:

@@ -5,18 +5,17 @@ Its commands `checkpoints` and `rollback` are in `rollback`.
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
 from pathlib import Path
-from typing import Annotated, Any, Literal, TypeVar
+from typing import Annotated, Any, Literal
 
 import msgspec
 import typer
 
 from stentor.cli import output
-from stentor.cli.client import ServiceClient, quote_segment
+from stentor.cli.client import ServiceClient
 from stentor.cli.command import ServiceTarget, current_user, with_service
 from stentor.cli.commands.rollback import checkpoints, rollback
-from stentor.cli.governance_reference import find_agent, with_part_of_id
+from stentor.cli.governance_reference import find_agent, on_part_of_id
 from stentor.cli.input_files import parse_json, read_file_or_stdin
 from stentor.cli.output import console, report_errors, strip_controls
 from stentor.cli.responses import Response, read_fields
@@ -25,7 +24,6 @@ from stentor.core.jsontext import JsonObject
 
 app = typer.Typer(help="Propose, review and roll back updates of agents.", no_args_is_help=True)
 
-T = TypeVar("T")
 UpdateId = Annotated[str, typer.Argument(metavar="ID", help="The update's id, or the beginning or end of the id.")]
 Status = Literal["submitted", "approved", "rejected", "deploying", "deployed", "rolled_back"]
 Tier = Literal["auto", "monitored", "human"]
@@ -179,7 +177,7 @@ def approve(
         output.print_line(f"Update {update.update_id} is approved; {next_step}.")
 
     service.call(
-        _on_update(update_id, lambda api, path: api.post(f"{path}/approve", ApprovedUpdate, body)),
+        on_part_of_id(BASE, UpdateList, update_id, lambda api, path: api.post(f"{path}/approve", ApprovedUpdate, body)),
         show_approved,
         access="change",
     )
@@ -196,7 +194,7 @@ def reject(
     """Reject an update."""
     body = {"rejected_by": current_user(), "reason": reason, "feedback": feedback or ""}
     service.call(
-        _on_update(update_id, lambda api, path: api.post(f"{path}/reject", RejectedUpdate, body)),
+        on_part_of_id(BASE, UpdateList, update_id, lambda api, path: api.post(f"{path}/reject", RejectedUpdate, body)),
         lambda update: output.print_line(f"Update {update.update_id} is rejected."),
         access="change",
     )
@@ -208,16 +206,7 @@ app.command()(rollback)
 
 
 def _show_update(service: ServiceTarget, update_id: str) -> None:
-    service.call(_on_update(update_id, lambda api, path: api.get(path, JsonObject)), _show)
-
-
-def _on_update(
-    ref: str, call: Callable[[ServiceClient, str], Awaitable[Response[T]]]
-) -> Callable[[ServiceClient], Awaitable[Response[T]]]:
-    """Return the call with the path of the update that the user refers to."""
-    return lambda api: with_part_of_id(
-        api, BASE, UpdateList, ref, lambda update_id: call(api, f"{BASE}/{quote_segment(update_id)}")
-    )
+    service.call(on_part_of_id(BASE, UpdateList, update_id, lambda api, path: api.get(path, JsonObject)), _show)
 
 
 def _show_list(page: UpdateList) -> None:

@@ -10,7 +10,7 @@ from typing import Annotated, Any, TypeVar
 import typer
 
 from stentor.cli import output
-from stentor.cli.client import RequestFailed, ServiceClient, omit_none, quote_segment
+from stentor.cli.client import RequestFailed, ServiceClient, omit_none, on_record, quote_segment
 from stentor.cli.command import ServiceTarget, with_service
 from stentor.cli.input_files import read_input
 from stentor.cli.output import EXIT_REFUSED, CommandFailed, console
@@ -145,7 +145,7 @@ def _on_session(
     """Return the call with the path of the session that the user refers to."""
     if not ref:
         raise typer.BadParameter("SESSION: must not be empty.")
-    return lambda api: api.with_id(SessionList, ref, lambda session_id: call(api, _path(session_id)))
+    return on_record(SessionList, ref, call)
 
 
 async def _read_all(api: ServiceClient, path: str) -> Response[ListedItems]:

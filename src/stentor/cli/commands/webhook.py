@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
-from typing import Annotated, Literal, TypeVar
+from typing import Annotated, Literal
 
 import msgspec
 import typer
@@ -11,7 +10,7 @@ import typer
 from stentor.cli import output
 from stentor.cli.client import ServiceClient, quote_segment
 from stentor.cli.command import ServiceTarget, with_service
-from stentor.cli.governance_reference import with_part_of_id
+from stentor.cli.governance_reference import on_part_of_id, with_part_of_id
 from stentor.cli.output import console
 from stentor.cli.responses import Response
 
@@ -21,7 +20,6 @@ WebhookId = Annotated[str, typer.Argument(metavar="ID", help="Its id, or the beg
 State = Literal["waiting", "sending", "delivered", "failed"]
 Scope = Literal["undelivered", "all"]
 BASE = "/webhooks"
-T = TypeVar("T")
 
 
 class WebhookState(msgspec.Struct, frozen=True):
@@ -124,7 +122,7 @@ def add(
 def remove(service: ServiceTarget, webhook_id: WebhookId) -> None:
     """Delete a webhook with its delivery log; pending deliveries are dropped."""
     service.call(
-        _on_webhook(webhook_id, lambda api, path: api.request("DELETE", path, DeletedWebhook)),
+        on_part_of_id(BASE, WebhookPage, webhook_id, lambda api, path: api.request("DELETE", path, DeletedWebhook)),
         lambda webhook: output.print_line(f"Deleted webhook {webhook.id}."),
         access="change",
     )
@@ -159,8 +157,11 @@ def rotate(
             output.print_line(f"The old secret also signs until {secret.old_secret_until}.")
 
     service.call(
-        _on_webhook(
-            webhook_id, lambda api, path: api.post(f"{path}/rotate", SigningSecret, {"overlap_seconds": overlap})
+        on_part_of_id(
+            BASE,
+            WebhookPage,
+            webhook_id,
+            lambda api, path: api.post(f"{path}/rotate", SigningSecret, {"overlap_seconds": overlap}),
         ),
         show_rotated,
         access="change",
@@ -172,7 +173,7 @@ def rotate(
 def ping(service: ServiceTarget, webhook_id: WebhookId) -> None:
     """Deliver webhook.ping immediately; the exit code is 1 if the receiver does not accept it."""
     service.call(
-        _on_webhook(webhook_id, lambda api, path: api.post(f"{path}/test", ListedDelivery)),
+        on_part_of_id(BASE, WebhookPage, webhook_id, lambda api, path: api.post(f"{path}/test", ListedDelivery)),
         lambda delivery: output.print_line(f"Ping {delivery.status}: {_last_outcome(delivery)}."),
         access="change",
         is_success=lambda delivery: delivery.status == "delivered",
@@ -190,7 +191,9 @@ def deliveries(
 ) -> None:
     """Show the delivery log, newest first."""
     service.call(
-        _on_webhook(
+        on_part_of_id(
+            BASE,
+            WebhookPage,
             webhook_id,
             lambda api, path: api.get(f"{path}/deliveries", DeliveryPage, status=status, event=event, limit=limit),
         ),
@@ -230,23 +233,19 @@ def replay(
         if replay.next_since:
             output.print_line(f"There are more: continue with --since {replay.next_since}")
 
-    service.call(_on_webhook(webhook_id, work), show_replayed, access="change")
+    service.call(on_part_of_id(BASE, WebhookPage, webhook_id, work), show_replayed, access="change")
 
 
 def _set_enabled(service: ServiceTarget, webhook_id: str, *, enabled: bool) -> None:
     service.call(
-        _on_webhook(webhook_id, lambda api, path: api.request("PATCH", path, WebhookState, {"enabled": enabled})),
+        on_part_of_id(
+            BASE,
+            WebhookPage,
+            webhook_id,
+            lambda api, path: api.request("PATCH", path, WebhookState, {"enabled": enabled}),
+        ),
         lambda webhook: output.print_line(f"Webhook {webhook.id} is {_state(webhook)}."),
         access="change",
-    )
-
-
-def _on_webhook(
-    ref: str, call: Callable[[ServiceClient, str], Awaitable[Response[T]]]
-) -> Callable[[ServiceClient], Awaitable[Response[T]]]:
-    """Return the call with the path of the webhook that the user refers to."""
-    return lambda api: with_part_of_id(
-        api, BASE, WebhookPage, ref, lambda found: call(api, f"{BASE}/{quote_segment(found)}")
     )
 
 
