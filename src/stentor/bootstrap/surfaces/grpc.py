@@ -11,6 +11,7 @@ from stentor.core.extras import install_command
 from stentor.core.settings import Settings
 from stentor.domains.messaging import operations as messaging
 from stentor.domains.tasks import operations as tasks
+from stentor.web.operations import operations_of
 
 if TYPE_CHECKING:
     from stentor.surfaces.grpc.server import Server
@@ -55,8 +56,8 @@ async def start(server: Server, service: Service) -> None:
     kernel, context = service.kernel, service.context
     bound = operations(kernel, context)
     gate = build_gate(
-        TaskServicer([bound[row.name] for row in tasks.OPERATIONS], kernel.tasks.activity),
-        [bound[row.name] for row in messaging.OPERATIONS],
+        TaskServicer([bound[row.name] for row in operations_of(tasks.TaskOperations)], kernel.tasks.activity),
+        [bound[row.name] for row in operations_of(messaging.MessageOperations)],
         LlmServicer(context.chat),
         context.keys,
         context.rate_limiter,

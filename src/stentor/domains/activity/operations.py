@@ -18,7 +18,7 @@ from stentor.domains.activity.service import ActivityService
 from stentor.domains.tasks.model import Task
 from stentor.domains.tasks.progress import Notice, notice_fields
 from stentor.domains.tasks.wire import TaskOut
-from stentor.web.operations import operation, operations_of
+from stentor.web.operations import operation
 from stentor.web.sse import EventStreamResponse, SseEvent, StreamLimit
 from stentor.web.wire import (
     Caller,
@@ -108,9 +108,6 @@ class ActivityOperations:
             task = TaskOut.of(history.task, **notice_fields(self._notice_of(history.task))).model_dump()
         trail = model.build_trail(task_id, task, history.events, history.reports)
         return Trail.model_validate(trail | next_cursor_field(history.events))
-
-
-OPERATIONS = operations_of(ActivityOperations)
 
 
 def router(activity: ActivityService, streams: StreamLimit) -> APIRouter:

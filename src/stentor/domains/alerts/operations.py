@@ -9,7 +9,7 @@ from fastapi import Query
 from stentor.core.errors import Forbidden
 from stentor.domains.alerts.model import AlertKind, Severity
 from stentor.domains.alerts.service import AlertService
-from stentor.web.operations import operation, operations_of
+from stentor.web.operations import operation
 from stentor.web.wire import Caller, ResponseModel, Timestamp
 
 State = Annotated[Literal["open", "resolved", "all"], Query(description="Which alerts to list.")]
@@ -67,6 +67,3 @@ class AlertOperations:
     async def send_test(self, caller: Caller) -> SentTest:
         """Send a test e-mail to the addresses that get alerts."""
         return SentTest(recipients=list(await self._alerts.send_test()))
-
-
-OPERATIONS = operations_of(AlertOperations)

@@ -13,7 +13,7 @@ from stentor.core.ids import min_id_at
 from stentor.core.jsontext import JsonObject
 from stentor.domains.audit import store
 from stentor.domains.audit.service import AuditService
-from stentor.web.operations import operation, operations_of
+from stentor.web.operations import operation
 from stentor.web.routes import RequestModel, example_config
 from stentor.web.wire import Address, Caller, Name, ResponseModel, Time, Timestamp, decode_cursor, encode_cursor
 
@@ -96,6 +96,3 @@ def _actor(metadata: JsonObject) -> str | None:
     """Return who did it, which events name by different fields."""
     found = next((metadata[name] for name in ("by", "decided_by", "submitted_by", "key") if metadata.get(name)), None)
     return str(found) if found is not None else None
-
-
-OPERATIONS = operations_of(AuditOperations)

@@ -10,7 +10,7 @@ from stentor.domains.execution import model
 from stentor.domains.execution.model import AttemptOutcome
 from stentor.domains.execution.service import WorkerService
 from stentor.domains.tasks.model import OutcomeClass, TaskStatus
-from stentor.web.operations import operation, operations_of
+from stentor.web.operations import operation
 from stentor.web.routes import RequestModel, example_config
 from stentor.web.wire import (
     AgentId,
@@ -174,6 +174,3 @@ class WorkerOperations:
         error = {"code": body.error.code, "message": body.error.message}
         outcome = AttemptOutcome(body.outcome_class, error=error)
         return Ended.of(await self._workers.report_outcome(caller, task_id, body.epoch, outcome))
-
-
-OPERATIONS = operations_of(WorkerOperations)

@@ -18,7 +18,7 @@ from stentor.domains.governance.checkpoints import CheckpointService
 from stentor.domains.governance.model import Checkpoint, Update, UpdateFilter
 from stentor.domains.governance.rollbacks import RollbackService
 from stentor.domains.governance.service import TrustScoringService, UpdateService
-from stentor.web.operations import operation, operations_of
+from stentor.web.operations import operation
 from stentor.web.request_context import decode_path_segment
 from stentor.web.wire import AgentId, Caller, IdempotencyHeader, Offset, decode_cursor, encode_cursor
 
@@ -205,7 +205,6 @@ class GovernanceOperations:
         return basis | {"agent_name": self._find_agent_name(update.tenant, update.agent_id)}
 
 
-OPERATIONS = operations_of(GovernanceOperations)
 """`propose` is for a key that proposes updates of its own agent; `admin` covers it."""
 
 

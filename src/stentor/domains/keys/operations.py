@@ -12,7 +12,7 @@ from stentor.core.clock import Clock, micros_from_datetime
 from stentor.core.text_checks import check_printable
 from stentor.domains.keys.model import ApiKey, KeyStatus
 from stentor.domains.keys.service import KeyDraft, KeyService
-from stentor.web.operations import operation, operations_of
+from stentor.web.operations import operation
 from stentor.web.request_context import decode_path_segment
 from stentor.web.routes import RequestModel, example_config
 from stentor.web.wire import Caller, Name, ResponseModel, Time, Timestamp
@@ -149,6 +149,3 @@ class KeyOperations:
 def _configured_output(principal: Principal) -> KeyOut:
     permissions = sorted(principal.permissions)
     return KeyOut.of(principal, permissions=permissions, status="active", configured=True)
-
-
-OPERATIONS = operations_of(KeyOperations)

@@ -18,7 +18,7 @@ from stentor.domains.llm import queries
 from stentor.domains.llm.contents.service import ContentService
 from stentor.domains.llm.contents.store import NO_CONTENT, StoredContent, find_content
 from stentor.domains.llm.queries import CallFilter, RecordedCall
-from stentor.web.operations import operation, operations_of
+from stentor.web.operations import operation
 from stentor.web.request_context import decode_path_segment
 from stentor.web.wire import Caller, Name, ResponseModel, Time, Timestamp, decode_cursor, encode_cursor
 
@@ -212,6 +212,3 @@ def _content_of_event(event: JsonObject) -> StoredContent | None:
     if not isinstance(request, str) or not isinstance(response, str):
         return None
     return StoredContent(request, response, redacted=False, truncated=False, kept_at=None)
-
-
-OPERATIONS = operations_of(CallOperations)

@@ -22,7 +22,7 @@ from stentor.domains.llm.providers import Provider
 from stentor.domains.llm.providers.registry import ProviderDraft, ProviderListing, redact_url
 from stentor.domains.llm.results import ChatResult
 from stentor.domains.llm.service import ChatRouter, LlmGateway
-from stentor.web.operations import operation, operations_of
+from stentor.web.operations import operation
 from stentor.web.wire import Caller, TaskHeader
 
 ResolveSender = Callable[[Principal, AtpMessage, str | None], tuple[str, str | None]]
@@ -157,9 +157,6 @@ class LlmOperations:
                 for listing in listings
             ],
         )
-
-
-OPERATIONS = operations_of(LlmOperations)
 
 
 def _chat_out(result: ChatResult) -> wire.ChatOut:

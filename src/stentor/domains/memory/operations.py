@@ -28,7 +28,7 @@ from stentor.domains.memory.validity.target_wire import (
 )
 from stentor.domains.memory.validity.wire import CauseOut, ExclusionOut
 from stentor.domains.memory.vaults import DEFAULT_VAULT, VaultRegistry
-from stentor.web.operations import operation, operations_of
+from stentor.web.operations import operation
 from stentor.web.request_context import decode_path_segment
 from stentor.web.wire import Caller, TaskHeader, decode_cursor, encode_cursor
 from stentor_vault.notes.model import NoSuchNote
@@ -292,9 +292,6 @@ class MemoryOperations:
         self._identify(caller)
         health = await self._vaults.get(vault).health.report()
         return wire.HealthOut.model_validate({**health, "vaults": self._vaults.names})
-
-
-OPERATIONS = operations_of(MemoryOperations)
 
 
 def _linkable(path: str) -> str:

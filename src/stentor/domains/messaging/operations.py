@@ -20,7 +20,7 @@ from stentor.domains.messaging import wire
 from stentor.domains.messaging.model import StoredMessage
 from stentor.domains.messaging.service import MessagingService, ResponseStreams
 from stentor.domains.messaging.wire import MessageIn, RouteIn, ValidateIn
-from stentor.web.operations import operation, operations_of
+from stentor.web.operations import operation
 from stentor.web.request_context import decode_path_segment
 from stentor.web.sse import EventStreamResponse, SseEvent, StreamLimit
 from stentor.web.wire import Caller, Enveloped, IdempotencyHeader, api_router, error_responses
@@ -109,9 +109,6 @@ class MessageOperations:
             message_id, priority, created_at = queue.oldest
             oldest = wire.OldestOut(message_id=message_id, priority=priority, created_at=created_at)
         return wire.QueueOut(depth=queue.depth, oldest=oldest, counts=queue.counts)
-
-
-OPERATIONS = operations_of(MessageOperations)
 
 
 def router(messaging: MessagingService, streams: ResponseStreams, limit: StreamLimit) -> APIRouter:

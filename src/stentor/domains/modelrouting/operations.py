@@ -9,7 +9,7 @@ from pydantic import AfterValidator, Field
 
 from stentor.core.jsontext import JsonObject
 from stentor.domains.modelrouting.learning import AnswerGrader
-from stentor.web.operations import operation, operations_of
+from stentor.web.operations import operation
 from stentor.web.request_context import decode_path_segment
 from stentor.web.routes import RequestModel, example_config
 from stentor.web.wire import Caller, GradeComment, GradeValue, ResponseModel, Timestamp
@@ -63,6 +63,3 @@ class AnswerOperations:
     async def grade(self, caller: Caller, answer_id: AnswerId, body: AnswerGradeIn) -> AnswerGradeOut:
         """Grade an answer of `auto` from 0 to 1, once; the grade replaces what was learned from it."""
         return AnswerGradeOut.of(await self._answers.grade(caller, answer_id, body.grade, body.comment))
-
-
-OPERATIONS = operations_of(AnswerOperations)

@@ -12,7 +12,7 @@ from starlette.responses import Response
 from stentor import __version__
 from stentor.domains.monitoring.metrics import CONTENT_TYPE
 from stentor.domains.monitoring.service import HealthComponent, HealthService
-from stentor.web.operations import operation, operations_of
+from stentor.web.operations import operation
 from stentor.web.routes import PUBLIC, GatewayRoute, requires_permission
 from stentor.web.wire import COMMON_ERROR_RESPONSES, Caller, JsonResponse, ResponseModel
 
@@ -83,9 +83,6 @@ class HealthOperations:
     async def detailed(self, caller: Caller) -> Detailed:
         """Return each component with its details."""
         return _describe(await self._health.check_components())
-
-
-OPERATIONS = operations_of(HealthOperations)
 
 
 def _describe(components: Mapping[str, HealthComponent]) -> Detailed:

@@ -11,7 +11,7 @@ from stentor.auth.principal import Role
 from stentor.core.clock import Clock
 from stentor.domains.people.model import Person
 from stentor.domains.people.service import PeopleService
-from stentor.web.operations import operation, operations_of
+from stentor.web.operations import operation
 from stentor.web.request_context import decode_path_segment
 from stentor.web.routes import PUBLIC, RequestModel, example_config
 from stentor.web.wire import Address, Caller, ResponseModel, Timestamp
@@ -139,6 +139,3 @@ def _status(person: Person) -> str:
     if person.subject is None:
         return "released"
     return "active" if person.permissions else "without_role"
-
-
-OPERATIONS = operations_of(PeopleOperations)

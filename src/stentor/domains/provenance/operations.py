@@ -17,7 +17,7 @@ from stentor.domains.provenance.model import RunTrace
 from stentor.domains.provenance.service import ProvenanceService
 from stentor.domains.provenance.signed_note import NoteVerifier
 from stentor.domains.provenance.store import StoredCheckpoint
-from stentor.web.operations import operation, operations_of
+from stentor.web.operations import operation
 from stentor.web.request_context import decode_path_segment
 from stentor.web.routes import requires_permission
 from stentor.web.wire import Caller, ResponseModel, Timestamp, api_router, error_responses
@@ -142,9 +142,6 @@ class ProvenanceOperations:
             caller.tenant, provenance_id, size, lambda tx, task_id: self._can_read_task(tx, caller, task_id)
         )
         return InclusionOut.of(proof, event=proof.canonical and proof.canonical.decode())
-
-
-OPERATIONS = operations_of(ProvenanceOperations)
 
 
 def describe_run(run: RunTrace) -> RunOut:

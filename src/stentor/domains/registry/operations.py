@@ -12,7 +12,7 @@ from stentor.domains.registry import wire
 from stentor.domains.registry.model import Agent, AgentStatus, Runtime, TrustTier
 from stentor.domains.registry.model_checks import ModelChecks, describe_unserved
 from stentor.domains.registry.service import AgentRegistry
-from stentor.web.operations import operation, operations_of
+from stentor.web.operations import operation
 from stentor.web.wire import AgentId, Caller, Name, Offset, decode_cursor, encode_cursor
 
 TrustLookup = Callable[[str, str], float | None]
@@ -182,6 +182,3 @@ def _select_referred(agents: list[Agent], ref: str) -> list[Agent]:
     whole = [agent for agent in agents if agent.agent_id == ref] or [agent for agent in agents if agent.name == ref]
     matching = whole or [agent for agent in agents if agent.matches(ref)]
     return [agent for agent in matching if not agent.is_archived] or matching
-
-
-OPERATIONS = operations_of(RegistryOperations)

@@ -11,7 +11,7 @@ from stentor.domains.registry.agent_cache import AgentCache
 from stentor.domains.registry.model import ViolationType
 from stentor.domains.sandbox.model import Access
 from stentor.domains.sandbox.service import SandboxService
-from stentor.web.operations import operation, operations_of
+from stentor.web.operations import operation
 from stentor.web.routes import RequestModel, example_config
 from stentor.web.wire import AgentId, Caller, Name, ResponseModel, Text
 
@@ -61,6 +61,3 @@ class SandboxOperations:
             reason=denial.details if denial else None,
             violation=denial.type if denial else None,
         )
-
-
-OPERATIONS = operations_of(SandboxOperations)

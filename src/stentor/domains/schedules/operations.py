@@ -14,7 +14,7 @@ from stentor.domains.schedules.model import CronTimes, Missed, Overlap, RunOutco
 from stentor.domains.schedules.service import ScheduleDraft, ScheduleService
 from stentor.domains.tasks import events
 from stentor.domains.tasks.wire import SubmittedOut, TaskTemplate
-from stentor.web.operations import operation, operations_of
+from stentor.web.operations import operation
 from stentor.web.request_context import decode_path_segment
 from stentor.web.routes import RequestModel, example_config
 from stentor.web.wire import Caller, Name, ResponseModel, StructFields, Timestamp
@@ -224,6 +224,3 @@ def _find_times(schedule: Schedule) -> CronTimes | InvalidRequest:
         return CronTimes(schedule.cron, schedule.timezone)
     except InvalidRequest as error:
         return error
-
-
-OPERATIONS = operations_of(ScheduleOperations)

@@ -15,7 +15,7 @@ from stentor.core.text_checks import check_printable, check_segment
 from stentor.domains.sessions import model
 from stentor.domains.sessions.model import ItemDraft, ItemKind, KeySpan, Session
 from stentor.domains.sessions.service import SessionService
-from stentor.web.operations import operation, operations_of
+from stentor.web.operations import operation
 from stentor.web.request_context import decode_path_segment
 from stentor.web.routes import RequestModel, example_config
 from stentor.web.wire import (
@@ -254,6 +254,3 @@ def _to_key(
         return None
     digest = jsontext.sorted_digest([session_id, None if body is None else body.model_dump()])
     return IdempotencyKey(caller.tenant, caller.name, f"sessions/{verb}", value, digest)
-
-
-OPERATIONS = operations_of(SessionOperations)

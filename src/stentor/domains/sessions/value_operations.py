@@ -14,7 +14,7 @@ from stentor.domains.sessions import model
 from stentor.domains.sessions.model import Encoding, Order, StoredValue, ValueDraft, ValueQuery
 from stentor.domains.sessions.operations import Cursor, Key, SessionId, SessionOut
 from stentor.domains.sessions.service import SessionService
-from stentor.web.operations import operation, operations_of
+from stentor.web.operations import operation
 from stentor.web.request_context import decode_path_segment
 from stentor.web.routes import RequestModel, example_config
 from stentor.web.wire import Caller, ResponseModel, Timestamp, decode_cursor, encode_cursor
@@ -112,6 +112,3 @@ class SessionValueOperations:
 
 def _position(value: StoredValue, order: Order) -> str | int:
     return value.number if order == "newest" else value.key
-
-
-OPERATIONS = operations_of(SessionValueOperations)

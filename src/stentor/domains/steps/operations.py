@@ -17,7 +17,7 @@ from stentor.domains.steps import model
 from stentor.domains.steps.model import Encoding, StepDraft, StepKind, StepOutcome, StepState
 from stentor.domains.steps.service import JournalEntry, StepService
 from stentor.domains.steps.starts import AFTER, START, is_start
-from stentor.web.operations import operation, operations_of
+from stentor.web.operations import operation
 from stentor.web.request_context import decode_path_segment
 from stentor.web.routes import RequestModel, example_config
 from stentor.web.wire import (
@@ -210,6 +210,3 @@ def recorded_out(task_id: str, entry: JournalEntry, **fields: Any) -> Recorded:
     """Return the response to a write of a step."""
     fields |= {"task_id": task_id, "recorded": entry.is_new, "superseded": entry.is_superseded}
     return Recorded.of(entry.step, value=entry.value, **fields)
-
-
-OPERATIONS = operations_of(StepOperations)

@@ -15,7 +15,7 @@ from stentor.domains.steps.model import StepDraft, WaitKind
 from stentor.domains.steps.operations import Key, KeyInPath, Recorded, StepName, StepOut, recorded_out
 from stentor.domains.steps.waits import WaitService
 from stentor.domains.tasks.model import TaskStatus
-from stentor.web.operations import operation, operations_of
+from stentor.web.operations import operation
 from stentor.web.routes import RequestModel, example_config
 from stentor.web.wire import Caller, Epoch, IdempotencyHeader, Name, ResponseModel, TaskId, Text
 
@@ -199,6 +199,3 @@ class WaitOperations:
                 for (task_id, title, _, step), agent in found
             ]
         )
-
-
-OPERATIONS = operations_of(WaitOperations)

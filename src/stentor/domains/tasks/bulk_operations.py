@@ -14,7 +14,7 @@ from pydantic import Field
 
 from stentor.core.errors import StentorError
 from stentor.domains.tasks.service import TaskService
-from stentor.web.operations import operation, operations_of
+from stentor.web.operations import operation
 from stentor.web.routes import RequestModel, example_config
 from stentor.web.wire import Caller, Name, ResponseModel, Text
 
@@ -102,6 +102,3 @@ async def _change_each(body: TasksIn, change: Callable[[str], Awaitable[Any]]) -
     outcomes = [result for result in results if isinstance(result, BulkOutcome)]
     failed = sum(outcome.error is not None for outcome in outcomes)
     return BulkOut(outcomes=outcomes, succeeded=len(outcomes) - failed, failed=failed)
-
-
-OPERATIONS = operations_of(BulkOperations)

@@ -11,7 +11,7 @@ from stentor.auth.principal import Role
 from stentor.domains.registry.agent_cache import AgentCache
 from stentor.domains.tasks.grant_model import MAX_GRANT_CAPABILITIES, MAX_GRANT_SECONDS, GrantRequest
 from stentor.domains.tasks.grants import GrantService
-from stentor.web.operations import operation, operations_of
+from stentor.web.operations import operation
 from stentor.web.request_context import decode_path_segment
 from stentor.web.routes import RequestModel, example_config
 from stentor.web.wire import (
@@ -103,6 +103,3 @@ class GrantOperations:
         agents = self._agents.list_of_key(caller.tenant, caller.name)
         grants = await self._grants.list_for_agents(caller.tenant, [agent.agent_id for agent in agents])
         return Who.of(caller, permissions=sorted(caller.permissions), agents=agents, grants=grants)
-
-
-OPERATIONS = operations_of(GrantOperations)

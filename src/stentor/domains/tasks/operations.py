@@ -34,7 +34,7 @@ from stentor.domains.tasks.wire import (
     TaskRowOut,
     TaskWaitOut,
 )
-from stentor.web.operations import operation, operations_of
+from stentor.web.operations import operation
 from stentor.web.wire import (
     After,
     Caller,
@@ -187,6 +187,3 @@ class TaskOperations:
         if grade is None:
             raise NotFound("The task has no grade.")
         return GradeOut.of(grade)
-
-
-OPERATIONS = operations_of(TaskOperations)

@@ -12,7 +12,7 @@ from stentor.core.errors import InvalidRequest, NotFound
 from stentor.domains.trust import model
 from stentor.domains.trust.model import ChangeKind, TrustEntity
 from stentor.domains.trust.service import TrustService
-from stentor.web.operations import operation, operations_of
+from stentor.web.operations import operation
 from stentor.web.routes import RequestModel, example_config
 from stentor.web.wire import Caller, CamelCaseModel, EntityId, Name, Score, Timestamp
 
@@ -183,9 +183,6 @@ class TrustOperations:
         _check_id(entity_id)
         await self._authorize_change(caller, entity_id)
         return _moved(*await self._trust.reinforce(caller.tenant, entity_id, kind, amount, caller.name))
-
-
-OPERATIONS = operations_of(TrustOperations)
 
 
 def _is_valid_id(entity_id: str) -> bool:

@@ -14,7 +14,7 @@ from stentor.core.errors import InvalidRequest
 from stentor.domains.webhooks import model, wire
 from stentor.domains.webhooks.delivery_log import DeliveryLog
 from stentor.domains.webhooks.service import WebhookService
-from stentor.web.operations import operation, operations_of
+from stentor.web.operations import operation
 from stentor.web.request_context import decode_path_segment
 from stentor.web.wire import After, Caller, IdempotencyHeader, decode_cursor, encode_cursor
 
@@ -124,6 +124,3 @@ class WebhookOperations:
     async def replay(self, caller: Caller, webhook_id: WebhookId, delivery_id: DeliveryId) -> wire.DeliveryOut:
         """Deliver the event of an ended delivery again, with the same message id."""
         return wire.DeliveryOut.of(await self._history.replay(caller, webhook_id, delivery_id))
-
-
-OPERATIONS = operations_of(WebhookOperations)

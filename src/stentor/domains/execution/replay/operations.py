@@ -9,7 +9,7 @@ from fastapi import Query
 from stentor.core.jsontext import JsonObject
 from stentor.domains.execution.replay.model import StepVerdict, Verdict
 from stentor.domains.execution.replay.service import ReplayService
-from stentor.web.operations import operation, operations_of
+from stentor.web.operations import operation
 from stentor.web.wire import Caller, Name, ResponseModel, TaskId
 
 
@@ -65,6 +65,3 @@ class ReplayOperations:
         report = await self._replays.replay(caller, task_id, agent_id, model)
         steps = [ReplayedStepOut.of(step) for step in report.steps]
         return ReplayOut.of(report, task_id=task_id, steps=steps)
-
-
-OPERATIONS = operations_of(ReplayOperations)

@@ -20,7 +20,7 @@ from stentor.domains.llm.costs import (
 from stentor.domains.llm.queries import BudgetSpending
 from stentor.domains.llm.runtime_settings.model import RouteKind, route_id
 from stentor.domains.llm.runtime_settings.service import RuntimeSettings
-from stentor.web.operations import operation, operations_of
+from stentor.web.operations import operation
 from stentor.web.request_context import decode_path_segment
 from stentor.web.routes import RequestModel, example_config
 from stentor.web.wire import Caller, Name, ResponseModel, Timestamp
@@ -182,6 +182,3 @@ class RuntimeSettingsOperations:
 
 def _configured(kind: RouteKind, name: str, models: list[str]) -> RouteOut:
     return RouteOut(route_id=route_id(kind, name), kind=kind, name=name, models=models, source="settings")
-
-
-OPERATIONS = operations_of(RuntimeSettingsOperations)
