@@ -407,3 +407,5 @@ async def test_titles_and_names_have_the_direction_of_their_script(site: Site) -
         assert re.search(rf'<a dir="auto" href="/tasks/{task_id}"[^>]*>\u05d3', await site.read(address))
     assert '<h1 dir="auto">\u05d3' in await site.read(f"/tasks/{task_id}")
     assert f'<a dir="auto" href="/agents/{agent}"' in await site.read("/agents")
+    words = "\u0645\u06cc\u200c\u062e\u0648\u0627\u0647\u0645"  # with a joiner, without which the word is another one
+    assert f'name="q" value="{words}"' in await site.read("/tasks", q=words)
