@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import asyncio
+import contextvars
 import sys
 from collections.abc import Callable
+from contextlib import suppress
 from types import FrameType
 from typing import Any
 
 import pytest
 
 from stentor_worker.journal import Journal
+from stentor_worker.steps import run_step
 
 
 class RecordedSteps:
@@ -77,3 +80,29 @@ def go_on_after_errors(journal: Journal, steps: int) -> None:
 @pytest.mark.parametrize("run", [find_all, go_on_after_errors])
 def test_the_time_is_in_proportion_to_the_number_of_steps(run: Callable[[Journal, int], None]) -> None:
     assert count_lines(run, 800) < 6 * count_lines(run, 200)
+
+
+class Receiver:
+    """Stands for the client of the service: keeps what it is sent."""
+
+    def __init__(self) -> None:
+        self.sent: list[Any] = []
+
+    def call(self, _method: str, _path: str, body: Any, **_: Any) -> dict[str, Any]:
+        self.sent.append(body)
+        return {"recorded": True, "kind": "step", "epoch": 1, "ended_at": ""}
+
+
+async def call_at_once(function: Callable[..., Any], /, *args: Any) -> Any:
+    return function(*args)
+
+
+async def test_a_step_whose_coroutine_is_closed_is_not_recorded_as_failed() -> None:
+    """Garbage collection closes a coroutine that nothing awaits any more, and in another context than its own."""
+    client = Receiver()
+    journal = Journal(client, "trip", 1, lambda: None, is_empty=True)  # pyrefly: ignore[bad-argument-type]
+    running = run_step(journal, journal.enter("pay", "step"), lambda: asyncio.sleep(60), call_at_once)
+    contextvars.copy_context().run(running.send, None)
+    with suppress(Exception):
+        running.close()
+    assert client.sent == []

@@ -53,12 +53,12 @@ async def run_step(journal: Journal, entry: Entry, function: Callable[[], Any], 
     recorded = await _find(journal, entry, call)
     if recorded is not None:
         return await call(journal.replay, entry, recorded)
-    try:
-        with _nested(entry):
+    with _nested(entry):
+        try:
             value = await _value(entry, function(), call)
-    except Exception as error:
-        await call(journal.fail, entry, error)
-        raise
+        except Exception as error:
+            await call(journal.fail, entry, error)
+            raise
     try:
         return await call(journal.complete, entry, value)
     except ValueRejected as error:
