@@ -60,7 +60,7 @@ def find_trust(settings: Settings, url: httpx.URL) -> ssl.SSLContext | bool:
     service must be from an authority in SSL_CERT_FILE or, if that is unset as on most machines, from a public one.
     """
     if url.scheme != "https":
-        return True
+        return pinning.trust_nothing()
     # A folder that this user may not read belongs to another service.
     with suppress(OSError):
         if own := pinning.find_trust(settings.storage.data_dir, str(url)):

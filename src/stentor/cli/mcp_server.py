@@ -112,7 +112,7 @@ class FolderToolCaller:
                 return await self._local.call(who, name, arguments)
             # Looked up for every call: a service may have started or stopped since the last one.
             if (owner := self._read_owner()) and owner.mcp:
-                trust = pinning.trust_only(owner.certificate) if owner.certificate else True
+                trust = pinning.trust_only(owner.certificate) if owner.certificate else pinning.trust_nothing()
                 return await streamable_http.call_remote_tool(
                     owner.mcp, lambda: self._receipt(who), name, arguments, trust
                 )

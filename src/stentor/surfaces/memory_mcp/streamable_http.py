@@ -163,11 +163,11 @@ class _BearerAuth(httpx2.Auth):
 
 
 async def call_remote_tool(
-    address: str, token: TokenSource, name: str, arguments: Mapping[str, Any], trust: ssl.SSLContext | bool
+    address: str, token: TokenSource, name: str, arguments: Mapping[str, Any], trust: ssl.SSLContext
 ) -> mcp.CallToolResult:
     """Call a tool of the memory server at `address`; `token` is called for each request. Raises ServerUnreachable.
 
-    `trust` verifies its certificate; True means the authorities of this machine.
+    `trust` verifies its certificate.
     """
     # trust_env: a proxy from the environment must not be used for calls to this installation.
     async with httpx2.AsyncClient(
