@@ -30,6 +30,7 @@ def _worst(done: Done, check: str) -> tuple[str, str]:
 
 
 def test_a_fresh_installation_has_no_problem_and_nothing_is_made(program: Program) -> None:
+    program.environ = {"SERVICE_GATEWAY_PORT": "0"}
     done = program("doctor", "--json")
     assert done.code == 0
     assert done.json["ok"] is True
@@ -127,6 +128,24 @@ def test_a_damaged_database_is_a_problem(program: Program) -> None:
     assert "restore a backup" in _worst(done, "database")[1]
     refused = program("serve", "--gateway-port", "0")
     assert f"{program.data_dir / 'stentor.db'} is damaged: file is not a database. Restore a backup." in refused.err
+
+
+def test_a_database_that_cannot_be_read_is_not_called_damaged(program: Program) -> None:
+    (program.data_dir / "stentor.db").mkdir(parents=True)
+    level, message = _worst(program("doctor", "--json"), "database")
+    assert (level, "cannot be checked (" in message) == ("problem", True)
+    assert "backup" not in message
+
+
+def test_a_port_that_the_service_could_not_have_is_told_before_its_start(program: Program) -> None:
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        port = taken.getsockname()[1]
+        program.environ = {"SERVICE_GATEWAY_PORT": str(port)}
+        level, message = _worst(program("doctor", "--json"), "service")
+    assert level == "warning"
+    assert f"Port {port} on 127.0.0.1 cannot be used: Address already in use. Choose another" in message
 
 
 def test_what_cannot_be_reached_is_a_problem(program: Program) -> None:

@@ -160,8 +160,8 @@ def require_database(settings: Settings) -> None:
     """Raise CommandFailed if the data folder has no database and no other one is configured."""
     if not _has_database(settings):
         raise CommandFailed(
-            f"No service is running, and {settings.storage.data_dir} has no database. Start `stentor serve`, "
-            "or select another data folder with --data-dir or a service with --url.",
+            f"No service is running, and {settings.storage.data_dir.absolute()} has no database. "
+            "Start `stentor serve`, or select another data folder with --data-dir or a service with --url.",
             EXIT_UNREACHABLE,
         )
 

@@ -89,7 +89,7 @@ def run_service(
         with PortProblems() as problems:
             gateway: Listener | None = None
             with problems.collect():
-                gateway = None if only_surface else stack.enter_context(_bind_gateway(settings, tls))
+                gateway = None if only_surface else stack.enter_context(bind_gateway(settings, tls))
             listeners: dict[str, Listener] = {}
             for name in names:
                 with problems.collect():
@@ -185,7 +185,7 @@ class AlreadyRunning(StartRefused):
     """The service of this data folder runs already."""
 
 
-def _bind_gateway(settings: Settings, tls: TlsCertificate | None) -> Listener:
+def bind_gateway(settings: Settings, tls: TlsCertificate | None) -> Listener:
     """Raises StartRefused; if the port is taken because this service runs already, with that reason."""
     try:
         return bind(settings.server.host, settings.server.port, "--gateway-port (SERVICE_GATEWAY_PORT)", tls)

@@ -16,6 +16,7 @@ from cryptography import x509
 from stentor.auth.oidc.provider import OidcProvider
 from stentor.bootstrap import tls
 from stentor.bootstrap.parts.command_agents import process_sandbox
+from stentor.cli import service_runner
 from stentor.cli.connection import find_trust, is_loopback, parse_service_url
 from stentor.cli.inspection import CheckContext, CheckFinding
 from stentor.cli.output import CommandFailed
@@ -104,7 +105,7 @@ def check_folder_owner(context: CheckContext) -> Iterator[CheckFinding]:
     folder = context.settings.storage.data_dir
     holder = read_lock_holder(folder)
     if holder is None:
-        yield CheckFinding("ok", "service", f"No service is running on {folder}. Start one with `stentor serve`.")
+        yield _check_port(context)
     elif holder.gateway is None:
         yield CheckFinding(
             "warning",
@@ -114,6 +115,16 @@ def check_folder_owner(context: CheckContext) -> Iterator[CheckFinding]:
     else:
         yield CheckFinding("ok", "service", f"Process {holder.pid} has been running on {folder} since {holder.since}.")
         yield check_health(context, "service", holder.gateway)
+
+
+def _check_port(context: CheckContext) -> CheckFinding:
+    """Bind the gateway's port for a moment. The other ports are replaced by free ones unless somebody chose them."""
+    stopped = f"No service is running on {context.settings.storage.data_dir}."
+    try:
+        with service_runner.bind_gateway(context.settings, None):
+            return CheckFinding("ok", "service", f"{stopped} Start one with `stentor serve`.")
+    except StartRefused as error:
+        return CheckFinding("warning", "service", f"{stopped} None can start: {error.message}")
 
 
 def check_service_url(context: CheckContext) -> Iterator[CheckFinding]:

@@ -99,10 +99,15 @@ def check_sqlite_database(context: CheckContext) -> Iterator[CheckFinding]:
         return
     try:
         damage = _find_damage(path)
-    except sqlite3.Error as error:
+    except sqlite3.DatabaseError as error:
+        if error.sqlite_errorcode & 0xFF not in (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB):
+            # For example on a full disk, where SQLite cannot make the file beside it that it reads with.
+            message = f"{path} cannot be checked ({error}). See whether the disk is full and who owns the file."
+            yield CheckFinding("problem", "database", message)
+            return
         damage = str(error)
     if damage:
-        yield CheckFinding("problem", "database", f"{path} is damaged or unreadable ({damage}): restore a backup.")
+        yield CheckFinding("problem", "database", f"{path} is damaged ({damage}): restore a backup.")
         return
     yield CheckFinding("ok", "database", f"{path} passes the integrity check.")
     # Read-only, so that the check cannot create or upgrade anything.
