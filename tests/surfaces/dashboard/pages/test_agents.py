@@ -399,6 +399,8 @@ async def test_an_agents_key_with_admin_sees_no_button_that_it_may_not_use(site:
         assert (await site.send(f"/tasks/{task_id}/approve", 303 if expected else 403, key="BOSS")).status_code
         if not expected:
             assert f'action="/tasks/{task_id}/approve"' in await site.read(f"/tasks/{task_id}")
+            assert f'action="/tasks/{task_id}/reject"' in page
+            await site.send(f"/tasks/{task_id}/reject", key="BOSS", reason="Too dear.")
     for path, form in (
         ("/keys", "/keys"),
         ("/models/budgets", "/models/budgets"),

@@ -46,6 +46,19 @@ async def test_a_page_shows_the_steps_and_answers_the_question(site: Site) -> No
 
 
 @requirement("steps.pages")
+async def test_an_agents_key_with_admin_sees_its_own_questions_without_a_form(site: Site) -> None:
+    attempt = await begin_attempt(site.world, key_name="boss")
+    await wait(attempt, "question", question="Book it?")
+    await suspend(attempt, "question")
+    for address in (f"/tasks/{attempt.task_id}", "/decisions"):
+        form = f'action="/tasks/{attempt.task_id}/answer"'
+        assert form in await site.read(address)
+        page = await site.read(address, key="BOSS")
+        assert ("Book it?" in page, form in page) == (True, False)
+    await site.send(f"/tasks/{attempt.task_id}/answer", 403, key="BOSS", step="question", value="yes")
+
+
+@requirement("steps.pages")
 async def test_an_option_and_a_key_are_sent_with_each_space_and_line_break(site: Site) -> None:
     attempt = await begin_attempt(site.world)
     await wait(attempt, "question", key=" which ", question="Which?", options=["a ", "b\nc"])
