@@ -164,6 +164,9 @@ async def test_many_agents_come_in_pages_of_fifty(site: Site) -> None:
     assert shown(rest) == ["a50", "a51", "a52"]
     assert "Show more" not in rest
     assert "<table" not in rest
+    empty = await site.read(path, **asked(query) | {"status": "suspended", "capability": "a&b"})
+    assert "Nothing follows" in empty
+    assert 'href="/agents?status=suspended&amp;capability=a%26b"' in empty, "with the filters"
 
 
 @requirement("dashboard.page-agents")

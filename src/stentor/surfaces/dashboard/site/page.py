@@ -65,6 +65,8 @@ CACHE_SECONDS = 5.0
 """Maximum age of a chart and of the component states, which all readers share."""
 SLOW_CACHE_SECONDS = 300.0
 """Maximum age of comparisons of whole weeks."""
+PLACES = ("cursor", "before", "notice")
+"""Parameters of an address that are no filters: where the rows begin, and the notice of an action."""
 MAX_LOOKBACK_US = 60 * SECOND
 MAX_FAILED_SIGN_INS = 20
 """Failed sign-ins per minute and address. Keys are too long to be guessed; this keeps the log readable."""
@@ -214,6 +216,12 @@ class PageRequest:
     def path(self) -> str:
         """The path of this page, encoded as in a link."""
         return encode_path(self.request)
+
+    @property
+    def first_rows(self) -> str:
+        """The address of the first rows of this list, with its filters."""
+        fields = [(name, value) for name, value in self.request.query_params.multi_items() if name not in PLACES]
+        return f"{self.path}?{urlencode(fields)}" if fields else self.path
 
     def path_param(self, name: str) -> str:
         return decode_path_segment(str(self.request.path_params[name]))
