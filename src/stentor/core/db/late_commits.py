@@ -6,16 +6,21 @@ transaction waits for a lock, its process stands still, or the commit waits for 
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 from stentor.core.clock import SECOND
 from stentor.core.db.driver import Sql
 from stentor.core.db.transaction import Tx
 
 LONGEST_US = 180 * SECOND
-"""How long ago a transaction of ours may have begun that still runs: more than the server lets it. A transaction of
-another program, which may run for a day, must not have everything read again that changed in this day."""
+"""How long a transaction is waited for. One of another program may run for a day, and must not have everything read
+again that changed in this day."""
+# The snapshot's xmax is the number after the last one that has ended. Larger ones may have been given out: up to the
+# counter, from which `age` counts.
 _SNAPSHOT = Sql(
-    """select cast(cast(pg_snapshot_xmin(s) as text) as bigint), cast(cast(pg_snapshot_xmax(s) as text) as bigint)
-    from (select pg_current_snapshot() as s) as snapshot"""
+    """select array(select cast(cast(pg_snapshot_xip(s) as text) as bigint)), cast(cast(xmax as text) as bigint),
+    cast(cast(xmax as text) as bigint) + age(cast(xmax as xid))
+    from (select s, pg_snapshot_xmax(s) as xmax from (select pg_current_snapshot() as s) as snapshot) as numbers"""
 )
 
 
@@ -25,20 +30,26 @@ class CommitHorizon:
     def __init__(self) -> None:
         self._reads: list[tuple[int, int]] = []
         """Time of each earlier read, and the first transaction number that was not given out then."""
+        self._awaited_from = 0
+        """Smaller numbers were given out longer than LONGEST_US ago."""
 
-    def read(self, tx: Tx) -> tuple[int, int, int]:
+    def read(self, tx: Tx) -> tuple[int, list[int], int, int]:
         """Return what `advance` needs: the time, and the numbers that PostgreSQL has for the snapshot of `tx`."""
-        oldest_running, next_number = tx.rows(_SNAPSHOT)[0]
-        return tx.now, oldest_running, next_number
+        running, after_ended, next_number = tx.rows(_SNAPSHOT)[0]
+        return tx.now, running, after_ended, next_number
 
-    def advance(self, now: int, oldest_running: int, next_number: int) -> int:
+    def advance(self, now: int, running: Iterable[int], after_ended: int, next_number: int) -> int:
         """Return a time before which no transaction began that was not visible at this read.
 
+        Running are the transactions with the numbers `running`, and perhaps those from `after_ended` to `next_number`.
         A transaction gets its number with its first write, so for the short time before that it may be older.
         """
+        self._awaited_from = max((n for time, n in self._reads if time < now - LONGEST_US), default=self._awaited_from)
         # None from before the clock was set back.
         self._reads = [read for read in self._reads if now - LONGEST_US <= read[0] <= now]
         self._reads.append((now, next_number))
+        awaited = [number for number in running if number >= self._awaited_from]
+        oldest_running = min(awaited, default=max(after_ended, self._awaited_from))
         # What is not visible yet got its number after such a read.
         ended = [n for n, (_, number) in enumerate(self._reads) if number <= oldest_running]
         if not ended:
