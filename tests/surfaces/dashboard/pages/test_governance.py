@@ -254,6 +254,10 @@ async def test_a_rollback_is_started_with_a_reason_and_shown_until_it_is_verifie
     await site.world.admin.patch(f"/api/v1/registry/agents/{ann}", json={"accuracy_score": 0.9})
     path = f"/governance/checkpoints/{taken['checkpoint_id']}/rollback"
     await site.send(path, 400, reason="")
+    # A key that may work as the agent does not roll it back.
+    for key, expected in (("ADMIN", True), ("BOSS", False)):
+        assert (f'action="{path}"' in await site.read(path.removesuffix("/rollback"), key=key)) is expected
+    await site.send(path, 403, key="BOSS", reason="x")
     answer = await site.send(path, reason=f"It got worse. {EVIL}")
     await governance.wait_until_idle()
     assert (await governance.agent(ann))["accuracy_score"] == 0.5

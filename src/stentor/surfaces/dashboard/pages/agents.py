@@ -41,7 +41,7 @@ FIGURE_DAYS = 7
 AGENT_STATUSES = ("active", "suspended", "quarantined")
 ARCHIVED = "archived"
 """Value of the filter by status that lists the archived agents, whatever their status is."""
-ACTIONS: tuple[AgentAction, ...] = ("activate", "archive", "restore", "clear_violations")
+ACTIONS: tuple[AgentAction, ...] = ("activate", "archive", "restore", "clear_violations", "rollback")
 """Those that not every admin has; each may suspend."""
 AgentRecords = tuple[list[TrustChange], list[Weight], list[SentinelAlert]]
 
@@ -189,7 +189,7 @@ async def show_agent(page: PageRequest) -> Response:
         "agent.html",
         block="live",
         agent=record,
-        allowed=await _list_allowed(page, agent_id),
+        allowed=await list_allowed(page, agent_id),
         violations=violations["violations"][::-1],
         history=history,
         connections=agent_view.present_connections(links["connections"], agent_id),
@@ -210,8 +210,8 @@ async def show_agent(page: PageRequest) -> Response:
     )
 
 
-async def _list_allowed(page: PageRequest, agent_id: str) -> list[AgentAction]:
-    """Return which of the actions on the page the gateway would accept: an agent's key may do little to itself."""
+async def list_allowed(page: PageRequest, agent_id: str) -> list[AgentAction]:
+    """Return which of ACTIONS the gateway would accept: an agent's key may do little to its own agent."""
     if page.session.role != "agent":
         return list(ACTIONS)
     agent = await page.read(registry_store.find, agent_id)

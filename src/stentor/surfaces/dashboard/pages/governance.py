@@ -17,6 +17,7 @@ from stentor.domains.governance.operations import parse_tier
 from stentor.domains.registry import queries as registry_queries
 from stentor.surfaces.dashboard.gateway import GatewayError, quote_segment
 from stentor.surfaces.dashboard.pages.agent_choices import read_agent_choices
+from stentor.surfaces.dashboard.pages.agents import list_allowed
 from stentor.surfaces.dashboard.presenters import agent_view, change_review
 from stentor.surfaces.dashboard.presenters.form_changes import int_or_text
 from stentor.surfaces.dashboard.site.page import PageRequest, encode_query
@@ -132,6 +133,7 @@ async def _render_update(page: PageRequest, error: GatewayError | None = None) -
         tier_meaning=TIER_MEANINGS[update["tier"]],
         kinds=TEST_KINDS,
         rollback_id=_find_rollback(history),
+        allowed=await list_allowed(page, update["agent_id"]),
         error=error,
         typed=await page.read_form() if error else {},
     )
@@ -218,6 +220,7 @@ async def show_checkpoint(page: PageRequest) -> Response:
         "checkpoint.html",
         block="live",
         checkpoint=checkpoint,
+        allowed=await list_allowed(page, checkpoint["agent_id"]),
         state=state,
         runtime=agent_view.present_runtime(state["config"]["runtime"]) if state else [],
         # Without a record the agent was deleted, so there is nothing to compare with.
