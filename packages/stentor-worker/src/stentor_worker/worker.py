@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 import inspect
 import logging
+import os
 import signal
 import threading
 import time
@@ -37,9 +38,11 @@ LEAVE_SECONDS = 3.0
 """How long a worker that ends waits for the service to hear it."""
 REPEAT_SECONDS = 1.0
 """How long another Ctrl-C changes nothing: it may be the same one, which a program that started this one passes on."""
+MAIN_ENDED = "worker: stopping, because the main thread of the program has ended"
 log = logging.getLogger(__name__)
-_running: set[Worker] = set()
-"""The workers of this program that run."""
+_running: dict[Worker, threading.Thread] = {}
+"""The workers of this program that run, and where."""
+_main_ended = threading.Event()
 
 
 class _Interrupted(Exception):
@@ -138,6 +141,9 @@ class Worker:
         Logs to the logger `stentor_worker`; to standard error if the program has not configured logging. A key or an
         agent that the service rejects raises ServiceError; in the main thread it is logged and ends the program with
         exit code 1, because a traceback would only hide it.
+
+        A worker in another thread also stops when the main thread ends, because Python then lets no thread pool start
+        anything; so the main thread should join that thread.
         """
         self._check_may_run()
         _configure_logging()
@@ -147,24 +153,26 @@ class Worker:
             replaced = {number: signal.signal(number, self._on_signal) for number in (signal.SIGINT, signal.SIGTERM)}
         heartbeats = threading.Thread(target=self._send_heartbeats, daemon=True)
         heartbeats.start()
-        _running.add(self)
+        _running[self] = threading.current_thread()
+        if _main_ended.is_set():
+            log.info(MAIN_ENDED)
+            self.stop()
         try:
             # Twice the concurrency: a thread that reports a result is not available to a handler.
             with ThreadPoolExecutor(2 * self._concurrency) as pool:
                 while not self._stopping.is_set():
                     for task in self._claim():
                         pool.submit(self._run_task, task)
-                if self._interrupted_at is not None and self._tasks:
-                    text = "worker: stopping when its tasks end; another Ctrl-C ends it at once tasks=%d"
-                    log.info(text, len(self._tasks))
-                    self._await_repeats()
+                if self._interrupted_at is not None:
+                    # Also those of the other workers: once this returns, another Ctrl-C would find them running.
+                    _await_workers(self)
         except ServiceError as error:
             if threading.current_thread() is not threading.main_thread():
                 raise
             log.error("worker: rejected by %s error=%s", self._client.url, error)
             raise SystemExit(1) from None
         finally:
-            _running.discard(self)
+            _running.pop(self, None)
             self._ended.set()
             heartbeats.join()
             self._leave()
@@ -217,16 +225,6 @@ class Worker:
         if self._polling:
             self._polling = False
             raise _Interrupted
-
-    def _await_repeats(self) -> None:
-        """Wait until a Ctrl-C is another one than the first, and let it end the program from then on."""
-        for _ in range(10):
-            if not self._tasks:
-                return
-            time.sleep(REPEAT_SECONDS / 10)
-        # Now and not in `_on_signal`, which the main thread would run only after it has waited for the tasks if the
-        # signal came to another thread. A second SIGTERM changes nothing: programs such as `timeout` send each twice.
-        signal.signal(signal.SIGINT, signal.SIG_DFL)
 
     def _claim(self) -> list[Task]:
         """Claim tasks for all free slots; wait for the first slot, then at the service for the first task."""
@@ -358,6 +356,49 @@ class Worker:
                 thread.start()
             for thread in beats:
                 thread.join()
+
+
+def _await_workers(own: Worker | None = None) -> None:
+    """Wait for the tasks of all workers, and for the others than `own` to end; let another Ctrl-C end the program."""
+    workers = list(_running)
+    tasks = sum(len(worker._tasks) for worker in workers)
+    if tasks:
+        log.info("worker: stopping when its tasks end; another Ctrl-C ends it at once tasks=%d", tasks)
+    pauses = 0
+    while any(worker._tasks or (worker is not own and _holds_program(worker)) for worker in workers):
+        time.sleep(REPEAT_SECONDS / 10)
+        pauses += 1
+        if pauses == 10:
+            # From now on a Ctrl-C is another one than the first. Not left to `_on_signal`, which runs only between two
+            # instructions of the main thread. A second SIGTERM changes nothing: programs such as `timeout` send each
+            # twice.
+            signal.signal(signal.SIGINT, signal.SIG_DFL)
+
+
+def _holds_program(worker: Worker) -> bool:
+    """Return whether Python waits for the thread of a worker before it ends the program."""
+    thread = _running.get(worker)
+    return thread is not None and not thread.daemon
+
+
+def _stop_with_main_thread() -> None:
+    """Stop the workers that the main thread has left running, and wait for their tasks."""
+    _main_ended.set()
+    if _running:
+        log.info(MAIN_ENDED)
+        for worker in list(_running):
+            worker.stop()
+        # The first one may have ended the main thread.
+        signal.signal(signal.SIGINT, signal.SIG_IGN)
+        _await_workers()
+
+
+# Called before thread pools refuse work, also that of asyncio.to_thread: `concurrent.futures`, which is imported above,
+# has registered itself before. `atexit` would be too late: its functions are called when all threads have ended.
+threading._register_atexit(_stop_with_main_thread)  # type: ignore[attr-defined]
+if hasattr(os, "register_at_fork"):
+    # The threads of the workers are not in the new process.
+    os.register_at_fork(after_in_child=_running.clear)
 
 
 def _configure_logging() -> None:
