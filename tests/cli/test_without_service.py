@@ -132,10 +132,13 @@ def test_ctrl_c_in_the_middle_of_the_work_ends_quietly_and_frees_the_folder(prog
         options = ["--type", "echo", "--capability", "echo", "--input", "x", "--id", "t", "--wait"]
         waiting = program.start("task", "submit", *options)
         assert asked.wait(60)
+        assert waiting.stderr is not None
+        assert waiting.stderr.readline() == "Task t is queued.\n"
         waiting.send_signal(signal.SIGINT)
         out, err = waiting.communicate(timeout=200)
         released.set()
         assert (waiting.returncode, out) == (130, "")
+        assert "Follow the task later: stentor task watch t\n" in err
         assert "Traceback" not in err
         assert read_lock_holder(program.data_dir) is None
         taken_up = program("task", "watch", "t")

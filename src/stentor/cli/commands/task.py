@@ -5,7 +5,9 @@ The work is in `cli.tasks`.
 
 from __future__ import annotations
 
+import asyncio
 import re
+import shlex
 import sys
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -108,8 +110,12 @@ def submit(
         submitted = (await send(api)).value
         before = f"was submitted before; it is {status_before}" if status_before else f"is {submitted.status}"
         print_notice(f"Task {submitted.task_id} {before}.", "dim")
-        task_view.show_notice(await add_notice(api, submitted))
-        return await follow_task(api, submitted.task_id)
+        try:
+            task_view.show_notice(await add_notice(api, submitted))
+            return await follow_task(api, submitted.task_id)
+        except asyncio.CancelledError:  # Ctrl-C
+            print_notice(f"Follow the task later: stentor task watch {shlex.quote(submitted.task_id)}", "yellow")
+            raise
 
     async def submit_only(api: ServiceClient) -> Response[SubmittedTask]:
         response = await send(api)
