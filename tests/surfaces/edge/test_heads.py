@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 import pytest
 
@@ -96,3 +96,14 @@ def test_a_request_before_one_that_is_too_large_is_answered(service: Service) ->
     answer = talk(connected(service.address), [LIVE + b"\r\n" + LIVE, b"X: " + b"a" * 140_000])
     assert answer.count(b"HTTP/1.1 200") == 1
     assert answer.count(b"HTTP/1.1 431") <= 1
+
+
+def test_an_upgrade_header_is_ignored_and_fills_no_log(start: Callable[..., Service]) -> None:
+    service = start()
+    upgrade = b"Connection: Upgrade\r\nUpgrade: websocket\r\n\r\n"
+    with connected(service.address) as client:
+        client.sendall(LIVE + upgrade)
+        assert client.recv(12) == b"HTTP/1.1 200"
+    service.process.terminate()
+    assert service.process.stderr is not None
+    assert "pgrade" not in service.process.stderr.read()

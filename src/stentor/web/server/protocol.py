@@ -139,6 +139,9 @@ class LimitedProtocol(HttpToolsProtocol):
         too_many = self.headers is not None and len(self.headers) > MAX_HEADER_FIELDS
         self._refuse(HEAD_TOO_LARGE if too_many else INVALID_REQUEST)
 
+    def _unsupported_upgrade_warning(self) -> None:
+        """Log nothing of an Upgrade header, which a server may ignore: uvicorn would advise to install a library."""
+
     def on_message_begin(self) -> None:
         self._phase, self._armed = ConnectionPhase.HEAD, None
         super().on_message_begin()
