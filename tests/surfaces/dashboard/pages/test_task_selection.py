@@ -184,3 +184,8 @@ async def test_a_list_of_one_status_offers_only_what_its_tasks_may_have(
         await site.world.do(agent, ok=False)
     assert OFFERED.findall(await site.read("/tasks?status=failed")) == ["retry"]
     assert OFFERED.findall(await site.read("/tasks")) == ["approve", "reject", "cancel", "retry"]
+
+
+async def test_a_referer_that_is_no_address_leads_back_to_all_tasks(site: Site) -> None:
+    answer = await post(site, "/tasks/selected", came_from="http://[x", action="cancel", task=["x" * 300])
+    assert (answer.status_code, answer.headers["location"]) == (303, "/tasks?notice=none-selected")

@@ -14,6 +14,7 @@ from starlette.exceptions import HTTPException
 from starlette.responses import RedirectResponse, Response
 
 from stentor.core.jsontext import JsonObject
+from stentor.domains.tasks.model import MAX_ID_LENGTH
 from stentor.surfaces.dashboard.site.page import PageRequest
 
 ACTIONS = {
@@ -96,7 +97,10 @@ def _show(page: PageRequest, kept: JsonObject) -> Response:
 def _find_list(page: PageRequest) -> str:
     """Return the address of the list as it was filtered, which the browser names as the page that it came from."""
     # Only its query is used, so a forged header cannot lead elsewhere.
-    came_from = urlsplit(page.request.headers.get("referer", ""))
+    try:
+        came_from = urlsplit(page.request.headers.get("referer", ""))
+    except ValueError:
+        return "/tasks"
     fields = parse_qsl(came_from.query) if came_from.path == "/tasks" else []
     filters = urlencode([(name, value) for name, value in fields if name not in ("notice", "cursor")])
     return f"/tasks?{filters}" if filters else "/tasks"
@@ -108,7 +112,7 @@ async def _read_selection(page: PageRequest) -> tuple[str, list[str]]:
     action = form.get("action")
     if not isinstance(action, str) or action not in ACTIONS:
         raise HTTPException(400, f"Choose one of {', '.join(ACTIONS)}.")
-    task_ids = [text for text in form.getlist("task") if isinstance(text, str)]
+    task_ids = [text for text in form.getlist("task") if isinstance(text, str) and len(text) <= MAX_ID_LENGTH]
     if len(task_ids) > MAX_SELECTED:
         raise HTTPException(400, f"Select at most {MAX_SELECTED} tasks.")
     return action, task_ids
