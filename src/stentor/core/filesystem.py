@@ -165,23 +165,30 @@ class DataFolderLock:
         os.close(self._fd)
 
     def _write_holder(self) -> None:
-        # Not by a rename, as in `write_atomically`: the lock is on this file and not on its name. In one write, with
-        # spaces over the rest of a longer content: a client that reads an empty file finds no certificate to trust.
-        os.pwrite(self._fd, msgspec.json.encode(self.holder).ljust(os.fstat(self._fd).st_size), 0)
+        # Not by a rename, as in `write_atomically`: the lock is on this file and not on its name.
+        os.ftruncate(self._fd, 0)
+        os.pwrite(self._fd, msgspec.json.encode(self.holder), 0)
 
 
 def read_lock_holder(folder: Path) -> LockHolder | None:
     """Return the process that holds the lock of the folder, or None."""
-    path = folder / LOCK_FILE
     try:
-        with path.open("rb") as file:
-            # The content proves nothing: it may be of a process that was killed. Only a held lock means a holder.
-            try:
-                fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
-            except BlockingIOError:
-                return msgspec.json.decode(file.read(), type=LockHolder)
-    except (FileNotFoundError, NotADirectoryError, msgspec.DecodeError):
-        return None
+        with (folder / LOCK_FILE).open("rb") as file:
+            for _ in range(LOCK_ATTEMPTS):
+                # The content proves nothing: it may be of a process that was killed. Only a held lock means a holder.
+                try:
+                    fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
+                except BlockingIOError:
+                    file.seek(0)
+                else:
+                    return None
+                try:
+                    return msgspec.json.decode(file.read(), type=LockHolder)
+                except msgspec.DecodeError:
+                    # The holder writes it at this moment. A client that took it for no holder would trust any server.
+                    time.sleep(LOCK_RETRY_SECONDS)
+    except (FileNotFoundError, NotADirectoryError):
+        pass
     return None
 
 
