@@ -8,7 +8,7 @@ from __future__ import annotations
 import re
 from typing import Any
 
-from stentor.core.text_checks import JOINERS
+from stentor.core.text_checks import is_readable
 from stentor.domains.atp.text_format import content_for_agent
 
 MAX_TITLE_CHARACTERS = 200
@@ -53,7 +53,7 @@ def _first_line(text: str) -> str | None:
     for line in text[:_MAX_SCANNED].splitlines():
         start = line[: 2 * DERIVED_CHARACTERS]
         if not start.isprintable():
-            start = "".join(c if c.isprintable() or c in JOINERS else " " for c in start)
+            start = "".join(c if is_readable(c) else " " for c in start)
         words = _MARKS.sub("", start).split()
         if words and not _is_opaque(words):
             return _shorten(" ".join(words))

@@ -17,7 +17,7 @@ from stentor.core.clock import format_iso
 from stentor.core.db import Tx
 from stentor.core.errors import Forbidden
 from stentor.core.jsontext import JsonObject
-from stentor.core.text_checks import JOINERS
+from stentor.core.text_checks import is_readable
 from stentor.domains.activity.model import event_to_json
 from stentor.domains.conversation.model import find_result_text
 from stentor.domains.llm import queries as llm_queries
@@ -354,7 +354,7 @@ async def find_by_id(page: PageRequest) -> Response:
 
 def _clean_reference(text: str) -> str:
     """Return the text without what no id or name has, so that any input is a possible search."""
-    return "".join(c for c in text if c.isprintable() or c in JOINERS)[:MAX_REFERENCE_CHARACTERS]
+    return "".join(filter(is_readable, text))[:MAX_REFERENCE_CHARACTERS]
 
 
 async def stream_changes(page: PageRequest) -> Response:
