@@ -209,6 +209,6 @@ class SearchHandlers:
 
 
 def _parse_number(request: Request, name: str) -> int | None:
-    """Return a number of at most five digits; None if there is none, as the plugin ignores other values."""
+    """Return a number of at most five digits; None for any other value, which the plugin ignores too."""
     value = request.query_params.get(name, "")
     return int(value) if value.isascii() and value.isdigit() and len(value) < 6 else None
