@@ -19,7 +19,7 @@ COMPOSE = DEPLOY / "compose.yaml"
 KUBERNETES = DEPLOY / "kubernetes"
 DOCKERFILE = DEPLOY / "docker" / "Dockerfile"
 UNIT = DEPLOY / "systemd" / "stentor.service"
-EXAMPLES = (KUBERNETES / "secret.example.yaml", KUBERNETES / "ingress.example.yaml")
+EXAMPLES = tuple(KUBERNETES.glob("*.example.yaml"))
 _VARIABLE = re.compile(r"\$\{?([A-Z][A-Z0-9_]*)")
 
 

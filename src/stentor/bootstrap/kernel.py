@@ -13,6 +13,7 @@ from typing import Any, Protocol
 from stentor.bootstrap.infrastructure import Infrastructure, open_infrastructure
 from stentor.bootstrap.parts.agents import AgentServices, open_agents, open_model_checks
 from stentor.bootstrap.parts.callers import open_keys, open_people
+from stentor.bootstrap.parts.cluster_agents import ClusterAgents, open_cluster_agents
 from stentor.bootstrap.parts.command_agents import CommandAgents, memory_tools, open_command_agents
 from stentor.bootstrap.parts.governance import GovernanceParts, open_governance
 from stentor.bootstrap.parts.llm import LlmParts, open_llm
@@ -20,7 +21,6 @@ from stentor.bootstrap.parts.memory import Memory, open_memory, report_lookup
 from stentor.bootstrap.parts.messaging import MessagingParts, open_messaging
 from stentor.bootstrap.parts.notifications import WebhookParts, open_alerts, open_webhooks
 from stentor.bootstrap.parts.provenance import ProvenanceParts
-from stentor.bootstrap.parts.ray_agents import RayAgents, open_ray_agents
 from stentor.bootstrap.parts.retention import archive_check, open_archiver
 from stentor.bootstrap.parts.task_notes import TaskNotes, open_task_notes
 from stentor.bootstrap.parts.tasks import Schedules, TaskServices, open_schedules, open_tasks
@@ -85,7 +85,7 @@ class Kernel:
     keys: KeyService
     people: PeopleService
     command_agents: CommandAgents
-    ray_agents: RayAgents
+    cluster_agents: ClusterAgents
     check_runtime: CheckRuntime
     governance: GovernanceParts
     messaging: MessagingParts
@@ -127,7 +127,7 @@ class Kernel:
             # Second, so that its stop comes late: it numbers and signs the events that the other stops still write.
             await _start(stack, self.provenance)
             stack.push_async_callback(self.infra.outbound.close)
-            stack.push_async_callback(self.ray_agents.close)
+            stack.push_async_callback(self.cluster_agents.close)
             # Before the recovery of tasks, which routes and dispatches them by the agents in memory.
             await self._load()
             await self.keys.reserve_names()
@@ -350,7 +350,7 @@ def build(
     command_agents = open_command_agents(
         infra, agents, memory_tools(memory, agents, rights, tenant) if memory else (), llm
     )
-    ray_agents = open_ray_agents(infra)
+    cluster_agents = open_cluster_agents(infra)
     librarian = LibrarianAgent(memory.default.search, tenant, rights.of_submitter, is_in_inbox) if memory else None
     builtin = BuiltinDriver({"librarian": librarian.run} if librarian else None)
     sessions = SessionService(infra.db, infra.runlog, agents.routing.is_active)
@@ -360,16 +360,16 @@ def build(
         "http": HttpDriver(infra.outbound, agents.presence, steps),
         "llm": LlmDriver(llm.gateway, command_agents.tools, steps, sessions),
         "command": command_agents.driver,
-        "ray": ray_agents.driver,
+        **cluster_agents.drivers,
     }
 
     def check_runtime(runtime: Runtime) -> None:
         command_agents.check_runtime(runtime)
-        ray_agents.check_runtime(runtime)
+        cluster_agents.check_runtime(runtime)
 
     find_reports = report_lookup(memory, settings.memory.tenant)
     tasks = open_tasks(infra, agents, drivers, steps, find_reports, llm.tracer.recorder)
-    governance = open_governance(infra, agents, builtin.names, check_runtime, ray_agents.probe)
+    governance = open_governance(infra, agents, builtin.names, check_runtime, cluster_agents.probe)
     provenance = ProvenanceParts(infra)
     webhooks = open_webhooks(infra)
     archiver = open_archiver(infra)
@@ -396,7 +396,7 @@ def build(
         keys=keys,
         people=open_people(infra),
         command_agents=command_agents,
-        ray_agents=ray_agents,
+        cluster_agents=cluster_agents,
         check_runtime=check_runtime,
         governance=governance,
         messaging=open_messaging(infra, agents, tasks, memory, governance, check_runtime),

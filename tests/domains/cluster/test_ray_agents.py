@@ -12,6 +12,7 @@ import pytest
 from stentor.domains.execution.runtimes.cluster import ClusterJob
 from stentor.domains.execution.runtimes.cluster.driver import MAX_MESSAGE_CHARS
 from stentor.domains.execution.runtimes.cluster.ray_cluster import RayCluster
+from stentor.domains.registry.model import RayOptions
 from tests.conftest import MakeWorld, World
 from tests.domains.cluster.stand_in import write_interpreter
 from tests.domains.streams import watch, watched
@@ -77,7 +78,7 @@ FAILURES = [
     ("fail", "x" * 9_000, {}, "agent_failure", "CLUSTER_JOB_FAILED", "ValueError"),
     ("answer_with", "text", {}, "agent_failure", "ANSWER_INVALID", "no field 'result'"),
     ("answer_with", "number", {}, "agent_failure", "CLUSTER_JOB_FAILED", "not JSON compliant"),
-    ("answer_with", "half", {}, "agent_failure", "ANSWER_INVALID", "The result of the function"),
+    ("answer_with", "half", {}, "agent_failure", "ANSWER_INVALID", "The result is not valid"),
     ("fail_at_length", 1, {}, "agent_failure", "CLUSTER_JOB_FAILED", "ValueError"),
     ("lost", 1, {}, "provider_failure", "CLUSTER_LOST", "the node was lost"),
     ("leave", 1, {}, "provider_failure", "CLUSTER_LOST", "The connection to the cluster was lost"),
@@ -191,7 +192,7 @@ async def test_a_probe_connects_to_the_cluster(world: World, address: str, is_ok
     agent_id = await world.register(runtime=runtime("double", address=address))
     agent = world.kernel.agents.registry.agents.get("default", agent_id)
     assert agent is not None
-    result = await world.kernel.ray_agents.probe(agent)
+    result = await world.kernel.cluster_agents.probe(agent)
     assert result.is_ok is is_ok, result.detail
 
 
@@ -208,10 +209,10 @@ async def test_the_connection_ends_with_the_service(tmp_path: Path) -> None:
 @requirement("execution.ray-errors")
 async def test_a_program_that_writes_something_else_than_events_is_ended(tmp_path: Path) -> None:
     cluster = RayCluster(HEAD, write_interpreter(tmp_path))
-    await cluster.submit(ClusterJob("one", f"{JOBS}:babble", {}, 1, 0))
+    await cluster.submit(ClusterJob("one", 1, {}, 60, RayOptions(f"{JOBS}:babble")))
     connection = cluster._connection
     assert connection is not None
-    assert [event.kind async for event in cluster.watch("one")][-1] == "lost"
+    assert [event.kind async for event in cluster.watch("one-1")][-1] == "lost"
     async with asyncio.timeout(60):
         await connection._process.wait()
     await cluster.connect()

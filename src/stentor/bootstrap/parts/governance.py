@@ -43,10 +43,10 @@ def open_governance(
     agents: AgentServices,
     builtins: Collection[str],
     check_runtime: CheckRuntime,
-    probe_ray: probes.Probe,
+    probe_cluster: probes.Probe,
 ) -> GovernanceParts:
     """`builtins` are the names of the built-in agents; `check_runtime` checks the runtime of a registration,
-    `probe_ray` an agent on Ray.
+    `probe_cluster` an agent on a cluster.
     """
     settings, db, runlog = infra.settings, infra.db, infra.runlog
     registry, trust = agents.registry, agents.trust
@@ -64,7 +64,8 @@ def open_governance(
         "worker": probes.probe_worker,
         "llm": probes.registration_probe(check_runtime),
         "command": probes.registration_probe(check_runtime),
-        "ray": probe_ray,
+        "ray": probe_cluster,
+        "kubernetes": probe_cluster,
     }
     deployer = Deployer(db, runlog, registry, checkpoints, reviewer, probes.probe_by_kind(by_kind))
     # After construction: the rollbacks need the runner's `wake`, and the runner needs the rollbacks.

@@ -61,10 +61,10 @@ def register(
         typer.Option(help="Trust tier; human: each of its tasks waits for a person's approval. Default: monitored."),
     ] = None,
     runtime: Annotated[
-        Literal["worker", "builtin", "http", "llm", "command", "ray"],
+        Literal["worker", "builtin", "http", "llm", "command", "ray", "kubernetes"],
         typer.Option(
             help="worker: pulls tasks; builtin: runs in the service; http: is called; llm: a model with a prompt; "
-            "command: a program in a sandbox; ray: a function on a Ray cluster."
+            "command: a program in a sandbox; ray: a function on a Ray cluster; kubernetes: a Job."
         ),
     ] = "worker",
     builtin_name: Annotated[str | None, typer.Option(help="Name of the built-in agent, for --runtime builtin.")] = None,
@@ -86,6 +86,9 @@ def register(
     ] = None,
     num_cpus: Annotated[float | None, typer.Option(help="CPUs of each task, for --runtime ray; default: 1.")] = None,
     num_gpus: Annotated[float | None, typer.Option(help="GPUs of each task, for --runtime ray; default: 0.")] = None,
+    cron_job: Annotated[
+        str | None, typer.Option(help="CronJob whose template is used for each task, for --runtime kubernetes.")
+    ] = None,
     allow_list: Annotated[
         Path | None, typer.Option(help="JSON file with the tools and hosts that it may use; default: none.")
     ] = None,
@@ -93,7 +96,7 @@ def register(
 ) -> None:
     """Register an agent; it is active immediately."""
     options = {"repeat": repeat, "model": model, "system_prompt": prompt}
-    options |= {"entrypoint": entrypoint, "num_cpus": num_cpus, "num_gpus": num_gpus}
+    options |= {"entrypoint": entrypoint, "num_cpus": num_cpus, "num_gpus": num_gpus, "cron_job": cron_job}
     runtime_fields = {
         "kind": runtime,
         "name": builtin_name,

@@ -38,6 +38,7 @@ from stentor.core.settings.parsers import SettingInfo
 from stentor.core.settings.sign_in import SignInSettings
 from stentor.core.settings.tasks import (
     GovernanceSettings,
+    KubernetesSettings,
     RaySettings,
     RoutingSettings,
     SandboxSettings,
@@ -73,6 +74,7 @@ class Settings:
     llm: LlmSettings = LlmSettings()
     sandbox: SandboxSettings = SandboxSettings()
     ray: RaySettings = RaySettings()
+    kubernetes: KubernetesSettings = KubernetesSettings()
     provenance: ProvenanceSettings = ProvenanceSettings()
     webhooks: WebhookSettings = WebhookSettings()
     alerts: AlertSettings = AlertSettings()

@@ -1,4 +1,4 @@
-"""Settings of tasks: execution, routing, governance, the sandbox of command agents, Ray, webhooks and task notes."""
+"""Settings of tasks: execution, routing, governance, sandbox, agents on clusters, webhooks, alerts and task notes."""
 
 from __future__ import annotations
 
@@ -167,6 +167,40 @@ class RaySettings:
         None,
         "Python in which the Ray of the clusters is installed; empty means the service's own.",
         parsers.optional_path,
+    )
+
+
+@dataclass(frozen=True)
+class KubernetesSettings:
+    namespace: str = setting(
+        "SERVICE_KUBERNETES_NAMESPACE",
+        "",
+        "Namespace in which agents with a `kubernetes` runtime run as Jobs. Empty means that there are no such agents.",
+        parsers.text,
+    )
+    cron_jobs: tuple[str, ...] = setting(
+        "SERVICE_KUBERNETES_CRON_JOBS",
+        (),
+        "CronJobs of the namespace whose templates such agents may use, comma separated, with `*` for any text.",
+        parsers.text_list,
+    )
+    url: str = setting(
+        "SERVICE_KUBERNETES_URL",
+        "https://kubernetes.default.svc",
+        "Address of the API of Kubernetes; the default is right inside a cluster.",
+        parsers.text,
+    )
+    token_file: Path = setting(
+        "SERVICE_KUBERNETES_TOKEN_FILE",
+        Path("/var/run/secrets/kubernetes.io/serviceaccount/token"),
+        "File with the token for that API; read again for each call.",
+        Path,
+    )
+    ca_file: Path = setting(
+        "SERVICE_KUBERNETES_CA_FILE",
+        Path("/var/run/secrets/kubernetes.io/serviceaccount/ca.crt"),
+        "File with the certificates of authorities that may have signed that API's certificate.",
+        Path,
     )
 
 

@@ -2,7 +2,7 @@
 
 builtin: the service has an agent of that name. http: the endpoint responds, called through the SSRF guard; not whether
 it would do a task well. worker: always ok, because workers are never called. llm and command: what a registration
-checks. ray: the cluster can be reached.
+checks. ray and kubernetes: the cluster can be reached.
 """
 
 from __future__ import annotations

@@ -14,7 +14,7 @@ from stentor.core.jsontext import JsonObject
 TrustTier = Literal["auto", "monitored", "human"]
 AgentStatus = Literal["active", "suspended", "quarantined"]
 InactiveStatus = Literal["suspended", "quarantined", "archived"]
-RuntimeKind = Literal["worker", "builtin", "http", "llm", "command", "ray"]
+RuntimeKind = Literal["worker", "builtin", "http", "llm", "command", "ray", "kubernetes"]
 TRUST_TIERS: tuple[TrustTier, ...] = get_args(TrustTier)
 """From the one with the least review to the one with the most."""
 ViolationType = Literal["unauthorized_tool", "unauthorized_path", "rate_limit", "missing_capability", "unsafe_network"]
@@ -89,11 +89,17 @@ class RayOptions(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     num_gpus: Annotated[float, msgspec.Meta(ge=0, le=10_000)] = 0.0
 
 
+class KubernetesOptions(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """Options of the runtime `kubernetes`: the CronJob in SERVICE_KUBERNETES_NAMESPACE whose Job template is used."""
+
+    cron_job: Annotated[str, msgspec.Meta(pattern=r"^[a-z0-9]([-a-z0-9.]*[a-z0-9])?$", max_length=253)]
+
+
 class Runtime(msgspec.Struct, frozen=True):
     """How an agent runs its tasks.
 
-    `name` and `options` are for builtin, `endpoint` and `options` for http, `options` for llm and ray, `command` and
-    `options` for command.
+    `name` and `options` are for builtin, `endpoint` and `options` for http, `options` for llm, ray and kubernetes,
+    `command` and `options` for command.
     """
 
     kind: RuntimeKind = "worker"

@@ -16,6 +16,7 @@ from stentor.domains.registry.model import (
     AllowedNetwork,
     AllowedTool,
     HttpOptions,
+    KubernetesOptions,
     LlmOptions,
     RayOptions,
     Runtime,
@@ -54,12 +55,12 @@ class RuntimeIn(RequestModel):
     """How an agent runs its tasks.
 
     `worker` pulls them, `http` is called at `endpoint`, `builtin` runs in the service, `llm` is a model with a system
-    prompt in `options`, `command` is a program in a sandbox, `ray` is a function on a Ray cluster. With
-    `{"repeat": "hold"}` in `options`, the request of an `http` agent is not sent again if it is not known whether the
-    agent did it.
+    prompt in `options`, `command` is a program in a sandbox, `ray` is a function on a Ray cluster, `kubernetes`
+    is a Job made from a CronJob's template. With `{"repeat": "hold"}` in `options`, the request of an `http` agent is
+    not sent again if it is not known whether the agent did it.
     """
 
-    kind: Literal["worker", "builtin", "http", "llm", "command", "ray"] = "worker"
+    kind: Literal["worker", "builtin", "http", "llm", "command", "ray", "kubernetes"] = "worker"
     name: Name | None = None
     endpoint: Annotated[str, StringConstraints(max_length=2048)] | None = None
     options: JsonObject = {}
@@ -75,6 +76,8 @@ class RuntimeIn(RequestModel):
             _check_options(self.options, HttpOptions, "an http")
         if self.kind == "ray":
             _check_options(self.options, RayOptions, "a ray")
+        if self.kind == "kubernetes":
+            _check_options(self.options, KubernetesOptions, "a kubernetes")
         if self.kind == "llm":
             _check_llm(self.options)
         if bool(self.command) != (self.kind == "command"):

@@ -10,6 +10,7 @@ from typing import Any, Protocol
 
 import msgspec
 
+from stentor.core import jsontext
 from stentor.core.db import Tx
 from stentor.core.errors import LeaseLost
 from stentor.core.jsontext import JsonObject
@@ -20,6 +21,7 @@ from stentor.domains.tasks.service import require_task
 
 EmitToken = Callable[[str], None]
 """Publishes one output token to the readers of the task's live stream."""
+TOKEN_MARKER = b'"token"'
 
 
 class RuntimeDriver(Protocol):
@@ -63,6 +65,22 @@ def parse_outcome(reply: Any) -> AttemptOutcome:
 
 def _is_number(value: Any) -> bool:
     return isinstance(value, int | float) and not isinstance(value, bool)
+
+
+def parse_token_line(line: bytes) -> str | None:
+    """Return the token if a line of a program's output is `{"token": "..."}`, else None."""
+    # Only the beginning: a result may be one line of megabytes that mentions the word somewhere.
+    if TOKEN_MARKER not in line[:64]:
+        return None
+    try:
+        value = _line_decoder.decode(line)
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+        return None
+    token = value.get("token")
+    return token if len(value) == 1 and isinstance(token, str) else None
+
+
+_line_decoder = msgspec.json.Decoder(JsonObject, float_hook=jsontext.parse_float)
 
 
 def lease_check(claim: TaskClaim) -> Callable[[Tx], None]:

@@ -11,12 +11,9 @@ import logging
 from collections.abc import Callable, Coroutine
 from typing import Any
 
-import msgspec
-
 from stentor.core import jsontext
 from stentor.core.db import Database, Tx
 from stentor.core.errors import InvalidRequest, SandboxUnavailable, StentorError
-from stentor.core.jsontext import JsonObject
 from stentor.core.runlog import EventDraft, RunLog
 from stentor.domains.execution import runtimes
 from stentor.domains.execution.model import AgentFailed, AttemptOutcome, ProviderFailed
@@ -32,7 +29,6 @@ from stentor.domains.tasks.model import TaskClaim
 
 MAX_OUTPUT_BYTES = 10 * 1024 * 1024
 """Longest output of a run, standard error included; more ends the run."""
-TOKEN_MARKER = b'"token"'
 MAX_TOKENS_PER_CHUNK = 32
 """Maximum number of tokens emitted for one chunk of output: the buffer of a stream's reader holds only some hundred."""
 log = logging.getLogger(__name__)
@@ -154,7 +150,7 @@ class OutputParser:
     def _parse_lines(self, lines: bytes) -> None:
         """Parse complete lines: one by one only those with the marker, because there may be millions."""
         parsed = 0
-        while (found := lines.find(TOKEN_MARKER, parsed)) >= 0:
+        while (found := lines.find(runtimes.TOKEN_MARKER, parsed)) >= 0:
             start = lines.rfind(b"\n", parsed, found) + 1 or parsed
             end = lines.find(b"\n", found) + 1
             self._result += lines[parsed:start]
@@ -188,26 +184,11 @@ class OutputParser:
         return runtimes.parse_outcome(reply)
 
     def _parse_line(self, line: bytes) -> None:
-        token = _token(line)
+        token = runtimes.parse_token_line(line)
         if token is None:
             self._result += line
         else:
             self._tokens.append(token)
-
-
-_decoder = msgspec.json.Decoder(JsonObject, float_hook=jsontext.parse_float)
-
-
-def _token(line: bytes) -> str | None:
-    # Only the beginning: a result may be one line of megabytes that mentions the word somewhere.
-    if TOKEN_MARKER not in line[:64]:
-        return None
-    try:
-        value = _decoder.decode(line)
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
-        return None
-    token = value.get("token")
-    return token if len(value) == 1 and isinstance(token, str) else None
 
 
 async def _read(process: SandboxedProcess, output: OutputParser) -> int:

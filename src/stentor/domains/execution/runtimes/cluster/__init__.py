@@ -1,30 +1,38 @@
-"""Agents that run on a cluster: the port to it in this file, the driver that uses it, and Ray behind it.
+"""Agents that run on a cluster: the port to it in this file, the driver that uses it, and Ray and Kubernetes behind it.
 
-`driver.py` knows no Ray. `ray_cluster.py` keeps a program with the connection, which is `ray_program.py`.
+`driver.py` knows neither. `ray_cluster.py` keeps a program with the connection, which is `ray_program.py`;
+`kubernetes_jobs.py` calls the API of Kubernetes.
 """
 
 from __future__ import annotations
 
 from collections.abc import AsyncIterator
+from dataclasses import dataclass
 from typing import Literal, Protocol
 
 import msgspec
 
 from stentor.core.jsontext import JsonObject
+from stentor.domains.registry.model import KubernetesOptions, RayOptions
 
 
 class ClusterUnavailable(Exception):
-    """The cluster cannot be reached, or the connection to it was lost. The message says why."""
+    """The cluster cannot be reached, refuses the job, or the connection to it was lost. The message says why."""
 
 
-class ClusterJob(msgspec.Struct, frozen=True):
-    """One attempt at a task. `entrypoint` is `module:function` on the nodes, and `payload` its argument."""
+@dataclass(frozen=True)
+class ClusterJob:
+    """One attempt at a task, whose JSON is `payload`. `options` are those of the agent's runtime."""
 
-    job_id: str
-    entrypoint: str
+    task_id: str
+    epoch: int
     payload: JsonObject
-    num_cpus: float
-    num_gpus: float
+    timeout_seconds: float
+    options: RayOptions | KubernetesOptions
+
+    @property
+    def job_id(self) -> str:
+        return f"{self.task_id}-{self.epoch}"
 
 
 class JobEvent(msgspec.Struct, frozen=True):
@@ -56,6 +64,10 @@ class Cluster(Protocol):
 
     def watch(self, job_id: str) -> AsyncIterator[JobEvent]:
         """Yield the events of a submitted job up to its last one. A lost connection is the last event `lost`."""
+        ...
+
+    def describe_wait(self, job: ClusterJob) -> str:
+        """Say why a job has not started, as the end of a sentence; it may wait, or not have been submitted."""
         ...
 
     async def cancel(self, job_id: str) -> None:

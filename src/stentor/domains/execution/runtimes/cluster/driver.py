@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Collection, Mapping
 from fnmatch import fnmatchcase
+from typing import NamedTuple, TypeVar
 
 import msgspec
 
@@ -14,77 +15,104 @@ from stentor.domains.execution import runtimes
 from stentor.domains.execution.model import AgentFailed, AttemptOutcome, ProviderFailed
 from stentor.domains.execution.runtimes import EmitToken
 from stentor.domains.execution.runtimes.cluster import Cluster, ClusterJob, ClusterUnavailable, JobEvent
-from stentor.domains.registry.model import Agent, RayOptions, Runtime
+from stentor.domains.registry.model import Agent, KubernetesOptions, RayOptions, Runtime
 from stentor.domains.tasks.model import TaskClaim
 
 START_SHARE = 0.9
 """Part of a task's time that its job may wait for resources; the rest tells that from a job that takes too long."""
 MAX_MESSAGE_CHARS = 2_000
+Options = TypeVar("Options", RayOptions, KubernetesOptions)
 
 
-class ClusterDriver:
-    """Runs the functions that `entrypoints` allows, on the clusters of `clusters` by address; the first is the default.
+class ChosenCluster(NamedTuple):
+    cluster: Cluster
+    options: RayOptions | KubernetesOptions
 
-    `redact` removes secrets from messages of the agent's code. Without a cluster every runtime is refused.
+
+ChooseCluster = Callable[[Runtime], ChosenCluster]
+"""Returns the cluster of a runtime, and its options. Raises InvalidRequest if the settings do not allow it."""
+
+
+class RayClusters:
+    """The clusters of `clusters` by address, of which the first is the default, for functions of `entrypoints`.
+
+    Without a cluster every runtime is refused.
     """
 
-    def __init__(
-        self, clusters: Mapping[str, Cluster], entrypoints: Collection[str], redact: Callable[[str], str]
-    ) -> None:
-        self._clusters = dict(clusters)
-        self._entrypoints = tuple(entrypoints)
-        self._redact = redact
+    def __init__(self, clusters: Mapping[str, Cluster], entrypoints: Collection[str]) -> None:
+        self._clusters, self._entrypoints = dict(clusters), tuple(entrypoints)
 
-    def check_runtime(self, runtime: Runtime) -> RayOptions:
-        """Return the options. Raises InvalidRequest if the settings do not allow the cluster or the function."""
-        try:
-            options = msgspec.convert(runtime.options, RayOptions)
-        except msgspec.ValidationError as error:
-            raise InvalidRequest(f"The options of a ray runtime are invalid: {error}.") from None
+    def choose(self, runtime: Runtime) -> ChosenCluster:
+        """A `ChooseCluster`."""
+        options = _parse_options(runtime, RayOptions)
         if not self._clusters:
             raise InvalidRequest("Agents on Ray are disabled: set SERVICE_RAY_ADDRESSES to the clusters they may use.")
         if options.address is not None and options.address not in self._clusters:
             raise InvalidRequest(
                 f"SERVICE_RAY_ADDRESSES does not list {options.address!r}. It lists: {', '.join(self._clusters)}."
             )
-        # Compared without fnmatch's normalization of the case, which differs between systems.
-        if not any(fnmatchcase(options.entrypoint, pattern) for pattern in self._entrypoints):
+        _require_allowed(options.entrypoint, self._entrypoints, "SERVICE_RAY_ENTRYPOINTS")
+        return ChosenCluster(self._clusters[options.address or next(iter(self._clusters))], options)
+
+
+class KubernetesCluster:
+    """The one cluster, for CronJobs of `cron_jobs`. Without it every runtime is refused."""
+
+    def __init__(self, cluster: Cluster | None, cron_jobs: Collection[str]) -> None:
+        self._cluster, self._cron_jobs = cluster, tuple(cron_jobs)
+
+    def choose(self, runtime: Runtime) -> ChosenCluster:
+        """A `ChooseCluster`."""
+        options = _parse_options(runtime, KubernetesOptions)
+        if self._cluster is None:
             raise InvalidRequest(
-                f"SERVICE_RAY_ENTRYPOINTS does not allow {options.entrypoint!r}. It allows: "
-                f"{', '.join(self._entrypoints) or 'nothing'}."
+                "Agents on Kubernetes are disabled: set SERVICE_KUBERNETES_NAMESPACE to the namespace of their Jobs."
             )
-        return options
+        _require_allowed(options.cron_job, self._cron_jobs, "SERVICE_KUBERNETES_CRON_JOBS")
+        return ChosenCluster(self._cluster, options)
+
+
+def _parse_options(runtime: Runtime, kind: type[Options]) -> Options:
+    try:
+        return msgspec.convert(runtime.options, kind)
+    except msgspec.ValidationError as error:
+        raise InvalidRequest(f"The options of a {runtime.kind} runtime are invalid: {error}.") from None
+
+
+def _require_allowed(name: str, patterns: tuple[str, ...], setting: str) -> None:
+    # Compared without fnmatch's normalization of the case, which differs between systems.
+    if not any(fnmatchcase(name, pattern) for pattern in patterns):
+        raise InvalidRequest(f"{setting} does not allow {name!r}. It allows: {', '.join(patterns) or 'nothing'}.")
+
+
+class ClusterDriver:
+    """Runs tasks on the clusters that `choose` returns. `redact` removes secrets from messages of the agent's code."""
+
+    def __init__(self, choose: ChooseCluster, redact: Callable[[str], str]) -> None:
+        self.choose = choose
+        self._redact = redact
 
     async def connect(self, runtime: Runtime) -> None:
         """Return when the agent's cluster can be reached. Raises InvalidRequest, ClusterUnavailable."""
-        await self._find_cluster(self.check_runtime(runtime)).connect()
+        await self.choose(runtime).cluster.connect()
 
     async def run(self, claim: TaskClaim, agent: Agent, emit: EmitToken) -> AttemptOutcome:
         """Run the job. Raises AgentFailed, or ProviderFailed for a cluster or node that is lost or has no room."""
         try:
             # Again, because the settings may have changed since the registration.
-            options = self.check_runtime(agent.runtime)
+            cluster, options = self.choose(agent.runtime)
         except InvalidRequest as error:
             raise AgentFailed("AGENT_MISCONFIGURED", error.message) from None
-        cluster = self._find_cluster(options)
-        job = ClusterJob(
-            f"{claim.tenant}/{claim.task_id}/{claim.epoch}",
-            options.entrypoint,
-            runtimes.task_payload(claim),
-            options.num_cpus,
-            options.num_gpus,
-        )
+        job = ClusterJob(claim.task_id, claim.epoch, runtimes.task_payload(claim), claim.timeout_seconds, options)
         try:
-            return await self._run(cluster, job, claim.timeout_seconds * START_SHARE, emit)
+            return await self._run(cluster, job, emit)
         except ClusterUnavailable as error:
             raise ProviderFailed("CLUSTER_UNAVAILABLE", f"The cluster cannot be used: {error}") from None
         finally:
             await cluster.cancel(job.job_id)
 
-    def _find_cluster(self, options: RayOptions) -> Cluster:
-        return self._clusters[options.address or next(iter(self._clusters))]
-
-    async def _run(self, cluster: Cluster, job: ClusterJob, start_seconds: float, emit: EmitToken) -> AttemptOutcome:
+    async def _run(self, cluster: Cluster, job: ClusterJob, emit: EmitToken) -> AttemptOutcome:
+        start_seconds = job.timeout_seconds * START_SHARE
         try:
             async with asyncio.timeout(start_seconds) as waiting:
                 await cluster.submit(job)
@@ -98,8 +126,7 @@ class ClusterDriver:
         except TimeoutError:
             raise ProviderFailed(
                 "CLUSTER_BUSY",
-                f"The job was not started within {start_seconds:g} s: the cluster has no node with "
-                f"{job.num_cpus:g} CPUs and {job.num_gpus:g} GPUs to spare, or was not connected yet.",
+                f"The job was not started within {start_seconds:g} s: {cluster.describe_wait(job)}.",
             ) from None
         raise AssertionError("a job's last event was missing")
 
@@ -108,8 +135,6 @@ class ClusterDriver:
             try:
                 return runtimes.parse_outcome(jsontext.decode(event.text.encode()))
             except InvalidRequest as error:
-                raise AgentFailed(
-                    "ANSWER_INVALID", f"The result of the function is not valid. {error.message}"
-                ) from None
+                raise AgentFailed("ANSWER_INVALID", f"The result is not valid. {error.message}") from None
         failure = ProviderFailed if event.kind == "lost" else AgentFailed
         raise failure(event.code, self._redact(event.text)[:MAX_MESSAGE_CHARS])

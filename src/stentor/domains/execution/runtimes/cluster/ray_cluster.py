@@ -19,6 +19,7 @@ import msgspec
 from stentor.core import jsontext
 from stentor.core.jsontext import JsonObject
 from stentor.domains.execution.runtimes.cluster import ClusterJob, ClusterUnavailable, JobEvent
+from stentor.domains.registry.model import RayOptions
 
 CONNECT_SECONDS = 60.0
 """How long the import of Ray and the connection may take."""
@@ -59,7 +60,8 @@ class RayConnection:
 
     async def submit(self, job: ClusterJob) -> None:
         self._queues[job.job_id] = asyncio.Queue()
-        await self._send(msgspec.to_builtins(job))
+        assert isinstance(job.options, RayOptions)
+        await self._send({"job_id": job.job_id, "payload": job.payload, **msgspec.to_builtins(job.options)})
 
     async def watch(self, job_id: str) -> AsyncIterator[JobEvent]:
         """Yield the events of a job up to its last one."""
@@ -145,6 +147,13 @@ class RayCluster:
 
     def watch(self, job_id: str) -> AsyncIterator[JobEvent]:
         return self._jobs[job_id].watch(job_id)
+
+    def describe_wait(self, job: ClusterJob) -> str:
+        assert isinstance(job.options, RayOptions)
+        return (
+            f"the cluster has no node with {job.options.num_cpus:g} CPUs and {job.options.num_gpus:g} GPUs to spare, "
+            "or was not connected yet"
+        )
 
     async def cancel(self, job_id: str) -> None:
         if (connection := self._jobs.pop(job_id, None)) is not None:
