@@ -225,12 +225,12 @@ class KubernetesJobs:
             try:
                 async for chunk in response.content.iter_any():
                     line += chunk
-                    if len(line) > MAX_LINE_BYTES + len(chunk):
+                    # Split only when a line has ended: a long one comes in thousands of chunks.
+                    *ended, line = line.split(b"\n") if b"\n" in chunk else (line,)
+                    if max(map(len, (line, *ended))) > MAX_LINE_BYTES:
                         raise AgentFailed("OUTPUT_TOO_LARGE", f"A line of output has more than {MAX_LINE_BYTES} bytes.")
-                    if b"\n" in chunk:
-                        *ended, line = line.split(b"\n")
-                        for part in ended:
-                            yield bytes(part)
+                    for part in ended:
+                        yield bytes(part)
             except TimeoutError:
                 return
         if line:
