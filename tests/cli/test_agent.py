@@ -118,10 +118,10 @@ def test_list_shows_trust_as_unscored_until_something_scores_it(served: Served) 
 
 def test_edit_makes_an_agent_need_approval_and_takes_that_away_with_a_reason(served: Served) -> None:
     program, _ = served
-    agent = program("agent", "register", "ann", "--capability", "echo", "--json").json["agent_id"]
+    program("agent", "register", "ann", "--capability", "echo")
     words = ["--tier", "human", "--key-name", "bob", "--accuracy", "0.8", "--reason", "It publishes now."]
     edited = program("agent", "edit", "ann", *words)
-    assert edited.out == f"Agent {agent}: accuracy score is 0.8, key name is bob, trust tier is human.\n"
+    assert edited.out == "Agent ann: accuracy score is 0.8, key name is bob, trust tier is human.\n"
     assert program("task", "submit", "--input", "hello", "--type", "echo", "--capability", "echo", "--json").json[
         "status"
     ] == ("pending_approval")

@@ -54,6 +54,15 @@ def test_a_connection_that_breaks_is_not_told_as_a_service_that_is_not_running(p
     assert (done.code, f"The connection to {address} broke during the request." in done.err) == (4, True), done.err
 
 
+def test_https_in_the_address_of_a_service_without_tls_is_told_as_such(program: Program) -> None:
+    with serving(lambda request, before: Answer(body=PAGE)) as (address, _):
+        secure = address.replace("http://", "https://")
+        done = program("task", "list", "--url", secure)
+    assert (done.code, f"The server at {secure} speaks HTTP without TLS. Use {address}" in done.err) == (4, True), (
+        done.err
+    )
+
+
 def test_a_name_that_cannot_be_resolved_is_told_as_such(program: Program) -> None:
     done = program("task", "list", "--url", "http://stentor.invalid:8080")
     assert (done.code, "The name in http://stentor.invalid:8080 cannot be resolved." in done.err) == (4, True)

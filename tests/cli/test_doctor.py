@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 import socket
+import subprocess
 import sys
 import tempfile
 import time
@@ -12,7 +14,7 @@ from typing import Any
 import pytest
 
 from stentor.cli.inspection import inspect_config
-from tests.cli.program import Done, Program
+from tests.cli.program import COMMAND, Done, Program
 from tests.identity_provider import identity_provider
 from tests.requirements import requirement
 from tests.system import need
@@ -181,6 +183,16 @@ def test_postgresql_that_answers_is_well(program: Program, bare_url: str) -> Non
     assert done.code == 0, done.out
     assert [level for level, _ in _found(done, "PostgreSQL")] == ["ok", "warning"]
     assert "has no schema yet" in _worst(done, "PostgreSQL")[1]
+
+
+def test_a_data_folder_on_a_read_only_file_system_is_told_as_such(program: Program) -> None:
+    program.data_dir.mkdir()
+    folder = str(program.data_dir)
+    words = [need("bwrap"), "--dev-bind", "/", "/", "--ro-bind", folder, folder]
+    done = subprocess.run([*words, *COMMAND, "doctor", "--json"], env=program.env, capture_output=True)
+    checks = {check["check"]: check for check in json.loads(done.stdout)["checks"]}
+    assert checks["data folder"]["level"] == "problem"
+    assert "mounted read-only" in checks["data folder"]["message"]
 
 
 @requirement("sandbox.settings")

@@ -69,7 +69,7 @@ def test_ctrl_c_ends_a_watch_quietly(served: tuple[Program, Any]) -> None:
     task = program("task", "submit", "--type", "echo", "--capability", "echo", "--input", "x", "--json").json
     watch = program.start("task", "watch", task["task_id"])
     assert watch.stderr is not None
-    assert "prompt_received" in watch.stderr.readline()
+    assert "Task of type echo received." in watch.stderr.readline()
     watch.send_signal(signal.SIGINT)
     out, err = watch.communicate(timeout=200)
     assert watch.returncode == 130

@@ -27,7 +27,7 @@ def test_submit_and_wait_prints_the_result_and_nothing_else(served: Served) -> N
     done = program("task", "submit", *SUMMARIZE, "--input", TEXT, "--wait")
     assert done.code == 0
     assert json.loads(done.out)["summary"]
-    assert "task_completed" in done.err
+    assert "Completed." in done.err
     assert re.search("^Task .* is queued.$", done.err, re.MULTILINE), "its id, for other commands"
     as_json = program("task", "submit", *SUMMARIZE, "--input", TEXT, "--wait", "--json").json
     assert as_json["status"] == "completed"
@@ -168,6 +168,7 @@ def test_a_list_shows_long_titles_in_two_lines_and_the_status_in_one(served: Ser
     out = Program(program.data_dir, program.environ | {"COLUMNS": "80"})("task", "list").out
     assert "pending_approval" in out
     assert "…" in out
+    assert "somebody-with-a-name" in out
     (row,) = (number for number, line in enumerate(out.splitlines()) if line.startswith(" t "))
     assert len(out.splitlines()[row:]) <= 4
 
@@ -224,7 +225,8 @@ def test_watch_prints_what_a_worker_says_as_it_comes(served: Served) -> None:
     out, err = watch.communicate(timeout=200)
     assert watch.returncode == 0
     assert out == "\n"
-    assert "task_started" in err
+    assert "Started." in err
+    assert "task_started" not in err, "the names of events are for programs"
     late = program("task", "watch", "w/1")
     assert (late.code, late.out) == (0, "hello\n")
     assert program("task", "watch", "w/1", "--json").json["result"] == "hello"
@@ -236,7 +238,7 @@ def test_watching_a_task_that_is_cancelled_ends_with_1(served: Served) -> None:
     _submit_echo(program, "--input", "x", "--id", "c")
     watch = program.start("task", "watch", "c", "--json")
     assert watch.stderr is not None
-    assert "prompt_received" in watch.stderr.readline()
+    assert "Task of type echo received." in watch.stderr.readline()
     assert program("task", "cancel", "c").out == "Task c is cancelled.\n"
     out, _ = watch.communicate(timeout=200)
     assert watch.returncode == 1

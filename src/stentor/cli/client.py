@@ -50,6 +50,8 @@ MAX_RETRY_AFTER_SECONDS = 60
 """Upper bound for Retry-After, in seconds; the window of the rate limit is not longer."""
 GATEWAY_STATUSES = (502, 503, 504)
 """Statuses of a proxy whose service does not respond."""
+PLAIN_SERVER_REASONS = ("WRONG_VERSION_NUMBER", "RECORD_LAYER_FAILURE")
+"""OpenSSL's reasons, by version, when the answer to a TLS handshake is not TLS."""
 HINTS = {
     "ROUTING_CAPABILITY_UNAVAILABLE": " To register an agent: stentor agent register --help",
 }
@@ -278,6 +280,10 @@ class ServiceClient:
         if "CERTIFICATE_VERIFY_FAILED" in str(error):
             problem = _describe_verification(str(error))
             return CommandFailed(f"The service at {self._where} has a certificate {problem}", EXIT_UNREACHABLE)
+        if any(reason in str(error) for reason in PLAIN_SERVER_REASONS):
+            plain = self._where.replace("https://", "http://", 1)
+            message = f"The server at {self._where} speaks HTTP without TLS. Use {plain}"
+            return CommandFailed(message, EXIT_UNREACHABLE)
         if _is_unresolved(error):
             return CommandFailed(f"The name in {self._where} cannot be resolved. Check the address.", EXIT_UNREACHABLE)
         if not isinstance(error, (httpx.ConnectError, httpx.ConnectTimeout)):

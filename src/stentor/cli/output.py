@@ -128,7 +128,7 @@ def render_cell(value: Any) -> Text:
     return Text(strip_controls(text), style=STATUS_STYLES.get(text, ""), overflow="fold")
 
 
-UNBROKEN_COLUMNS = frozenset(("id", "name", "status", "role", "expires", "budget"))
+UNBROKEN_COLUMNS = frozenset(("id", "name", "agent", "status", "role", "expires", "budget"))
 
 
 def render_table(columns: Iterable[str], rows: Iterable[Iterable[Any]], title: str | None = None) -> Table:

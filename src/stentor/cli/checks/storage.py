@@ -36,9 +36,12 @@ def check_data_folder(context: CheckContext) -> Iterator[CheckFinding]:
         yield CheckFinding("problem", "data folder", f"{folder} is not a folder: set another one in SERVICE_DATA_DIR.")
         return
     if not os.access(folder, os.R_OK | os.W_OK | os.X_OK):
-        yield CheckFinding(
-            "problem", "data folder", f"{folder} is not writable by this user: change its owner or mode."
+        reason = (
+            "is on a file system that is mounted read-only: mount it writable."
+            if os.statvfs(folder).f_flag & os.ST_RDONLY
+            else "is not writable by this user: change its owner or mode."
         )
+        yield CheckFinding("problem", "data folder", f"{folder} {reason}")
         return
     for path, mode in filesystem.find_open_paths(folder):
         message = f"Other users can read {path}: `chmod {mode:o} {path}`, or start the service, which does so."

@@ -178,7 +178,7 @@ def edit(
     values = ", ".join(f"{name} is {'removed' if value is None else value}" for name, value in changes.items())
     service.call(
         on_record(AgentList, agent_id, lambda api, path: api.request("PATCH", path, JsonObject, body)),
-        lambda agent: output.print_line(f"Agent {agent['agent_id']}: {values}."),
+        lambda _: output.print_line(f"Agent {agent_id}: {values}."),
         access="change",
     )
 

@@ -178,9 +178,9 @@ async def _find_obstacle(api: ServiceClient, task: StoredTask) -> str | None:
 def _print_event(event: StreamEvent) -> None:
     data = event.data
     if event.kind == "routing":
-        text = f"routed to {data.get('agent_name')}"
+        text = f"Routed to {data.get('agent_name')}."
     else:
-        text = f"{data.get('event_type')}: {data.get('message')}"
+        text = data.get("message") or str(data.get("event_type")).replace("_", " ").capitalize() + "."
     print_notice(text, "dim")
 
 

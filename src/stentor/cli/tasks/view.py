@@ -20,8 +20,7 @@ from stentor.core.jsontext import JsonObject
 _ENDS = {"failed": "failed", "aborted": "was aborted", "cancelled": "was cancelled"}
 _RENAMED = {"assigned_agent": "agent", "total_duration_ms": "took", "duration_ms": "last attempt took"}
 MIN_TITLE_CHARACTERS = 24
-OTHER_COLUMNS = 66
-"""What the columns of a list of tasks besides the title take, in characters."""
+MAX_AGENT_CHARACTERS = 20
 MAX_DEPTH = 8
 """Levels of the tree of events; each attempt and each wait of a task would add another one."""
 
@@ -155,21 +154,29 @@ def _describe_duration(task: TaskRow) -> str:
 
 def show_list(page: TaskList) -> None:
     """Print a page of tasks, their titles in two lines at most."""
-    room = max(MIN_TITLE_CHARACTERS, 2 * (console.width - OTHER_COLUMNS))
+    columns = ("id", "title", "status", "agent", "took", "created")
     rows = [
-        (
+        [
             output.shorten_id(task.task_id),
-            textwrap.shorten(task.title or task.type, room, placeholder="…"),
+            "",
             task.status,
-            task.agent_name or task.assigned_agent,
-            _describe_duration(task),
+            _shorten_name(task.agent_name or task.assigned_agent or "-"),
+            _describe_duration(task) or "-",
             output.format_age(task.created_at),
-        )
+        ]
         for task in page.tasks
     ]
-    console.print(output.render_table(("id", "title", "status", "agent", "took", "created"), rows))
+    others = sum(1 + max(map(len, column)) for column in zip(columns, *rows, strict=True) if column[0] != "title")
+    room = max(MIN_TITLE_CHARACTERS, 2 * (console.width - others - 2))
+    for row, task in zip(rows, page.tasks, strict=True):
+        row[1] = textwrap.shorten(task.title or task.type, room, placeholder="…")
+    console.print(output.render_table(columns, rows))
     if page.total > len(rows):
         console.print(f"Showing {len(rows)} of {page.total}; use --limit for more.", style="dim")
+
+
+def _shorten_name(name: str) -> str:
+    return name if len(name) <= MAX_AGENT_CHARACTERS else name[: MAX_AGENT_CHARACTERS - 1] + "…"
 
 
 def show_activity(activity: TaskActivity) -> None:
