@@ -221,8 +221,8 @@ async def test_a_budget_opens_a_warning_and_then_an_alert_that_its_calls_are_ref
     await check(world)
     assert await alerts(world, "budget") == [], "a reader does not see what others spend"
     assert sorted(one["message"] for one in await alerts(world, "budget", key="ADMIN")) == [
-        "The key admin has spent 800 tokens of 1,000 tokens this day.",
-        "The key ci has spent 100 tokens of 100 tokens this month; its calls are refused.",
+        "The key admin has spent 800 of 1,000 tokens today (UTC).",
+        "The key ci has spent 100 of 100 tokens this month; its calls are refused.",
     ]
 
 

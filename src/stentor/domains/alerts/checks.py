@@ -158,10 +158,11 @@ def budget_check(db: Database, clock: Clock, list_budgets: Callable[[], tuple[Bu
 def _budget_finding(tenant: str, budget: Budget, limit: float, spending: BudgetSpending) -> Finding:
     is_used_up = spending.spent >= limit
     subject = f"{budget.kind}:{spending.subject}:{budget.unit}/{budget.period}"
-    amounts = [f"{amount:,.2f} US dollars" for amount in (spending.spent, limit)]
+    amount = f"${spending.spent:,.2f} of ${limit:,.2f}"
     if budget.unit == "tokens":
-        amounts = [f"{amount:,.0f} tokens" for amount in (spending.spent, limit)]
-    text = f"The {budget.kind} {spending.subject} has spent {amounts[0]} of {amounts[1]} this {budget.period}"
+        amount = f"{spending.spent:,.0f} of {limit:,.0f} tokens"
+    period = "today (UTC)" if budget.period == "day" else "this month"
+    text = f"The {budget.kind} {spending.subject} has spent {amount} {period}"
     text += "; its calls are refused." if is_used_up else "."
     # Two subjects, so that a budget that is used up is an alert of its own after the warning.
     subject += " used up" if is_used_up else ""

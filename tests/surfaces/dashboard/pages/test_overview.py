@@ -126,6 +126,21 @@ async def test_an_alert_of_an_agent_leads_readers_to_no_page_that_refuses_them(s
 
 
 @requirement("alerts.page")
+async def test_offline_agents_are_one_row_and_hide_no_critical_alert(site: Site) -> None:
+    db = site.world.kernel.infra.db
+    urgent = Finding("default", "budget", "key:admin:usd/day used up", "critical", "No call is possible.")
+    await db.write(lambda tx: alert_store.insert(tx, urgent))
+    site.world.clock.advance(seconds=1)
+    offline = [Finding("default", "agent_offline", f"a{n}", "warning", f"a{n} is offline.", f"a{n}") for n in range(8)]
+    await db.write(lambda tx: [alert_store.insert(tx, finding) for finding in offline])
+    for path in ("/", "/alerts"):
+        page = await site.read(path)
+        assert page.index("No call is possible.") < page.index("8 agents are offline")
+        assert '<a href="/agents/a7">a7 is offline.</a>' in page
+        assert "More alerts" not in page
+
+
+@requirement("alerts.page")
 async def test_alerts_that_somebody_may_not_see_hide_no_others(site: Site) -> None:
     await site.world.register("ann")
     await site.world.submit()

@@ -14,6 +14,8 @@ from stentor.surfaces.dashboard.gateway import GatewayError, quote_segment
 from stentor.surfaces.dashboard.site.page import PageRequest
 
 MAX_LISTED = 100
+MIN_GROUPED = 3
+"""From how many offline agents on they are one row that unfolds, so that they hide no other alert."""
 PAGES = {
     "queue": "/tasks?status=queued",
     "approvals": "/tasks?status=pending_approval",
@@ -33,8 +35,8 @@ async def _render(page: PageRequest, problem: GatewayError | None = None) -> Res
         "alerts.html",
         problem.status if problem else 200,
         block="live",
-        alerts=present_alerts(page, open_alerts),
-        resolved=present_alerts(page, resolved),
+        alerts=present_open_alerts(page, open_alerts),
+        resolved=_present_alerts(page, resolved),
         names=names,
         problem=problem,
         recipients=listed["email_recipients"] if listed else [],
@@ -47,8 +49,17 @@ def _read_alerts(tx: Tx, tenant: str, reader: str | None) -> tuple[list[Alert], 
     return open_alerts, resolved, registry_queries.read_names(tx, tenant)
 
 
-def present_alerts(page: PageRequest, alerts: list[Alert]) -> list[JsonObject]:
-    """Return what a page shows of alerts."""
+def present_open_alerts(page: PageRequest, alerts: list[Alert]) -> list[JsonObject]:
+    """Return what a page shows of open alerts, critical ones first, and the offline agents as one."""
+    rows = sorted(_present_alerts(page, alerts), key=lambda row: row["severity"] != "critical")
+    offline = [row for row in rows if row["kind"] == "agent_offline"]
+    if len(offline) < MIN_GROUPED:
+        return rows
+    group = offline[0] | {"message": f"{len(offline)} agents are offline", "members": offline}
+    return [group if row is offline[0] else row for row in rows if row is offline[0] or row not in offline]
+
+
+def _present_alerts(page: PageRequest, alerts: list[Alert]) -> list[JsonObject]:
     return [present_alert(alert, page.session.may("admin")) for alert in alerts]
 
 
@@ -68,6 +79,7 @@ def present_alert(alert: Alert, is_admin: bool) -> JsonObject:
         "resolved_at": format_iso(alert.resolved_at) if alert.resolved_at else None,
         "duration_ms": (alert.resolved_at - alert.opened_at) / 1_000 if alert.resolved_at else None,
         "url": alert_url(alert, is_admin),
+        "members": [],
     }
 
 

@@ -22,7 +22,7 @@ from stentor.domains.tasks.chart_queries import CHART_RANGES
 from stentor.domains.webhooks import queries as webhook_queries
 from stentor.surfaces.dashboard.gateway import GatewayError
 from stentor.surfaces.dashboard.pages import recent_changes
-from stentor.surfaces.dashboard.pages.alerts import alert_reader, present_alerts
+from stentor.surfaces.dashboard.pages.alerts import MAX_LISTED, alert_reader, present_open_alerts
 from stentor.surfaces.dashboard.presenters import first_steps
 from stentor.surfaces.dashboard.presenters.first_steps import FirstStep
 from stentor.surfaces.dashboard.site.page import PageRequest
@@ -54,21 +54,22 @@ async def show_overview(page: PageRequest) -> Response:
     counts, pending, alerts, rates, changes, health = await asyncio.gather(
         page.read(task_queries.count_by_status),
         page.read(_count_pending),
-        page.read(alert_store.list_alerts, alert_reader(page), "open", MAX_ALERTS + 1),
+        page.read(alert_store.list_alerts, alert_reader(page), "open", MAX_LISTED),
         recent_changes.read_rates(page),
         recent_changes.read_changes(page),
         # Without the tenant in the key: the components are those of the whole service.
         page.site.cache.get_or_create("health", lambda: _read_components(page)),
     )
     pending["pending_approval"] = counts.get("pending_approval", 0)
+    shown = present_open_alerts(page, alerts)
     total = sum(counts.values())
     response = page.render(
         "overview.html",
         block="live",
         states={s: counts.get(s, 0) for s in TASK_STATUSES if s != "waiting" or counts.get(s)},
         pending_items=_pending_items(page, pending),
-        alerts=present_alerts(page, alerts[:MAX_ALERTS]),
-        has_more_alerts=len(alerts) > MAX_ALERTS,
+        alerts=shown[:MAX_ALERTS],
+        has_more_alerts=len(shown) > MAX_ALERTS,
         rates=rates,
         changes=changes,
         health=health,
