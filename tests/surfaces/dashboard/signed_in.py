@@ -59,6 +59,13 @@ class Site:
         assert answer.status_code == expected, answer.text
         return answer
 
+    async def follow(self, path: str, key: str = "ADMIN", **fields: str) -> httpx.Response:
+        """Post a form; the page to which it redirects."""
+        answer = await self.send(path, key=key, **fields)
+        shown = await (await self.browser(key)).get(answer.headers["location"])
+        assert shown.status_code == 200, shown.text
+        return shown
+
     async def token(self, key: str = "ADMIN") -> str:
         """The token of the session, which every form carries."""
         found = re.search(r'name="csrf" value="([^"]+)"', (await (await self.browser(key)).get("/tasks")).text)

@@ -60,18 +60,19 @@ def _describe_exception(key: JsonObject) -> str:
 
 
 async def create_key(page: PageRequest) -> Response:
-    """Create a key and display it, once."""
+    """Create a key and display it, once, on the page that this redirects to: a reload must not create another."""
     form = await page.read_form()
     body = {"name": form.get("name", ""), "role": form.get("role", "")} | _limits(page, form)
     try:
         made = await page.call("keys.create", body=body)
     except GatewayError as error:
         return await render_list(page, error.require_status(*FORM_ERRORS), form)
-    return _render_key(page, made, secret=made["key"])
+    return page.redirect_once(_path(made["name"]), {"secret": made["key"]})
 
 
 async def show_key(page: PageRequest) -> Response:
-    return _render_key(page, await page.call("keys.get", name=page.path_param("name")))
+    key = await page.call("keys.get", name=page.path_param("name"))
+    return _render_key(page, key, secret=page.take_result().get("secret", ""))
 
 
 def _render_key(
@@ -111,7 +112,7 @@ async def change_key(page: PageRequest) -> Response:
 async def rotate_key(page: PageRequest) -> Response:
     """Give the key a new secret and display it, once."""
     made = await page.call("keys.rotate", name=page.path_param("name"))
-    return _render_key(page, made, secret=made["key"])
+    return page.redirect_once(_path(made["name"]), {"secret": made["key"]})
 
 
 async def revoke_key(page: PageRequest) -> Response:

@@ -1,6 +1,6 @@
 """The webhook pages: list, one webhook with its deliveries, actions on it, and one delivery with its attempts.
 
-A secret is displayed only in the response to the form that created it.
+A secret is displayed once, on the page to which the form that created it redirects.
 """
 
 from __future__ import annotations
@@ -90,7 +90,7 @@ async def render_list(
 
 
 async def show_webhook(page: PageRequest) -> Response:
-    return await render_webhook(page, page.path_param("webhook_id"))
+    return await render_webhook(page, page.path_param("webhook_id"), **page.take_result())
 
 
 async def render_webhook(
@@ -145,7 +145,7 @@ async def add_webhook(page: PageRequest) -> Response:
         webhook = await page.call("webhooks.subscribe", body=body)
     except GatewayError as error:
         return await render_list(page, error.require_status(*FORM_ERRORS), body)
-    return await render_webhook(page, webhook["id"], secret=webhook["secret"])
+    return page.redirect_once(f"/webhooks/{quote_segment(webhook['id'])}", {"secret": webhook["secret"]})
 
 
 async def _read_webhook_form(page: PageRequest) -> JsonObject:
@@ -196,7 +196,8 @@ async def rotate_secret(page: PageRequest) -> Response:
         rotation = await page.call("webhooks.rotate", webhook_id=_webhook_id(page), body={"overlap_seconds": overlap})
     except GatewayError as error:
         return await render_webhook(page, _webhook_id(page), error.require_status(*FORM_ERRORS))
-    return await render_webhook(page, _webhook_id(page), secret=rotation["secret"], until=rotation["old_secret_until"])
+    result = {"secret": rotation["secret"], "until": rotation["old_secret_until"]}
+    return page.redirect_once(_webhook_path(page), result)
 
 
 async def replay_since(page: PageRequest) -> Response:
@@ -208,9 +209,8 @@ async def replay_since(page: PageRequest) -> Response:
         replay = await page.call("webhooks.replay", webhook_id=_webhook_id(page), body=body)
     except GatewayError as error:
         return await render_webhook(page, _webhook_id(page), error.require_status(*FORM_ERRORS))
-    return await render_webhook(
-        page, _webhook_id(page), queued=replay["queued"], following=replay["next_since"], scope=body["scope"]
-    )
+    result = {"queued": replay["queued"], "following": replay["next_since"], "scope": body["scope"]}
+    return page.redirect_once(_webhook_path(page), result)
 
 
 def _webhook_id(page: PageRequest) -> str:

@@ -305,6 +305,14 @@ class PageRequest:
         """Redirect after an action to a page that shows its result; `notice` is a key of NOTICES."""
         return RedirectResponse(f"{path}{'&' if '?' in path else '?'}notice={notice}", 303)
 
+    def redirect_once(self, path: str, result: JsonObject) -> Response:
+        """Redirect after an action to a page that shows its result once, such as a secret: see `take_result`."""
+        return RedirectResponse(f"{path}?result={self.session.keep(result)}", 303)
+
+    def take_result(self) -> JsonObject:
+        """Return the result that `redirect_once` kept for this page; empty when it was shown before."""
+        return self.session.kept.pop(self.query_param("result"), {})
+
 
 def encode_path(request: Request) -> str:
     """Return the path of a request, encoded again; a slash of an id stays within its segment."""
