@@ -116,6 +116,25 @@ def test_no_part_of_a_page_is_left_behind_when_answers_take_longer_than_changes_
     expect(page.locator(".tokens-done")).to_have_text("Because.")
 
 
+@requirement("dashboard.live")
+def test_the_row_and_the_details_that_a_reader_chose_stay_when_the_list_is_exchanged(tab: Tab) -> None:
+    page = tab.page
+    page.add_init_script(HELD)
+    tab.open("/tasks")
+    page.evaluate("window.old = document.querySelector('#results table')")
+    page.evaluate(CHANGE)
+    page.wait_for_function("held.length == 1")
+    # While the answer is on its way, which may take long.
+    page.keyboard.press("j")
+    page.keyboard.press("j")
+    chosen = page.locator("tr.at .title a").get_attribute("href")
+    page.evaluate("held.shift()()")
+    page.wait_for_function("!old.isConnected")
+    expect(page.locator("tr.at .title a")).to_have_attribute("href", str(chosen))
+    page.keyboard.press("x")
+    expect(page.locator("tr.at [data-select]")).to_be_checked()
+
+
 LET_GO = """
 new Promise((done) => {
   document.addEventListener("htmx:afterRequest", done, { once: true });

@@ -41,17 +41,17 @@
   const inUse = (part) => part.dataset.grown || part.contains(document.activeElement) && inField() || all("input, textarea, select", part).some(touched);
   const focusable = (part) => all("a, button, summary", part);
   const isLike = (one, other) => ["tagName", "href", "textContent"].every((name) => one[name] === other[name]) && one.form?.action === other.form?.action;
+  const chosen = new Map(); // what a reader chose in a part, until the moment when it is exchanged
   const refresh = async (part) => {
     if (busy.has(part)) { again.add(part); return; }
     if (part.contains(pressed)) { held.add(part); return; }
     if (document.hidden || inUse(part)) return;
     busy.add(part);
-    const focused = focusable(part).find((one) => one === document.activeElement);
-    const at = $("[data-row].at a", part)?.getAttribute("href");
-    const open = all("details[open]", part).map((one) => all("details", part).indexOf(one));
     try {
       await htmx.ajax("GET", part.dataset.src || location.pathname + location.search, { target: part, swap: "innerHTML", headers: { "X-Live": "1" }, source: part }); // its own: one for all would drop what waits
     } catch { /* the connection says so at the top */ } finally { busy.delete(part); }
+    const { focused, at, open } = chosen.get(part) || { open: [] };
+    chosen.delete(part);
     if (at) all("[data-row] a", part).find((a) => a.getAttribute("href") === at)?.closest("[data-row]").classList.add("at");
     const now = all("details", part);
     for (const n of open) if (now[n]) now[n].open = true;
@@ -63,7 +63,12 @@
     const { target, requestConfig } = event.detail;
     if (!requestConfig.headers["X-Live"]) return;
     if (target.contains(pressed)) held.add(target);
-    if (target.contains(pressed) || inUse(target)) event.detail.shouldSwap = false;
+    if (target.contains(pressed) || inUse(target)) { event.detail.shouldSwap = false; return; }
+    chosen.set(target, {
+      focused: focusable(target).find((one) => one === document.activeElement),
+      at: $("[data-row].at a", target)?.getAttribute("href"),
+      open: all("details[open]", target).map((one) => all("details", target).indexOf(one)),
+    });
   });
   const release = () => setTimeout(() => { // after the click
     pressed = null;
