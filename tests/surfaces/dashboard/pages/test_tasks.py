@@ -409,3 +409,11 @@ async def test_titles_and_names_have_the_direction_of_their_script(site: Site) -
     assert f'<a dir="auto" href="/agents/{agent}"' in await site.read("/agents")
     words = "\u0645\u06cc\u200c\u062e\u0648\u0627\u0647\u0645"  # with a joiner, without which the word is another one
     assert f'name="q" value="{words}"' in await site.read("/tasks", q=words)
+
+
+@requirement("dashboard.page-tasks")
+async def test_an_error_keeps_the_line_breaks_of_whoever_wrote_it(site: Site) -> None:
+    traceback = 'Traceback:\n  File "a.py", line 1\nValueError: no'
+    task_id = await site.world.do(await site.world.register("ann"), ok=False, error={"message": traceback})
+    page = await site.read(f"/tasks/{task_id}")
+    assert f'<p class="written">{html.escape(traceback, quote=False).replace(chr(34), "&#34;")}' in page

@@ -13,7 +13,7 @@ from stentor.core.db import Tx
 from stentor.core.errors import InvalidRequest
 from stentor.core.jsontext import JsonObject
 from stentor.domains.learning import queries as learning_queries
-from stentor.domains.learning.model import SentinelAlert, Weight
+from stentor.domains.learning.model import SENTINEL_WINDOW, SentinelAlert, Weight
 from stentor.domains.llm import queries as llm_queries
 from stentor.domains.registry import authorization
 from stentor.domains.registry import queries as registry_queries
@@ -41,7 +41,7 @@ FIGURE_DAYS = 7
 AGENT_STATUSES = ("active", "suspended", "quarantined")
 ARCHIVED = "archived"
 """Value of the filter by status that lists the archived agents, whatever their status is."""
-ACTIONS: tuple[AgentAction, ...] = ("activate", "archive", "restore", "clear_violations", "rollback")
+ACTIONS: tuple[AgentAction, ...] = ("activate", "archive", "restore", "clear_violations", "rollback", "scores")
 """Those that not every admin has; each may suspend."""
 AgentRecords = tuple[list[TrustChange], list[Weight], list[SentinelAlert]]
 
@@ -205,6 +205,7 @@ async def show_agent(page: PageRequest) -> Response:
         weights=agent_view.present_weights(weights, history["history"], page.site.now(), page.site.sentinel_threshold),
         alerts=[agent_view.present_agent_alert(alert) for alert in alerts],
         threshold=round(100 * page.site.sentinel_threshold),
+        window=SENTINEL_WINDOW,
         tiers=agent_view.TIERS,
         scores=agent_view.SCORES,
     )
