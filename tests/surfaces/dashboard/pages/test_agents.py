@@ -394,9 +394,15 @@ async def test_an_agents_key_with_admin_sees_no_button_that_it_may_not_use(site:
         assert f'action="/agents/{agent}/suspend"' in page
         assert (f'action="/agents/{agent}/archive"' in page) is expected
         assert f'action="/agents/{agent}/archive"' in await site.read(f"/agents/{agent}")
+        form = f'action="/agents/{agent}/settings"'
+        assert (form in await site.read(f"/agents/{agent}/edit", key="BOSS")) is expected
+        assert form in await site.read(f"/agents/{agent}/edit")
         task_id = await site.world.submit(
             agent_preference=agent, required_capabilities=["own" if agent == own else "other"]
         )
+        listed = await site.read(f"/tasks?agent={agent}", key="BOSS")
+        assert ('name="action" value="approve"' in listed) is expected
+        assert 'name="action" value="reject"' in listed
         page = await site.read(f"/tasks/{task_id}", key="BOSS")
         assert (f'action="/tasks/{task_id}/approve"' in page) is expected
         assert (await site.send(f"/tasks/{task_id}/approve", 303 if expected else 403, key="BOSS")).status_code

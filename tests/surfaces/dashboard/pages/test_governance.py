@@ -216,6 +216,8 @@ async def test_tests_of_an_update_that_lives_outside_are_reported_and_shown(
     update = await governance.propose(await governance.register_trusted(0.8), {"breaking": True})
     await governance.approve(update, override_risk=True)
     assert "Report deployment" in await site.read(address(update))
+    # A key that may work as the agent would be refused.
+    assert "Report deployment" not in await site.read(address(update), key="BOSS")
     bad: list[Query] = [{}, {"unit_tests_passed": "many"}, {"unit_tests_passed": "-1"}]
     for fields in bad:
         answer = await site.send(f"{address(update)}/deployed", 400, **fields)

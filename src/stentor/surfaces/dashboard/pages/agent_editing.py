@@ -10,6 +10,7 @@ from stentor.core.json_diff import diff_lines
 from stentor.core.jsontext import JsonObject
 from stentor.core.security.redaction import MASK
 from stentor.surfaces.dashboard.gateway import GatewayError, quote_segment
+from stentor.surfaces.dashboard.pages.agents import list_allowed
 from stentor.surfaces.dashboard.presenters import agent_view, whitelist_form
 from stentor.surfaces.dashboard.presenters.agent_view import present_prompt, url_origin
 from stentor.surfaces.dashboard.presenters.form_changes import find_changed, read_shown
@@ -85,7 +86,7 @@ def _runtime(form: dict[str, str]) -> JsonObject:
 
 async def show_edit(page: PageRequest) -> Response:
     agent = await page.call("agents.get", agent_id=page.path_param("agent_id"))
-    return _render_edit(page, agent, _values(agent))
+    return await _render_edit(page, agent, _values(agent))
 
 
 def _values(agent: JsonObject) -> dict[str, Any]:
@@ -98,7 +99,7 @@ def _settings(agent: JsonObject) -> dict[str, Any]:
     return shown | {"shown": shown}
 
 
-def _render_edit(
+async def _render_edit(
     page: PageRequest,
     agent: JsonObject,
     form: dict[str, Any],
@@ -122,6 +123,7 @@ def _render_edit(
         refusal=refusal,
         tiers=agent_view.TIERS,
         scores=agent_view.SCORES,
+        may_set="scores" in await list_allowed(page, agent["agent_id"]),
     )
 
 
@@ -134,18 +136,18 @@ async def apply_settings(page: PageRequest) -> Response:
     reason = form.get("reason", "").strip()
     body = build_settings(before, after)
 
-    def refuse(message: str, status: int) -> Response:
+    async def refuse(message: str, status: int) -> Response:
         settings = after | {"reason": reason, "shown": before}
-        return _render_edit(page, agent, _values(agent), "", status, settings, message)
+        return await _render_edit(page, agent, _values(agent), "", status, settings, message)
 
     if not body:
-        return refuse("Nothing is changed.", 400)
+        return await refuse("Nothing is changed.", 400)
     try:
         await page.call("agents.edit", agent_id=agent["agent_id"], body=body | {"reason": reason})
     except GatewayError as error:
         if error.status not in (400, 403):
             raise
-        return refuse(error.message, error.status)
+        return await refuse(error.message, error.status)
     return page.redirect(f"/agents/{quote_segment(agent['agent_id'])}", "edited")
 
 
@@ -189,10 +191,10 @@ async def propose_change(page: PageRequest) -> Response:
     description = form.get("description", "").strip()
     values = after | {"description": description, "shown": before}
     if problem := _find_problem(before, after, description):
-        return _render_edit(page, agent, values, problem, 400)
+        return await _render_edit(page, agent, values, problem, 400)
     # The rows of its tools are told apart by their numbers.
     if _is_other_whitelist(before, after) and _is_other_whitelist(before, current):
-        return _render_edit(page, agent, values, WHITELIST_CHANGED_MESSAGE, 409)
+        return await _render_edit(page, agent, values, WHITELIST_CHANGED_MESSAGE, 409)
     body = {
         "agent_id": agent["agent_id"],
         "update_type": "agent",
@@ -204,7 +206,7 @@ async def propose_change(page: PageRequest) -> Response:
     except GatewayError as error:
         if error.status not in (400, 409):
             raise
-        return _render_edit(page, agent, values, error.message, error.status)
+        return await _render_edit(page, agent, values, error.message, error.status)
     notice = "proposed-unserved" if update.get("notice") else "proposed"
     return page.redirect(f"/governance/updates/{quote_segment(update['update_id'])}", notice)
 

@@ -13,8 +13,13 @@ from urllib.parse import parse_qsl, urlencode, urlsplit
 from starlette.exceptions import HTTPException
 from starlette.responses import RedirectResponse, Response
 
+from stentor.auth.principal import Principal
+from stentor.core.db import Tx
+from stentor.core.errors import Forbidden
 from stentor.core.jsontext import JsonObject
-from stentor.domains.tasks.model import MAX_ID_LENGTH
+from stentor.domains.tasks import store as task_store
+from stentor.domains.tasks.model import MAX_ID_LENGTH, Task
+from stentor.domains.tasks.service import check_approver
 from stentor.surfaces.dashboard.site.page import PageRequest
 
 ACTIONS = {
@@ -28,14 +33,41 @@ PERMISSIONS = {"approve": "approve", "reject": "approve", "cancel": "write", "re
 MAX_SELECTED = 500
 
 
-def offered_actions(page: PageRequest, tasks: list[JsonObject], *, is_whole: bool) -> dict[str, str]:
+async def offered_actions(page: PageRequest, tasks: list[JsonObject], *, is_whole: bool) -> dict[str, str]:
     """Return the actions that the user may take on a listed task, with their labels; all if others may follow."""
     statuses = {task["status"] for task in tasks}
-    return {
+    offered = {
         action: label
         for action, (label, _, possible) in ACTIONS.items()
         if page.session.may(PERMISSIONS[action]) and (not is_whole or statuses.intersection(possible))
     }
+    # An agent's key may reject what it may not approve.
+    if is_whole and "approve" in offered and page.session.role == "agent":
+        pending = [task["task_id"] for task in tasks if task["status"] == "pending_approval"]
+        if not await page.read(_approves_any, page.session.principal, pending):
+            del offered["approve"]
+    return offered
+
+
+async def may_approve(page: PageRequest, task_id: str) -> bool:
+    """Return whether the gateway would accept an approval: not of a key that submitted the task or would execute it."""
+    session = page.session
+    return session.may("approve") and (
+        session.role != "agent" or await page.read(_approves_any, session.principal, [task_id])
+    )
+
+
+def _approves_any(tx: Tx, tenant: str, principal: Principal, task_ids: list[str]) -> bool:
+    return any(_approves(tx, principal, task_store.find(tx, tenant, task_id)) for task_id in task_ids)
+
+
+def _approves(tx: Tx, principal: Principal, task: Task | None) -> bool:
+    try:
+        if task is not None:
+            check_approver(tx, principal, task)
+    except Forbidden:
+        return False
+    return task is not None
 
 
 async def select_tasks(page: PageRequest) -> Response:

@@ -15,7 +15,6 @@ from starlette.responses import RedirectResponse, Response
 from stentor.core import jsontext, runlog
 from stentor.core.clock import format_iso
 from stentor.core.db import Tx
-from stentor.core.errors import Forbidden
 from stentor.core.jsontext import JsonObject
 from stentor.core.text_checks import is_readable
 from stentor.domains.activity.model import event_to_json
@@ -30,9 +29,7 @@ from stentor.domains.steps import store as step_store
 from stentor.domains.steps.decision_text import describe_question
 from stentor.domains.steps.operations import StepOut
 from stentor.domains.tasks import queries as task_queries
-from stentor.domains.tasks import store as task_store
 from stentor.domains.tasks.chart_queries import CHART_RANGES, MINUTE_US
-from stentor.domains.tasks.service import check_approver
 from stentor.surfaces.dashboard.gateway import GatewayError, quote_segment
 from stentor.surfaces.dashboard.pages import task_selection
 from stentor.surfaces.dashboard.pages.agent_choices import read_agent_choices
@@ -42,7 +39,6 @@ from stentor.surfaces.dashboard.presenters.filters import shorten_id
 from stentor.surfaces.dashboard.presenters.task_view import build_journal, present_denial
 from stentor.surfaces.dashboard.presenters.waterfall import build_subtask_bar, build_waterfall
 from stentor.surfaces.dashboard.site.page import PageRequest
-from stentor.surfaces.dashboard.site.sessions import BrowserSession
 from stentor.web.sse import EventStreamResponse, SseEvent
 
 PAGE_SIZE = 50
@@ -83,7 +79,7 @@ async def list_tasks(page: PageRequest) -> Response:
         block="rows" if page.query_param("cursor") else "results",
         tasks=result["tasks"],
         # With a filter, the tasks that follow have the status of these.
-        offered=task_selection.offered_actions(
+        offered=await task_selection.offered_actions(
             page, result["tasks"], is_whole=not result["next_cursor"] or bool(filters["status"])
         ),
         max_selected=task_selection.MAX_SELECTED,
@@ -206,7 +202,7 @@ async def show_task(page: PageRequest, problem: str = "", status: int = 200) -> 
         state=state,
         linked=await page.read(_find_linked, trail["task"]),
         choices=CHOICES,
-        may_approve=await _may_approve(page, task_id),
+        may_approve=await task_selection.may_approve(page, task_id),
         typed=None,
         decisions=[row.step for row in build_journal(decisions, trail["status"]) if row.is_open],
         journal=build_journal(journal["steps"], trail["status"]),
@@ -232,22 +228,6 @@ async def _read_state(page: PageRequest, task: JsonObject | None) -> JsonObject:
         return state
     found = await page.find("tasks.get", task_id=task["task_id"])
     return found if found is not None and found["status"] == task["status"] else state
-
-
-async def _may_approve(page: PageRequest, task_id: str) -> bool:
-    """Return whether the gateway would accept an approval: not of a key that submitted the task or would execute it."""
-    session = page.session
-    return session.may("approve") and (session.role != "agent" or await page.read(_is_approver, session, task_id))
-
-
-def _is_approver(tx: Tx, tenant: str, session: BrowserSession, task_id: str) -> bool:
-    task = task_store.find(tx, tenant, task_id)
-    try:
-        if task is not None:
-            check_approver(tx, session.principal, task)
-    except Forbidden:
-        return False
-    return task is not None
 
 
 def _find_linked(tx: Tx, tenant: str, task: JsonObject | None) -> set[str]:
