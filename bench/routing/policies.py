@@ -145,11 +145,15 @@ class Evidence:
         declared = agent.composite, self.alpha
         if record is None:
             return AgentCandidate(
-                agent, build_track_record(*declared, elsewhere=elsewhere, cost=cost, stale=stale), ahead=ahead
+                agent,
+                build_track_record(*declared, elsewhere=elsewhere, cost=cost, stale=stale, seen=pace.tick),
+                ahead=ahead,
             )
         shown = record.estimate_rewards(stale=stale, by_grades=False)
         age, varied = pace.tick - record.tick, record.variation
-        known = build_track_record(*declared, *shown, elsewhere, age=age, variation=varied, cost=cost, stale=stale)
+        known = build_track_record(
+            *declared, *shown, elsewhere, age=age, variation=varied, cost=cost, stale=stale, seen=pace.tick
+        )
         return AgentCandidate(agent, known, ahead=ahead)
 
     def learn(self, kind: int, agent: int, reward: float) -> None:

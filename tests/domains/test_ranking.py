@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from random import Random
 from typing import Any
 
 import msgspec
@@ -138,16 +139,29 @@ def test_the_preference_says_what_time_and_cost_are_worth() -> None:
     assert best(good, quick, thrifty, prefer="cheap") == "thrifty"
 
 
-def play(prefer: Preference, outcome: Callable[[str, int], tuple[bool, int, float]], tasks: int) -> list[str]:
-    """Which of `bad` and `good` got each of so many tasks, one at a time; an outcome is success, ms and dollars."""
-    records = {name: initial_weight(name, "t", 0) for name in ("bad", "good")}
-    progress, chosen = TaskTypeProgress(), []
+def play(
+    prefer: Preference,
+    outcome: Callable[[str, int], tuple[bool, int, float]],
+    tasks: int,
+    arrives: dict[str, int] | None = None,
+) -> list[str]:
+    """Which of `bad` and `good` got each of so many tasks, one at a time; an outcome is success, ms and dollars.
+
+    `arrives` has the agents with the number of the first task that each may get.
+    """
+    arrives = arrives or {"bad": 0, "good": 0}
+    records = {name: initial_weight(name, "t", 0) for name in arrives}
+    progress, chosen = TaskTypeProgress(), list[str]()
     for n in range(tasks):
         candidates = []
         for name, record in records.items():
+            if n < arrives[name]:
+                continue
             known = record if record.samples else None
             stale, age = progress.has_changed_since(known), progress.tick - record.tick
-            made = track_record_from_weight(0.5, 0.2, known, (0.0, 0.0), age, 0, stale=stale, by_grades=False)
+            made = track_record_from_weight(
+                0.5, 0.2, known, (0.0, 0.0), age, 0, stale=stale, by_grades=False, seen=progress.tick
+            )
             candidates.append(AgentCandidate(agent(name), made))
         chosen.append(best(*candidates, prefer=prefer))
         success, ms, cost = outcome(chosen[-1], n)
@@ -202,6 +216,40 @@ def test_one_slow_start_or_rare_timeouts_do_not_lose_a_better_agent_its_tasks(pr
 
     for outcome in (cold_start, timeouts):
         assert play(prefer, outcome, 300).count("good") >= 200
+
+
+def play_rates(rate: Callable[[str, int], float], tasks: int, arrives: dict[str, int], seed: int) -> list[str]:
+    draw = Random(seed)
+    return play("balanced", lambda name, n: (draw.random() < rate(name, n), 1_000, 0.0), tasks, arrives)
+
+
+@requirement("routing.rarely-tried-agents")
+def test_a_poor_agent_that_improves_is_found_beside_a_good_one() -> None:
+    def rate(name: str, n: int) -> float:
+        return 0.8 if name == "steady" else 0.3 if n < 300 else 0.98
+
+    runs = [play_rates(rate, 1_500, {"risen": 0, "steady": 0}, seed) for seed in range(10)]
+    assert sum(run[:300].count("risen") for run in runs) <= 10 * 25
+    assert sum(run[700:].count("risen") for run in runs) >= 10 * 500
+
+
+@requirement("routing.rarely-tried-agents")
+def test_a_better_agent_that_comes_late_is_found_and_a_worse_one_gets_few_tasks() -> None:
+    def rate(name: str, n: int) -> float:
+        return {"known": 0.9, "better": 0.99, "worse": 0.3}[name]
+
+    found = [play_rates(rate, 1_000, {"known": 0, "better": 400}, seed) for seed in range(10)]
+    assert sum(run[600:].count("better") for run in found) >= 10 * 380
+    tried = [play_rates(rate, 1_000, {"known": 0, "worse": 400}, seed) for seed in range(10)]
+    assert sum(run.count("worse") for run in tried) <= 10 * 15
+
+
+@requirement("routing.rarely-tried-agents")
+def test_beside_one_that_always_succeeds_nobody_is_tried_again() -> None:
+    new = AgentCandidate(agent("new"), build_track_record(0.5, 0.2, seen=1_000_000))
+    perfect = AgentCandidate(agent("perfect"), build_track_record(0.5, 0.2, 50.0, 50.0, seen=1_000_000))
+    assert best(perfect, new) == "perfect"
+    assert best(one("good", 0.5, "S" * 44 + "F" * 6), new) == "new"
 
 
 @requirement("routing.one-slow-task")

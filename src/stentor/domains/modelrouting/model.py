@@ -126,7 +126,15 @@ def build_candidates(
         recent = view.recent_by_agent.get(option.name)
         elsewhere = recent.elsewhere(kind) if recent else (0.0, 0.0)
         track_record = track_record_from_weight(
-            NEUTRAL_PRIOR, alpha, weight, elsewhere, age, now, stale=stale, by_grades=by_grades
+            NEUTRAL_PRIOR,
+            alpha,
+            weight,
+            elsewhere,
+            age,
+            now,
+            stale=stale,
+            by_grades=by_grades,
+            seen=records.progress.tick,
         )
         if track_record.cost is None:
             track_record = msgspec.structs.replace(track_record, cost=option.cost)

@@ -5,16 +5,18 @@
     strength    = (1 - alpha) / alpha + e / 4                        outcomes that the prior is worth
     open        = ahead strength / (4 (strength + outcomes))         failures that its unfinished tasks count as
     expected    = (strength expectation + rewards) / (strength + outcomes + open)
+    optimism    = 4 + 2 ln(1 + seen / (20 (strength + outcomes)))      400 if it is stale and idle
     q           = optimism variation / (strength + outcomes + ahead + unlearned)
-                                                                   optimism is 4, or 400 if it is stale and idle
     possible    = (expected + q / 2 + sqrt(q expected (1 - expected) + q^2 / 4)) / (1 + q)
     uncertainty = possible - expected                                the exploration bonus
     left        = possible (1 - failing)                           failing: provider failed or degraded, as a share
     time + cost = min(t + c, left (1 - 0.7 / (1 + t + c)))        each in proportion to t and c
     blended     = (1 - beta) (left - time - cost) + beta trust
 
-- `possible` is the upper end of Wilson's interval at two standard deviations. It never exceeds 1, so no agent is
-  explored for a result that none could reach.
+- `possible` is the upper end of Wilson's interval at sqrt(`optimism`) standard deviations. It never exceeds
+  1, so no agent is explored for a result that none could reach.
+- `seen` are the outcomes of all agents at the task type, at most 1,000. The interval of an agent that has few of them
+  widens with their logarithm: a new agent, or one that was poor and may have improved, is tried beside a good one.
 - An agent is stale if it has no outcome since the results of any agent changed at the task type. Whatever changed may
   have changed for it too, so while it is idle the interval has twenty standard deviations, and it is tried once more.
 - `rewards` and `outcomes` are the agent's at this task type (learning/evidence.py). They decay by one part in 1,000
@@ -50,14 +52,12 @@ from stentor.domains.routing.track_record import TrackRecord
 
 Preference = Literal["quality", "balanced", "fast", "cheap"]
 
-RULE_VERSION = "evidence-6"
+RULE_VERSION = "evidence-7"
 """Names the formula in each recorded decision; another version must not recompute it."""
 NEUTRAL_TRUST = 0.5
 """Assumed trust of an agent without a trust score."""
 OPEN_TASK_PENALTY = 0.25
 """Failures that an unfinished task counts as, for an agent without any evidence."""
-OPTIMISM = 4.0
-"""Exploration: the square of the standard deviations (two) of the interval."""
 OPTIMISM_STALE = 400.0
 """Exploration of an idle, stale agent: the square of twenty standard deviations."""
 SLOPE_REGULARIZATION = 0.05
@@ -169,6 +169,7 @@ class RankedCandidate(msgspec.Struct, frozen=True):
     resting: bool = False
     unlearned: int = 0
     failing: float = 0.0
+    seen: int = 0
 
 
 class RankingResult(msgspec.Struct, frozen=True):
@@ -202,7 +203,7 @@ def rank_candidates(
     fastest, cheapest = min(ready_ms, default=0.0), min(costs, default=0.0)
     per_time, per_cost = PENALTIES_BY_PREFERENCE[prefer]
     quality_share, open_penalty = 1 - beta, OPEN_TASK_PENALTY
-    half_optimism, half_optimism_stale = OPTIMISM / 2, OPTIMISM_STALE / 2
+    half_optimism_stale = OPTIMISM_STALE / 2
     lowest, highest = MIN_EXPECTATION, 1 - MIN_EXPECTATION
     order = []
     for n, (candidate, record) in enumerate(zip(candidates, records, strict=True)):
@@ -212,10 +213,10 @@ def rank_candidates(
         expectation = lowest if expectation < lowest else highest if expectation > highest else expectation
         weight, ahead, unlearned = strength + record.outcomes, candidate.ahead, candidate.unlearned
         if ahead or unlearned:
-            half_q = half_optimism * record.variation / (weight + ahead + unlearned)
+            half_q = record.optimism / 2 * record.variation / (weight + ahead + unlearned)
             weight += ahead * open_penalty * strength / weight
         else:
-            half_q = (half_optimism_stale if record.stale else half_optimism) * record.variation / weight
+            half_q = (half_optimism_stale if record.stale else record.optimism / 2) * record.variation / weight
         expected = (strength * expectation + record.rewards) / weight
         # The formula above, with q = 2 half_q taken out of the root.
         score = (expected + half_q + sqrt(half_q * (2 * expected * (1 - expected) + half_q))) / (1 + 2 * half_q)
@@ -300,7 +301,7 @@ def estimate_reward(
         expectation = 1 - MIN_EXPECTATION
     weight = strength + record.outcomes
     expected = (strength * expectation + record.rewards) / (weight + ahead * OPEN_TASK_PENALTY * strength / weight)
-    optimism = OPTIMISM_STALE if record.stale and not ahead and not unlearned else OPTIMISM
+    optimism = OPTIMISM_STALE if record.stale and not ahead and not unlearned else record.optimism
     half_q = optimism / 2 * record.variation / (weight + ahead + unlearned)
     possible = (expected + half_q + sqrt(half_q * (2 * expected * (1 - expected) + half_q))) / (1 + 2 * half_q)
     return expected, possible - expected
@@ -391,4 +392,5 @@ def _ranked_candidate(
         candidate.resting,
         candidate.unlearned,
         candidate.failing,
+        record.seen,
     )

@@ -31,7 +31,8 @@ _DENIAL_CODES = [
     (error.code,) for error in all_errors() if issubclass(error, RoutingDenied) and error is not RoutingDenied
 ]
 AGE_STEP = 32
-"""The decay of evidence is applied in steps of this many outcomes, so that a cached track record lasts that long."""
+"""The decay of evidence, and the growth of optimism, come in steps of this many outcomes, so that a cached track record
+lasts that long."""
 LoadLookup = Callable[[Agent], tuple[int, int, bool, bool, float, float]]
 """Returns an agent's number of queued and running tasks, its concurrency, whether it is online, whether it rests, the
 share of its tasks that its provider fails, and for how long it has neither taken nor ended a task, in milliseconds; 0
@@ -179,7 +180,7 @@ class RoutingEngine:
         for agent in agents:
             agent_id = agent.agent_id
             weight, recent = weights.get(agent_id), recent_by_agent.get(agent_id)
-            age = 0 if weight is None else (tick - weight.tick) // AGE_STEP
+            age = (tick - (0 if weight is None else weight.tick)) // AGE_STEP
             entry = cache.get(agent_id)
             # Frozen values are replaced when they change, so identity tells whether the entry is still valid.
             if (
@@ -192,7 +193,15 @@ class RoutingEngine:
                 stale = records.progress.has_changed_since(weight)
                 elsewhere = recent.elsewhere(task_type) if recent else (0.0, 0.0)
                 track_record = track_record_from_weight(
-                    agent.composite, alpha, weight, elsewhere, age * AGE_STEP, now, stale=stale, by_grades=by_grades
+                    agent.composite,
+                    alpha,
+                    weight,
+                    elsewhere,
+                    age * AGE_STEP,
+                    now,
+                    stale=stale,
+                    by_grades=by_grades,
+                    seen=tick,
                 )
                 entry = cache[agent_id] = (weight, recent, age, agent, track_record)
             ahead, concurrency, online, resting, failing, stalled = load(agent)
@@ -235,14 +244,16 @@ def track_record_from_weight(
     *,
     stale: bool,
     by_grades: bool,
+    seen: int,
 ) -> TrackRecord:
     """Return the track record of an agent at a task type; `weight` is None without an outcome.
 
     `elsewhere` are rewards and outcomes at other task types, `age` the outcomes of others since the agent's last one.
     `stale`: the results of some agent changed after that one. `by_grades`: ungraded outcomes are estimated by grades.
+    `seen` are the outcomes of all agents at the task type.
     """
     if weight is None:
-        return build_track_record(composite, alpha, elsewhere=elsewhere, stale=stale)
+        return build_track_record(composite, alpha, elsewhere=elsewhere, stale=stale, seen=seen)
     rewards, outcomes = weight.estimate_rewards(stale=stale, by_grades=by_grades)
     return build_track_record(
         composite,
@@ -256,6 +267,7 @@ def track_record_from_weight(
         duration_ms=weight.mean_ms if weight.samples else None,
         cost=weight.mean_cost,
         stale=stale,
+        seen=seen,
     )
 
 

@@ -5,6 +5,8 @@ The formula is in `ranking`, whose terms `prior`, `strength`, `rewards` and `out
 
 from __future__ import annotations
 
+from math import log
+
 import msgspec
 
 MIN_DECLARED_PRIOR, DECLARED_PRIOR_SPAN = 0.3, 0.5
@@ -23,13 +25,23 @@ MIN_OUTCOMES = 1e-9
 """Number of outcomes below which there is no evidence."""
 MIN_STRENGTH, MAX_STRENGTH = 0.5, 1e9
 """Strength of the prior for an alpha of 1 and of 0."""
+MIN_OPTIMISM = 4.0
+"""Exploration: the square of the standard deviations (two) of the interval of a task type without outcomes."""
+OPTIMISM_GROWTH = 2.0
+"""How much is added for each factor of e by which the task type has more outcomes than `UNEXPLORED_RATIO` times those
+that the agent's record is worth: a rarely tried agent is tried again, ever more rarely.
+"""
+UNEXPLORED_RATIO = 20.0
+MAX_SEEN = 1_000
+"""Maximum number of outcomes at the task type that count for that, because evidence lasts about as long."""
 
 
 class TrackRecord(msgspec.Struct, frozen=True):
     """The terms of the formula that depend on one agent only.
 
     `share` is the share of the evidence against the prior, `mean` its mean reward. `duration_ms` and `cost` (US
-    dollars) are None if unknown. `stale`: no outcome since the results of any agent changed at the task type.
+    dollars) are None if unknown. `stale`: no outcome since the results of any agent changed at the task type. `seen`
+    are the outcomes of all agents there, on which `optimism` depends.
     """
 
     prior: float
@@ -45,6 +57,8 @@ class TrackRecord(msgspec.Struct, frozen=True):
     duration_ms: float | None = None
     cost: float | None = None
     stale: bool = False
+    seen: int = 0
+    optimism: float = MIN_OPTIMISM
 
 
 def build_track_record(
@@ -60,11 +74,12 @@ def build_track_record(
     duration_ms: float | None = None,
     cost: float | None = None,
     stale: bool = False,
+    seen: int = 0,
 ) -> TrackRecord:
     """Compute a track record.
 
     `rewards` is the sum over `outcomes` at this task type, `elsewhere` the sum and number at all other types, `age` the
-    number of outcomes of other agents since the agent's last one.
+    number of outcomes of other agents since the agent's last one, `seen` that of all agents so far.
     """
     strength = min(MAX_STRENGTH, max(MIN_STRENGTH, (1 - alpha) / alpha)) if alpha > 0 else MAX_STRENGTH
     declared = MIN_DECLARED_PRIOR + DECLARED_PRIOR_SPAN * composite
@@ -80,6 +95,23 @@ def build_track_record(
         variation = 1.0
     else:
         share, mean = outcomes / (outcomes + strength), rewards / outcomes
+    optimism = MIN_OPTIMISM
+    if seen:
+        optimism += OPTIMISM_GROWTH * log(1 + min(MAX_SEEN, seen) / (UNEXPLORED_RATIO * (strength + outcomes)))
     return TrackRecord(
-        prior, strength, rewards, outcomes, other_mean, others, share, mean, variation, weight, duration_ms, cost, stale
+        prior,
+        strength,
+        rewards,
+        outcomes,
+        other_mean,
+        others,
+        share,
+        mean,
+        variation,
+        weight,
+        duration_ms,
+        cost,
+        stale,
+        seen,
+        optimism,
     )
