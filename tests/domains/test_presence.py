@@ -96,6 +96,30 @@ def test_the_share_of_tasks_that_a_provider_fails_fades_with_time(known: Known) 
     assert presence.failing_share(worker.agent_id) == pytest.approx(share / 2)
 
 
+@requirement("routing.provider-failures")
+def test_the_share_is_remembered_between_tasks_that_are_minutes_apart(known: Known) -> None:
+    presence, clock, worker = known
+    for n in range(40):
+        presence.record_outcome(worker.agent_id, "success" if n % 2 else "degraded_success")
+        clock.advance(seconds=300)
+    share = presence.failing_share(worker.agent_id)
+    assert 0.1 < share < 0.5
+    clock.advance(seconds=8 * 300)
+    assert presence.failing_share(worker.agent_id) == pytest.approx(share / 2, rel=0.01)
+    for _ in range(20):
+        presence.record_outcome(worker.agent_id, "success")
+        clock.advance(seconds=1)
+    clock.advance(seconds=120)
+    assert presence.failing_share(worker.agent_id) < share / 8
+    for _ in range(9):
+        presence.record_outcome(worker.agent_id, "provider_failure")
+        clock.advance(seconds=400 * HOUR)
+    presence.record_outcome(worker.agent_id, "provider_failure")
+    share = presence.failing_share(worker.agent_id)
+    clock.advance(seconds=24 * HOUR)
+    assert presence.failing_share(worker.agent_id) == pytest.approx(share / 2)
+
+
 @requirement("routing.offline-workers")
 def test_a_worker_of_the_future_that_never_came_is_offline(known: Known) -> None:
     presence, clock, _ = known
