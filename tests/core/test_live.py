@@ -11,6 +11,7 @@ import pytest
 from stentor.core import live
 from stentor.core.fanout import Address, Fanout, fanout
 from stentor.core.live import INTEREST_SECONDS, Hub, RunLogChanged, StreamedToken, TaskWatcher
+from stentor.core.runlog import EventDraft
 from tests.requirements import requirement
 
 KEY = ("default", "task")
@@ -179,3 +180,20 @@ async def test_a_new_attempt_elsewhere_begins_anew(pair: Pair) -> None:
 def test_the_kinds_of_messages_have_marks_of_their_own() -> None:
     marks = [kind.__struct_config__.tag for kind in fanout.FanoutMessage.__subclasses__()]
     assert len(set(marks)) == len(marks)
+
+
+def test_a_listener_hears_of_the_changes_with_an_event_that_it_wants() -> None:
+    hub, heard = Hub(), list[tuple[str, list[str]]]()
+
+    def listener(name: str) -> live.Listener:
+        return lambda _tenant, _task_id, events: heard.append((name, [event.event_id for event in events]))
+
+    hub.listen(listener("all"))
+    hub.listen(listener("ends"), live.TERMINAL_EVENTS)
+    started, updated = (
+        EventDraft("task_started", "", "", event_id="1"),
+        EventDraft("learning_updated", "", "", event_id="3"),
+    )
+    hub.publish_events(*KEY, [started])
+    hub.publish_events(*KEY, [EventDraft("task_completed", "", "", event_id="2"), updated])
+    assert heard == [("all", ["1"]), ("all", ["2", "3"]), ("ends", ["2", "3"])]

@@ -11,7 +11,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
@@ -55,6 +55,8 @@ TERMINAL_EVENTS = frozenset(("task_completed", "task_failed", "task_aborted", "t
 """Events after which the tokens of a task are deleted, because the output is in the database."""
 
 TaskKey = tuple[str, str]
+Listener = Callable[[str, str, list[Any]], None]
+"""Takes tenant, task id and events of a change, on the event loop. Must be fast: every listener delays the others."""
 
 
 class Hub:
@@ -65,12 +67,16 @@ class Hub:
 
     def __init__(self, fanout: Fanout | None = None) -> None:
         self.closing = asyncio.Event()
-        self.listeners: list[Callable[[str, str, list[Any]], None]] = []
-        """Called on the event loop with tenant, task id and events of every change of a task; must be fast."""
+        self.listeners: list[tuple[Listener, frozenset[str] | None]] = []
+        """See `listen`."""
         self._watchers: dict[TaskKey, list[TaskWatcher]] = {}
         self._tokens: dict[TaskKey, AttemptTokens] = {}
         self._clock: Callable[[], float] = time.monotonic
         self._remote = None if fanout is None or fanout.is_single_process else RemoteWatchers(fanout, self)
+
+    def listen(self, listener: Listener, event_types: Iterable[str] | None = None) -> None:
+        """Call `listener` with each change of a task, or only with those that have an event of one of these types."""
+        self.listeners.append((listener, None if event_types is None else frozenset(event_types)))
 
     @contextmanager
     def watch(self, tenant: str, task_id: str) -> Iterator[TaskWatcher]:
@@ -109,13 +115,15 @@ class Hub:
 
         Call it after the commit: a watcher that reacts by reading the run log must find the events there.
         """
-        for listener in self.listeners:
-            listener(tenant, task_id, events)
+        event_types = {event.event_type for event in events}
+        for listener, wanted in self.listeners:
+            if wanted is None or not wanted.isdisjoint(event_types):
+                listener(tenant, task_id, events)
         self.publish(tenant, task_id, events)
         if self._remote:
             # Only that something changed: the others read the events from the run log.
             self._remote.changed((tenant, task_id))
-        if any(event.event_type in TERMINAL_EVENTS for event in events):
+        if not TERMINAL_EVENTS.isdisjoint(event_types):
             self.drop_tokens(tenant, task_id)
 
     def append_token(self, tenant: str, task_id: str, attempt: str, text: str) -> None:

@@ -88,7 +88,7 @@ def open_tasks(
     agents.registry.before_archive_hooks.append(refuse_running)
     registry, routing, presence = agents.registry.agents, agents.routing, agents.presence
     eligibility = LearningEligibility(registry, infra.roles, settings.routing.daily_lessons)
-    outcomes = OutcomeRecorder(runlog, agents.learning, agents.trust, hub, eligibility, presence.record_outcome)
+    outcomes = OutcomeRecorder(runlog, agents.learning, agents.trust, eligibility, presence.record_outcome)
     grants = GrantService(db, runlog, registry, routing)
     limits = LimitGate()
     lease_us = settings.tasks.lease_seconds * SECOND

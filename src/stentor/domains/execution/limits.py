@@ -72,7 +72,7 @@ class RoomFinder:
         """By tenant and limit: how many tasks were put back and not taken since, and the last of them."""
         self._event = asyncio.Event()
         self._clock_watch = ClockWatch()
-        hub.listeners.append(self._note_end)
+        hub.listen(self._note_end, LEAVES_ROOM)
 
     async def run(self) -> None:
         """Run forever. After a look that failed the tasks stay parked until the next one."""
@@ -129,8 +129,6 @@ class RoomFinder:
         self._put_back[limit] = tasks
 
     def _note_end(self, tenant: str, task_id: str, events: list[Any]) -> None:
-        if not self._gate.running or (tenant, task_id) not in self._gate.running:
-            return
-        if any(event.event_type in LEAVES_ROOM for event in events):
-            self._freed.add(self._gate.running.pop((tenant, task_id)))
+        if (key := self._gate.running.pop((tenant, task_id), None)) is not None:
+            self._freed.add(key)
             self._event.set()

@@ -16,7 +16,6 @@ from stentor.core import runlog_queries
 from stentor.core.db import Tx
 from stentor.core.errors import LeaseLost, StoreConflict
 from stentor.core.jsontext import JsonObject
-from stentor.core.live import Hub
 from stentor.core.runlog import EventDraft, EventType, RunLog
 from stentor.domains.execution.model import AttemptOutcome
 from stentor.domains.learning import model as learning_model
@@ -74,7 +73,6 @@ class OutcomeRecorder:
         runlog: RunLog,
         learning: LearningService,
         trust: TrustService,
-        hub: Hub,
         eligibility: LearningEligibility,
         on_outcome: Callable[[str, str], None],
     ) -> None:
@@ -82,7 +80,6 @@ class OutcomeRecorder:
         self._learning = learning
         self._on_outcome = on_outcome
         self._trust = trust
-        self._hub = hub
         self._eligibility = eligibility
 
     def record(
@@ -131,8 +128,6 @@ class OutcomeRecorder:
         queries.update_counts(
             tx, tenant, attempt.created_at, ("executing", agent_id, -1), (outcome.status, agent_id, 1)
         )
-        # After the commit: if it is rolled back, the attempt goes on and its readers still need the tokens.
-        tx.after_commit(lambda: self._hub.drop_tokens(tenant, task_id))
         if outcome.outcome_class != "provider_failure" or outcome.is_outage:
             tx.after_commit(lambda: self._on_outcome(agent_id, outcome.outcome_class))
 

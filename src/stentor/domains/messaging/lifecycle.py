@@ -24,7 +24,6 @@ from stentor.domains.tasks import store as task_store
 from stentor.domains.tasks import visibility_queries
 from stentor.domains.tasks.service import TaskService
 
-TASK_END_EVENTS = frozenset(("task_completed", "task_failed", "task_aborted", "task_cancelled"))
 BATCH, MAX_AWAITED = 200, 10_000
 DEADLINE_EXCEEDED = Timeout("The task did not end within its timeout, so the message has no response.")
 TaskKey = tuple[str, str]
@@ -154,9 +153,9 @@ class MessageLifecycle:
         self._awaited.add((tenant, task_id))
         self._on_end((tenant, task_id))
 
-    def on_task_events(self, tenant: str, task_id: str, events: list[Any]) -> None:
-        """Handle the events of a task that the hub (`core/live.Hub`) publishes."""
-        if (tenant, task_id) in self._awaited and any(event.event_type in TASK_END_EVENTS for event in events):
+    def on_task_end(self, tenant: str, task_id: str, events: list[Any]) -> None:
+        """Handle the end of a task that the hub (`core/live.Hub`) publishes."""
+        if (tenant, task_id) in self._awaited:
             self._on_end((tenant, task_id))
 
     def _on_end(self, key: TaskKey) -> None:

@@ -15,7 +15,7 @@ from contextlib import AsyncExitStack
 from stentor.core.clock import SECOND, Clock, ClockWatch, JumpWatch
 from stentor.core.db import NO_LOCKS, Database, Tx, locks
 from stentor.core.errors import Forbidden, StentorError, StoreUnavailable
-from stentor.core.live import Hub
+from stentor.core.live import TERMINAL_EVENTS, Hub
 from stentor.core.timers import sleep_until_tick
 from stentor.domains.atp import bodies
 from stentor.domains.messaging import store
@@ -77,7 +77,7 @@ class MessageProcessor:
         self._interrupted: list[StoredMessage] = []
         self._running: set[asyncio.Task[None]] = set()
         self._background: list[asyncio.Task[None]] = []
-        hub.listeners.append(lifecycle.on_task_events)
+        hub.listen(lifecycle.on_task_end, TERMINAL_EVENTS)
 
     async def start(self) -> int:
         """Requeue what an earlier process had claimed and start the loops; return how many were requeued."""

@@ -46,7 +46,7 @@ class WaitScheduler:
         """Tasks that ended in this process since the last look, while a task waited for a child."""
         self._has_children = False
         self._next_scan = 0.0
-        hub.listeners.append(self._note_end)
+        hub.listen(self._note_end, TERMINAL_EVENTS)
 
     async def run(self) -> None:
         """Run forever; waits out an outage of the database."""
@@ -128,6 +128,6 @@ class WaitScheduler:
 
     def _note_end(self, tenant: str, task_id: str, events: list[Any]) -> None:
         # A wait that began since the last look is found by the next scan.
-        if self._has_children and any(event.event_type in TERMINAL_EVENTS for event in events):
+        if self._has_children:
             self._ended.add((tenant, task_id))
             self._wake.set()

@@ -19,7 +19,7 @@ import msgspec
 from stentor.auth.principal import Principal
 from stentor.core.db import Database
 from stentor.core.errors import Conflict, RoutingDenied, ServiceUnavailable
-from stentor.core.live import Hub
+from stentor.core.live import TERMINAL_EVENTS, Hub
 from stentor.domains.tasknotes import inbox_notes, render, store
 from stentor.domains.tasknotes.inbox_notes import InboxNote, InvalidTaskNote
 from stentor.domains.tasknotes.model import INBOX_FOLDER, TASKS_FOLDER, is_in_inbox
@@ -113,13 +113,13 @@ class TaskInbox:
         self._failed_paths: set[str] = set()
         self._is_outage_logged = False
         self._wake = asyncio.Event()
-        hub.listeners.append(self._on_task_changed)
+        hub.listen(self._on_task_end, TERMINAL_EVENTS)
 
     @property
     def _tenant(self) -> str:
         return self.principal.tenant
 
-    def _on_task_changed(self, tenant: str, task_id: str, events: list[Any]) -> None:
+    def _on_task_end(self, tenant: str, task_id: str, events: list[Any]) -> None:
         if task_id in self._open_task_ids and tenant == self._tenant:
             self._wake.set()
 

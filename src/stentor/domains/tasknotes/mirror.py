@@ -16,6 +16,7 @@ import time
 from collections import defaultdict
 from collections.abc import Iterable
 from pathlib import Path
+from typing import get_args
 
 import msgspec
 
@@ -24,7 +25,7 @@ from stentor.core.clock import SECOND
 from stentor.core.db import Database, Tx
 from stentor.core.errors import ServiceUnavailable, StentorError
 from stentor.core.live import Hub
-from stentor.core.runlog import RunLogEvent
+from stentor.core.runlog import EventType, RunLogEvent
 from stentor.domains.memory.index.maintenance import IndexDifference, IndexMaintenance, MaintenanceStep
 from stentor.domains.tasknotes import render, store
 from stentor.domains.tasknotes.model import TaskNoteRecord
@@ -80,12 +81,10 @@ class TaskNoteMirror:
         self._wake = asyncio.Event()
         self._lock = threading.Lock()
         self.changes = PendingChanges(tenant)
-        hub.listeners.append(self._on_task_changed)
+        hub.listen(self._on_task_changed, frozenset(get_args(EventType)) - NOT_IN_NOTES)
 
     def _on_task_changed(self, tenant: str, task_id: str, events: list[RunLogEvent]) -> None:
-        if all(event.event_type in NOT_IN_NOTES for event in events):
-            return
-        # Only noted, because every listener delays the others; `run` writes.
+        # Only noted; `run` writes.
         self.changes.record_events(tenant, task_id, events)
         self._wake.set()
 
