@@ -217,39 +217,36 @@ def split_rows(rows: Sequence[Row], sizes: Iterable[int]) -> Iterator[Sequence[R
 class PendingRows:
     """Rows of an open transaction that are not written yet: inserts in their order, and the last put of each key."""
 
-    __slots__ = ("_by_table", "_puts", "_tables")
+    __slots__ = ("_by_table", "_puts", "tables")
 
     def __init__(self) -> None:
         self._by_table: dict[str, tuple[AppendOnlyTable, list[tuple[Any, ...]]]] = {}
         self._puts: dict[Sql, dict[Row, Params]] = {}
-        self._tables: set[str] = set()
+        self.tables: set[str] = set()
+        """The tables for which rows are pending."""
 
     def add(self, table: AppendOnlyTable, row: tuple[Any, ...]) -> None:
         entry = self._by_table.get(table.table)
         if entry is None:
             entry = self._by_table[table.table] = (table, [])
-            self._tables.add(table.table)
+            self.tables.add(table.table)
         entry[1].append(row)
 
     def put(self, sql: Sql, key: Row, params: Params) -> None:
         """Replace what was put for the key before."""
         if sql not in self._puts:
             self._puts[sql] = {}
-            self._tables |= sql.tables
+            self.tables |= sql.tables
         self._puts[sql][key] = params
 
     def find_put(self, sql: Sql, key: Row) -> Params | None:
         return self._puts[sql].get(key) if sql in self._puts else None
 
-    def touches(self, tables: frozenset[str]) -> bool:
-        """Return whether rows are pending for one of the tables."""
-        return not tables.isdisjoint(self._tables)
-
     def take(self) -> tuple[list[Insert], list[tuple[Sql, list[Params]]]]:
         """Remove and return all rows, the puts sorted by their keys; the caller must write them."""
         inserts = list(self._by_table.values())
         puts = [(sql, [params for _, params in sorted(by_key.items())]) for sql, by_key in self._puts.items()]
-        self._by_table, self._puts, self._tables = {}, {}, set()
+        self._by_table, self._puts, self.tables = {}, {}, set()
         return inserts, puts
 
 

@@ -15,6 +15,7 @@ import random
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from itertools import chain
 from typing import Any
 
 from stentor.core.db.counters import CounterIncrement, write_increments
@@ -86,7 +87,7 @@ def _attempt(connection: DbConnection, group: list[WriteUnit], locks: Locks, run
         unit.result, unit.error, unit.hooks, unit.added = None, None, [], []
     run_all(connection, group, now)
     # Last: the rows of counters are the same for many transactions, so their locks are held for the commit alone.
-    write_increments(connection, (increment for unit in group for increment in unit.added))
+    write_increments(connection, chain.from_iterable([unit.added for unit in group]))
     connection.commit()
 
 

@@ -40,8 +40,10 @@ class ConcurrentWrites(Generic[K]):
 
     def record_write(self, key: K) -> None:
         """Note that this process wrote the key."""
-        for written in self._polls:
-            written.keys.add(key)
+        # Checked first: most of the time no poll runs, and to iterate over an empty WeakSet takes five calls.
+        if self._polls:
+            for written in self._polls:
+                written.keys.add(key)
 
     def start_poll(self, read: Callable[[Tx], T], apply: Callable[[T, set[K]], None]) -> PollQuery:
         """Return the query of a poll; `apply` receives the result and the keys that it must skip.

@@ -54,22 +54,17 @@ class Tx:
 
     def run(self, sql: Sql, **params: Any) -> int:
         """Execute a statement; returns the number of affected rows."""
-        self._note_write(sql)
-        self._flush_before(sql)
+        self._prepare(sql)
         return self._connection.run(sql, params)
 
     def many(self, sql: Sql, rows: Iterable[dict[str, Any]]) -> None:
         """Execute a statement once for each set of parameters."""
-        self._note_write(sql)
-        self._flush_before(sql)
+        self._prepare(sql)
         self._connection.many(sql, rows)
 
     def rows(self, sql: Sql, **params: Any) -> list[Row]:
         """Execute a statement and return all its rows."""
-        # An update with `returning` gives rows too.
-        if sql.writes:
-            self._note_write(sql)
-        self._flush_before(sql)
+        self._prepare(sql)
         return self._connection.rows(sql, params)
 
     def row(self, sql: Sql, **params: Any) -> Row | None:
@@ -100,10 +95,9 @@ class Tx:
         its functions learns then what is the case: so look first whether the row is there, if it often is. What was
         read ahead for other functions stays: it must not depend on this row.
         """
-        self.wrote = True
         if not self._shared:
-            self._flush_before(table.insert_new)
-            return bool(self._connection.run(table.insert_new, dict(zip(table.columns, row, strict=True))))
+            return bool(self.run(table.insert_new, **dict(zip(table.columns, row, strict=True))))
+        self.wrote = True
         self._pending.add(table, row)
         return True
 
@@ -147,9 +141,12 @@ class Tx:
         if self._ahead is not None:
             self._ahead.forget(sql.tables)
 
-    def _flush_before(self, sql: Sql) -> None:
+    def _prepare(self, sql: Sql) -> None:
+        # An update with `returning` gives rows too.
+        if sql.writes:
+            self._note_write(sql)
         # A statement must see the rows that were appended before it.
-        if self._pending.touches(sql.tables):
+        if not self._pending.tables.isdisjoint(sql.tables):
             self.flush()
 
     def after_commit(self, hook: Callable[[], None]) -> None:
