@@ -42,7 +42,7 @@ def render_note(tenant: str, record: TaskNoteRecord) -> RenderedNote:
 
 def render_frontmatter(values: Mapping[str, Any]) -> str:
     """Render a frontmatter with its two lines of dashes."""
-    return "---\n" + "".join(yaml_codec.dump_entry(key, value, "\n") for key, value in values.items()) + "---\n"
+    return "---\n" + "".join([yaml_codec.dump_entry(key, value, "\n") for key, value in values.items()]) + "---\n"
 
 
 def render_stored_json(stored: str) -> str:
@@ -87,6 +87,8 @@ def encode_text(text: str) -> bytes:
 
 def _fence(text: str) -> str:
     """Return a fence that the text does not contain."""
+    if "`" not in text and "~" not in text:
+        return "```"
     backticks, tildes = (max(map(len, re.findall(f"{mark}+", text)), default=0) for mark in "`~")
     # The kind of which the text has the shorter runs, so that a text full of backticks gets no endless fence.
     return "`" * max(3, backticks + 1) if backticks <= tildes or backticks < 3 else "~" * max(3, tildes + 1)

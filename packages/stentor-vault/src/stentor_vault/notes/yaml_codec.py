@@ -198,10 +198,8 @@ def dump_entry(key: str, value: Any, newline: str) -> str:
     """Return `key: value` with its line break; a list of scalars is written below its key."""
     name = dump_scalar(key)
     if isinstance(value, list) and value and not any(isinstance(item, (dict, list)) for item in value):
-        lines = [f"{name}:", *(f"  - {dump_scalar(item)}" for item in value)]
-    else:
-        lines = [f"{name}: {dump_inline(value)}"]
-    return "".join(line + newline for line in lines)
+        return "".join([f"{name}:{newline}", *[f"  - {dump_scalar(item)}{newline}" for item in value]])
+    return f"{name}: {dump_inline(value)}{newline}"
 
 
 def dump_inline(value: Any) -> str:
@@ -215,14 +213,11 @@ def dump_inline(value: Any) -> str:
 
 def dump_scalar(value: Any) -> str:
     """Return a string without quotes if it cannot be read as anything else, any other value as in JSON."""
-    if (
-        isinstance(value, str)
-        and _PLAIN_SCALAR.match(value)
-        and value.lower() not in _RESERVED_WORDS
-        and value.isprintable()
-    ):
+    if not isinstance(value, str):
+        return "null" if value is None else _encode(value)
+    if _PLAIN_SCALAR.match(value) and value.lower() not in _RESERVED_WORDS and value.isprintable():
         return value
-    return _quote(value) if isinstance(value, str) else json.dumps(value)
+    return _quote(value)
 
 
 def _quote(text: str) -> str:

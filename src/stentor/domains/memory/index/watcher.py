@@ -19,7 +19,7 @@ from pathlib import Path
 from stentor.core.errors import ServiceUnavailable
 from stentor.domains.memory.index.indexer import Indexer
 from stentor_vault.notes.folder_vault import watch_changes
-from stentor_vault.notes.paths import compose_path, fold_path, is_hidden, is_valid_path
+from stentor_vault.notes.paths import compose_path, fold_path, is_valid_path
 
 RETRY_SECONDS = 1.0
 POLL_SECONDS = 5.0
@@ -77,7 +77,10 @@ class VaultWatcher:
         paths = {
             path
             for name in names
-            if (path := _vault_path(prefix, name)) is not None and not self._indexer.is_excluded(path)
+            if (path := _vault_path(prefix, name)) is not None
+            # In this order, because most events are of the notes of tasks, which are excluded.
+            and not self._indexer.is_excluded(path)
+            and is_valid_path(path)
         }
         self.on_change(paths)
         if not paths:
@@ -149,13 +152,12 @@ def _stat(path: str) -> os.stat_result | None:
 
 
 def _vault_path(prefix: str, name: str) -> str | None:
-    """Return the vault's path of a file; None for a hidden one, one outside, or one whose path no vault accepts.
+    """Return the path of a file below the root, which a vault need not accept; None for a hidden one or one outside.
 
     `prefix` is the root with its slash.
     """
     # Without pathlib, because every write sends several events, most of them for a hidden temporary file.
     path = name[len(prefix) :].replace(os.sep, "/")
-    if not path or not name.startswith(prefix) or any(is_hidden(part) for part in path.split("/")):
+    if not path or not name.startswith(prefix) or "/." in f"/{path}":
         return None
-    path = compose_path(path)
-    return path if is_valid_path(path) else None
+    return compose_path(path)
