@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
+from functools import lru_cache
 from hashlib import sha256
 from pathlib import Path
 
@@ -73,9 +74,10 @@ class SqliteTaskIndex:
 
 def _put(tx: Tx, texts: Sequence[TaskText], position: Position) -> None:
     # Never an id again that a document once had, because its words are still there: each is replaced by a greater one.
-    for doc_id, text in enumerate(texts, int(tx.rows(_LAST_ID)[0][0]) + 1):
-        tx.run(_PUT, doc_id=doc_id, tenant=text.tenant, task_id=text.task_id)
-        tx.run(_PUT_WORDS, doc_id=doc_id, token=tenant_token(text.tenant), body=_to_body(text.text))
+    numbered = list(enumerate(texts, int(tx.rows(_LAST_ID)[0][0]) + 1))
+    tx.many(_PUT, [{"doc_id": n, "tenant": text.tenant, "task_id": text.task_id} for n, text in numbered])
+    words = [{"doc_id": n, "token": tenant_token(text.tenant), "body": _to_body(text.text)} for n, text in numbered]
+    tx.many(_PUT_WORDS, words)
     # In one transaction with the words, so that a crash in between misses no event.
     tx.run(_DROP_POSITION)
     tx.run(_SET_POSITION, number=position.number, event_id=position.event_id)
@@ -86,6 +88,7 @@ def _to_body(text: str) -> str:
     return text if text.isascii() and not _LONG_WORD.search(text) else " ".join(split_words(text))
 
 
+@lru_cache(maxsize=64)
 def tenant_token(tenant: str) -> str:
     """Return the one word that stands for a tenant in the index, so that a search reads no other tenant's tasks."""
     return "t" + sha256(tenant.encode()).hexdigest()[:24]
