@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
-from contextlib import contextmanager
 from contextvars import ContextVar
 
 HEADER = "traceparent"
@@ -22,14 +20,19 @@ def current_traceparent() -> str | None:
     return _current.get()
 
 
-@contextmanager
-def use_traceparent(traceparent: str | None) -> Iterator[None]:
-    """Set the current `traceparent` for a block."""
-    token = _current.set(traceparent)
-    try:
-        yield
-    finally:
-        _current.reset(token)
+class TraceparentScope:
+    """Sets the current `traceparent` for a block; a class, because each request and each attempt enters one."""
+
+    __slots__ = ("_token", "_traceparent")
+
+    def __init__(self, traceparent: str | None) -> None:
+        self._traceparent = traceparent
+
+    def __enter__(self) -> None:
+        self._token = _current.set(self._traceparent)
+
+    def __exit__(self, *exc: object) -> None:
+        _current.reset(self._token)
 
 
 def outbound_headers(own: str | None = None) -> dict[str, str]:

@@ -64,7 +64,7 @@ class RequestContextMiddleware:
             await send(message)
 
         try:
-            with trace_context.use_traceparent(read_traceparent(header_values(scope, b"traceparent"))):
+            with trace_context.TraceparentScope(read_traceparent(header_values(scope, b"traceparent"))):
                 await self._app(scope, receive, send_with_id)
         except Exception:
             # %r: the path is decoded, and a line break in it (%0A) would forge a line of the log.

@@ -61,6 +61,6 @@ def test_what_is_no_place_in_a_trace_is_passed_over(wrong: str) -> None:
 
 def test_work_outside_of_a_request_carries_nothing() -> None:
     assert trace_context.outbound_headers() == {}
-    with trace_context.use_traceparent(PLACE):
+    with trace_context.TraceparentScope(PLACE):
         assert trace_context.outbound_headers() == HERE
     assert trace_context.outbound_headers() == {}

@@ -53,13 +53,13 @@ _attempt: ContextVar[str | None] = ContextVar("attempt span", default=None)
 
 def caller_trace(claim: TaskClaim) -> AbstractContextManager[None]:
     """Return the block of an attempt that has no span: its calls carry the trace context of the submission."""
-    return trace_context.use_traceparent(claim.metadata.traceparent)
+    return trace_context.TraceparentScope(claim.metadata.traceparent)
 
 
 def step_trace(key: str) -> AbstractContextManager[None]:
     """Return the block in which a step runs in this process; it changes nothing if its attempt has no span."""
     attempt = _attempt.get()
-    return nullcontext() if attempt is None else trace_context.use_traceparent(_step_traceparent(attempt, key))
+    return nullcontext() if attempt is None else trace_context.TraceparentScope(_step_traceparent(attempt, key))
 
 
 class TaskSpans:
@@ -76,7 +76,7 @@ class TaskSpans:
         traceparent = self.traceparent_of(claim)
         token = _attempt.set(traceparent)
         try:
-            with trace_context.use_traceparent(traceparent):
+            with trace_context.TraceparentScope(traceparent):
                 yield
         finally:
             _attempt.reset(token)

@@ -235,6 +235,9 @@ class Presence:
 
     def offline_endpoints(self) -> list[str]:
         """Return the ids of the agents whose endpoints are paused."""
+        # Asked at the start and at the end of each attempt, and nearly always there is none.
+        if not self._paused_until:
+            return []
         now = self._now()
         return [agent_id for agent_id, until in self._paused_until.items() if now < until]
 

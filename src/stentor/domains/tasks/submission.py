@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import AsyncIterator, Callable, Iterable, Iterator
-from contextlib import asynccontextmanager, contextmanager
+from contextlib import asynccontextmanager, contextmanager, nullcontext
 
 import msgspec
 from prometheus_client.core import Metric
@@ -38,6 +38,7 @@ from stentor.domains.tasks.placement import (
 from stentor.domains.tasks.progress import describe_offline, describe_unused_session, notice_fields
 from stentor.domains.tasks.titles import derive_title
 
+_NO_KEY = nullcontext()
 _DENIALS_BY_CODE = {error.code: error for error in all_errors() if issubclass(error, RoutingDenied)}
 
 
@@ -62,8 +63,7 @@ class SubmissionService:
         self._running: set[tuple[str, str, str, str]] = set()
         text = "Duration of a submission until it is stored, by result; a failed one stored nothing."
         self._durations = create_histogram("stentor_submit_duration_seconds", text, REQUEST_BUCKETS_S, "result")
-        for result in ("accepted", "denied", "failed"):
-            self._durations.labels(result)
+        self._by_result = {result: self._durations.labels(result) for result in ("accepted", "denied", "failed")}
 
     def require_active(self, principal: Principal, act: str) -> None:
         """Raise Forbidden for the key of stopped agents, which may not do this."""
@@ -86,7 +86,7 @@ class SubmissionService:
             response = await self._submit_once(principal, draft, key, header)
             result = "accepted" if response.status_code == 202 else "denied"
         finally:
-            self._durations.labels(result).observe(time.perf_counter() - started)
+            self._by_result[result].observe(time.perf_counter() - started)
         return _result_or_denial(response)
 
     async def _submit_once(
@@ -96,7 +96,7 @@ class SubmissionService:
         trace = trace_context.current_traceparent()
         # Of what the client sent: the authority of its grant may have changed when it repeats the submission.
         body_hash = model.compute_body_hash(draft)
-        with self._reject_concurrent(key):
+        with _NO_KEY if key is None else self._reject_concurrent(key):
             granted, granted_parent = await self._resolve_grant(principal, draft)
             draft = with_parent_task(draft, granted_parent)
             async with self._router.place(principal, draft, granted) as placement:
@@ -277,11 +277,8 @@ class SubmissionService:
         )
 
     @contextmanager
-    def _reject_concurrent(self, key: IdempotencyKey | None) -> Iterator[None]:
+    def _reject_concurrent(self, key: IdempotencyKey) -> Iterator[None]:
         """Reject a second request with the same Idempotency-Key while the first one runs in this process: Conflict."""
-        if key is None:
-            yield
-            return
         # Two processes meet later, at the lock of `find_response`; here the second is rejected before any work is done.
         if key.scope in self._running:
             raise Conflict("A request with this Idempotency-Key is still running. Try again in a moment.")

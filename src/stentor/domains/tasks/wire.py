@@ -29,12 +29,14 @@ from stentor.web.wire import (
 )
 
 MAX_AFTER = 100
+NEW_LIST = Field(default_factory=list, json_schema_extra={"default": []})
+"""An empty list as the default. Pydantic would copy one that is given as `= []` with `copy.deepcopy`, for each task."""
 
 
 class TemplateMetadata(RequestModel):
     user_id: UuidText | None = None
     priority: Literal["high", "normal", "low"] | None = None
-    tags: Annotated[list[Name], Field(max_length=64)] = []
+    tags: Annotated[list[Name], Field(max_length=64), NEW_LIST]
     prefer: Preference | None = None
 
 
@@ -70,7 +72,7 @@ class TaskTemplate(RequestModel):
 
     type: Name
     input: Any
-    required_capabilities: Annotated[list[Name], Field(max_length=64)] = []
+    required_capabilities: Annotated[list[Name], Field(max_length=64), NEW_LIST]
     timeout_seconds: Annotated[int, Field(ge=1, le=model.MAX_TIMEOUT_SECONDS)] = model.DEFAULT_TIMEOUT_SECONDS
     queue_timeout_seconds: Annotated[int, Field(ge=1, le=model.MAX_QUEUE_TIMEOUT_SECONDS)] | None = None
     agent_preference: UuidText | None = None
@@ -126,7 +128,8 @@ class TaskIn(TaskTemplate):
     after: Annotated[
         list[Name],
         Field(max_length=MAX_AFTER, description="Queued when these tasks have completed; aborted if one does not."),
-    ] = []
+        NEW_LIST,
+    ]
     deadline: Annotated[
         Annotated[Time, AfterValidator(check_start)] | None,
         Field(description="If they have not ended by then, the task and its subtasks are aborted."),

@@ -111,7 +111,7 @@ class Call:
         """Count the call as active in this block, and record it as CANCELLED if the client cancels or times out."""
         try:
             # The trace is set in the task of the call, so what it awaits inherits it.
-            with self.active, trace_context.use_traceparent(self.traceparent):
+            with self.active, trace_context.TraceparentScope(self.traceparent):
                 yield
         except asyncio.CancelledError:
             self.record(StatusCode.CANCELLED)
