@@ -8,9 +8,10 @@ from typing import Any
 import pytest
 
 from stentor import bootstrap
-from stentor.core.clock import format_iso
+from stentor.core.clock import SECOND, format_iso
 from stentor.core.db import Sql
 from stentor.core.db.catch_up import BURST
+from stentor.core.db.postgres import PostgresDriver
 from stentor.core.errors import RegistryRecordError
 from stentor.domains.registry import store
 from tests.conftest import MakeWorld, World
@@ -364,6 +365,27 @@ async def test_an_agent_can_be_used_at_once_in_every_process(world: World, deaf:
     await deaf.kernel.refresh(0)
     await world.admin.post(f"{PATH}/{by_id}/activate", json={"reason": "r"})
     assert (await deaf.admin.post(f"/api/v1/agents/{by_id}/claims", json={})).status_code == 200
+
+
+@pytest.mark.only("postgresql", reason="a process alone misses no change")
+@requirement("scale.known-everywhere")
+async def test_a_change_is_read_also_if_its_commit_took_longer_than_it_is_awaited(world: World, deaf: World) -> None:
+    agent = await world.register("ann", capabilities=["sing"])
+    began = world.clock.now() + SECOND
+    read_at = await deaf.kernel.refresh(0)
+    driver = world.kernel.infra.db.driver
+    assert isinstance(driver, PostgresDriver)
+    with driver.connect() as commit_waits:
+        suspend = "update agents set status = 'suspended', updated_at = %s where agent_id = %s"
+        commit_waits.execute(suspend, (began, agent))
+        for _ in range(4):
+            world.clock.advance(seconds=100)
+            read_at = await deaf.kernel.refresh(read_at)
+        assert read_at > began
+    for _ in range(2):
+        world.clock.advance(seconds=1)
+        read_at = await deaf.kernel.refresh(read_at)
+    assert [a.status for a in deaf.kernel.agents.registry.agents.list_capable("default", ["sing"])] == ["suspended"]
 
 
 @pytest.mark.only("postgresql", reason="a process alone misses no change")

@@ -225,7 +225,7 @@ class Kernel:
 
     async def _read_views(self, views: Iterable[Poller], since: int) -> int:
         times: set[int] = set()
-        horizon = 0
+        snapshots: list[tuple[int, list[int], int, int]] = []
 
         def timed(query: PollQuery) -> PollQuery:
             def read(tx: Tx) -> Callable[[], None]:
@@ -235,21 +235,16 @@ class Kernel:
             return read
 
         def find_horizon(tx: Tx) -> Callable[[], None]:
-            snapshot = self._horizon.read(tx)
-
-            def apply() -> None:
-                nonlocal horizon
-                horizon = self._horizon.advance(*snapshot)
-
-            return apply
+            return partial(snapshots.append, self._horizon.read(tx))
 
         polls = [*(view.poll_query(since) for view in views), self.webhooks.dispatcher.poll_query()]
         if self.infra.is_single_process:
             await apply_polls(self.infra.db.poll, map(timed, polls))
-            return min(times)
+            # After the clock was set back, everything is read: what changed may have any time.
+            return min(times) if min(times) >= self._read_at else 0
         await apply_polls(self.infra.db.poll, map(timed, [*polls, find_horizon]))
         # The horizon holds for what was read in its own transaction. Usually they share one, unless a read failed.
-        return horizon if len(times) == 1 else self._read_at
+        return self._horizon.advance(*snapshots[0]) if len(times) == 1 else self._read_at
 
     @property
     def _required_views(self) -> tuple[Poller, ...]:
@@ -289,9 +284,7 @@ class Kernel:
             # Before the queries: a notice that arrives while they run must cause another refresh.
             self._stale.clear()
             try:
-                read_at = await self.refresh(self._read_at - REFRESH_OVERLAP_US)
-                # After the database's clock was set back, everything is read: what changed may have any time.
-                self._read_at = read_at if read_at >= self._read_at else 0
+                self._read_at = await self.refresh(self._read_at - REFRESH_OVERLAP_US)
                 self.tasks.dispatcher.registry_refreshed()
             except StoreUnavailable:
                 # `_read_at` stays, so that the next refresh catches up on everything that was missed.
