@@ -361,7 +361,7 @@ def build(
         cluster_agents.check_runtime(runtime)
 
     find_reports = report_lookup(memory, settings.memory.tenant)
-    tasks = open_tasks(infra, agents, drivers, steps, find_reports, llm.tracer.recorder)
+    tasks = open_tasks(infra, agents, drivers, steps, find_reports, llm.tracer.recorder if llm.tracer else None)
     governance = open_governance(infra, agents, builtin.names, check_runtime, cluster_agents.probe)
     provenance = ProvenanceParts(infra)
     webhooks = open_webhooks(infra)

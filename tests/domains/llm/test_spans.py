@@ -25,7 +25,7 @@ from stentor.domains.llm.formats.base import FormatName
 from stentor.domains.llm.model import TokenUsage
 from stentor.domains.llm.model_routes import ModelTarget
 from stentor.domains.llm.providers import Provider
-from stentor.domains.llm.tracing import CallStart, NoopTracer
+from stentor.domains.llm.tracing import CallStart
 from tests.conftest import World
 from tests.domains.llm import upstream as moods
 from tests.domains.llm.conftest import KEY, Gate, asking, chat
@@ -478,7 +478,7 @@ def test_without_the_extra_the_log_says_what_to_install(
     monkeypatch.setitem(sys.modules, "opentelemetry.sdk", None)
     monkeypatch.setitem(sys.modules, "opentelemetry.sdk.resources", None)
     chosen = settings_module.load({"OTEL_EXPORTER_OTLP_ENDPOINT": COLLECTOR})
-    assert isinstance(wiring.open_tracer(chosen, Redactor().add_secret), NoopTracer)
+    assert wiring.open_tracer(chosen, Redactor().add_secret) is None
     assert "pip install '.[otel]' in a checkout" in caplog.text
 
 

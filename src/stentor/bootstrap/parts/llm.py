@@ -34,7 +34,7 @@ from stentor.domains.llm.providers.registry import ModelCatalog, ProviderRegistr
 from stentor.domains.llm.providers.transport import ProviderTransport, TransportLimits
 from stentor.domains.llm.runtime_settings.service import FindAgent, RuntimeSettings
 from stentor.domains.llm.service import LlmGateway
-from stentor.domains.llm.tracing import CallTracer, NoopTracer
+from stentor.domains.llm.tracing import CallTracer
 from stentor.domains.modelrouting.learning import AnswerGrader, ModelOutcomeRecorder, ModelRecords
 from stentor.domains.modelrouting.service import AutoModelRouter
 
@@ -58,7 +58,7 @@ class LlmParts:
     ledger: BudgetLedger
     runtime_settings: RuntimeSettings
     contents: ContentService
-    tracer: CallTracer
+    tracer: CallTracer | None
 
     async def stop(self) -> None:
         """Wait for what is still being recorded."""
@@ -143,17 +143,17 @@ def _open_content_keeper(settings: Settings, redactor: Redactor) -> ContentKeepe
     return ContentKeeper(ContentRedactor(redactor, settings.llm.redact), patterns)
 
 
-def open_tracer(settings: Settings, add_secret: Callable[[str], None]) -> CallTracer:
-    """Import OpenTelemetry only with a collector. Raises StartRefused for settings that its SDK rejects."""
+def open_tracer(settings: Settings, add_secret: Callable[[str], None]) -> CallTracer | None:
+    """Import OpenTelemetry only with a collector; return None without one. Raises StartRefused for settings that its SDK rejects."""
     base = settings.llm.otel_endpoint and settings.llm.otel_endpoint.rstrip("/") + "/v1/traces"
     if not (endpoint := settings.llm.otel_traces_endpoint or base):
-        return NoopTracer()
+        return None
     try:
         tracer: CallTracer = importlib.import_module("stentor.domains.llm.otel").open_tracer(endpoint, add_secret)
     except ModuleNotFoundError:
         # The variable may be set for every program of the machine, so it does not stop the start.
         log.warning("otel: spans not sent, the extra otel is missing: %s", install_command("otel"))
-        return NoopTracer()
+        return None
     except (ValueError, OSError) as error:
         raise StartRefused(f"A variable of OpenTelemetry (OTEL_...) is invalid: {error}.") from None
     return tracer

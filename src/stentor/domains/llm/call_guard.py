@@ -12,6 +12,7 @@ from collections.abc import Callable, Coroutine
 
 import msgspec
 
+from stentor.core import trace_context
 from stentor.core.clock import Clock
 from stentor.core.db import NO_LOCKS, Database, Tx
 from stentor.core.errors import BudgetExceeded, InvalidRequest, ProviderFault, ProviderUnreachable, StentorError
@@ -28,7 +29,7 @@ from stentor.domains.llm.providers import Provider
 from stentor.domains.llm.providers.failures import CircuitBreaker
 from stentor.domains.llm.providers.transport import CallEvidence
 from stentor.domains.llm.store import CallRow
-from stentor.domains.llm.tracing import NOOP_SPAN, CallSpan, CallStart, CallTracer, NoopTracer
+from stentor.domains.llm.tracing import CallSpan, CallStart, CallTracer
 
 MAX_COUNTED_TOKENS = 2**40
 """More tokens in a provider's report are its error; they are capped, because the record must still be stored."""
@@ -69,9 +70,13 @@ class LlmCall:
         self.cost: int | None = None
         """In billionths of a US dollar, once the call is recorded; None if the price is unknown."""
         self.evidence = CallEvidence(keep_content=guard.contents is not None, tenant=caller.tenant)
-        self._span: CallSpan = NOOP_SPAN
+        self._span: CallSpan | None = None
 
-    def start_span(self, tracer: CallTracer, now: int) -> None:
+    def start_span(self, tracer: CallTracer | None, now: int) -> None:
+        """Start the span of the call; without a tracer the provider gets the caller's own trace context."""
+        if tracer is None:
+            self.evidence.traceparent = trace_context.current_traceparent()
+            return
         caller, call_id = self.caller, self.evidence.call_id
         start = CallStart(
             self.operation,
@@ -91,7 +96,7 @@ class LlmCall:
         # First: that the provider works counts even if the call cannot be recorded.
         self._guard.on_call_ended(self, None)
         usage = _bounded(usage)
-        self._span.end(usage, response_id=self.evidence.response_id)
+        self._end_span(usage)
         await self._guard.record(self, usage, "ok")
 
     async def fail(self, error: BaseException, usage: TokenUsage | None = None) -> None:
@@ -105,11 +110,15 @@ class LlmCall:
         if isinstance(error, ProviderFault):
             usage = error.usage or usage
         usage = usage and _bounded(usage)
-        self._span.end(usage, response_id=self.evidence.response_id, error_type=outcome)
+        self._end_span(usage, outcome)
         recording = self._guard.record_in_background(self, usage or TokenUsage(), outcome)
         # A cancelled coroutine must end at once; the record is written without it.
         if not is_cancelled:
             await recording
+
+    def _end_span(self, usage: TokenUsage | None, error_type: str | None = None) -> None:
+        if self._span is not None:
+            self._span.end(usage, response_id=self.evidence.response_id, error_type=error_type)
 
 
 class CallGuard:
@@ -132,7 +141,7 @@ class CallGuard:
         self._breaker = breaker
         self._prices = prices
         self._ledger = ledger
-        self._tracer = tracer or NoopTracer()
+        self._tracer = tracer
         self._recordings: set[asyncio.Task[None]] = set()
         self.contents = contents
         """What redacts requests and responses that are kept; None if they are not."""
@@ -183,7 +192,8 @@ class CallGuard:
     async def close(self) -> None:
         """Wait for the records of failed calls and, for a short time, for the last spans."""
         await asyncio.gather(*self._recordings, return_exceptions=True)
-        await self._tracer.close()
+        if self._tracer is not None:
+            await self._tracer.close()
         if self.contents is not None:
             await self.contents.close()
 

@@ -1,8 +1,8 @@
 """The tracing port of provider calls, and the attributes of their spans. `otel` implements the port.
 
 Attribute names follow OpenTelemetry's semantic conventions, in the first version that has all of them. Their GenAI part
-is still in development: when a newer version renames one, change it here. A service without a collector uses
-`NoopTracer` and does not import OpenTelemetry.
+is still in development: when a newer version renames one, change it here. A service without a collector has no tracer
+and does not import OpenTelemetry.
 """
 
 from __future__ import annotations
@@ -13,7 +13,6 @@ from urllib.parse import urlsplit
 
 import msgspec
 
-from stentor.core import trace_context
 from stentor.core.spans import AttributeValue, SpanRecorder
 from stentor.domains.llm.model import LlmOperation, TokenUsage
 from stentor.domains.llm.model_routes import ModelTarget
@@ -49,7 +48,7 @@ class CallSpan(Protocol):
 class CallTracer(Protocol):
     """Starts the spans of provider calls.
 
-    `recorder` exports spans of another origin, None if there is no collector.
+    `recorder` exports spans of another origin, None if the SDK is disabled.
     """
 
     @property
@@ -62,30 +61,6 @@ class CallTracer(Protocol):
     async def close(self) -> None:
         """Send the remaining spans, within a short limit. Idempotent."""
         ...
-
-
-class _NoopSpan:
-    @property
-    def traceparent(self) -> str | None:
-        return trace_context.current_traceparent()
-
-    def end(self, usage: TokenUsage | None, *, response_id: str = "", error_type: str | None = None) -> None:
-        pass
-
-
-NOOP_SPAN = _NoopSpan()
-
-
-class NoopTracer:
-    """The tracer of a service without a collector: passes on the caller's trace context unchanged."""
-
-    recorder: SpanRecorder | None = None
-
-    def start_span(self, call: CallStart) -> CallSpan:
-        return NOOP_SPAN
-
-    async def close(self) -> None:
-        pass
 
 
 # Backends translate attributes by this version, so it must be the one of the names below.
