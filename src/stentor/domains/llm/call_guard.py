@@ -25,7 +25,6 @@ from stentor.domains.llm.costs import BudgetAccount, PriceList, SpentAmount, Tas
 from stentor.domains.llm.metrics import CallMetrics
 from stentor.domains.llm.model import LlmOperation, TokenUsage
 from stentor.domains.llm.model_routes import ModelTarget
-from stentor.domains.llm.providers import Provider
 from stentor.domains.llm.providers.failures import CircuitBreaker
 from stentor.domains.llm.providers.transport import CallEvidence
 from stentor.domains.llm.store import CallRow
@@ -94,24 +93,24 @@ class LlmCall:
     async def complete(self, usage: TokenUsage) -> None:
         """Record a successful call. Raises StoreUnavailable; then the caller must not get the reply."""
         # First: that the provider works counts even if the call cannot be recorded.
-        self._guard.on_call_ended(self, None)
+        self._guard.breaker.after_call(self.caller.tenant, self.target.provider, None)
         usage = _bounded(usage)
         self._end_span(usage)
-        await self._guard.record(self, usage, "ok")
+        await self._guard.record_success(self, usage)
 
     async def fail(self, error: BaseException, usage: TokenUsage | None = None) -> None:
         """Record a failed or cancelled call. Fails open: without a database the caller still gets the error.
 
         What the provider reported with its error counts before `usage`.
         """
-        self._guard.on_call_ended(self, error)
+        self._guard.breaker.after_call(self.caller.tenant, self.target.provider, error)
         is_cancelled = isinstance(error, asyncio.CancelledError | GeneratorExit)
         outcome = error.code if isinstance(error, StentorError) else "CANCELLED" if is_cancelled else "FAILED"
         if isinstance(error, ProviderFault):
             usage = error.usage or usage
         usage = usage and _bounded(usage)
         self._end_span(usage, outcome)
-        recording = self._guard.record_in_background(self, usage or TokenUsage(), outcome)
+        recording = self._guard.record_failure(self, usage or TokenUsage(), outcome)
         # A cancelled coroutine must end at once; the record is written without it.
         if not is_cancelled:
             await recording
@@ -138,9 +137,8 @@ class CallGuard:
         self._db = db
         self._clock = clock
         self._runlog = runlog
-        self._breaker = breaker
         self._prices = prices
-        self._ledger = ledger
+        self.breaker, self.ledger = breaker, ledger
         self._tracer = tracer
         self._recordings: set[asyncio.Task[None]] = set()
         self.contents = contents
@@ -157,14 +155,14 @@ class CallGuard:
         await self._prices.load()
         call = LlmCall(self, caller, target, operation)
         try:
-            applying = self._ledger.find(caller.accounts, caller.budgets)
+            applying = self.ledger.find(caller.accounts, caller.budgets)
             # Estimating reads the whole request, so calls without budgets skip it.
             estimate = estimate_usage() if applying else None
             if caller.budgets:
                 self._require_price(target)
-            async with self._ledger.check(applying):
+            async with self.ledger.check(applying):
                 # Before the reservation, which a call that is rejected here must not leave behind.
-                self._breaker.before_call(caller.tenant, target.provider)
+                self.breaker.before_call(caller.tenant, target.provider)
                 if estimate is not None:
                     self._reserve(call, estimate)
         except (BudgetExceeded, ProviderUnreachable) as error:
@@ -178,17 +176,6 @@ class CallGuard:
         if self._prices.cost_nanos(target.provider.name, target.model, TokenUsage()) is None:
             raise InvalidRequest(f"max_cost_usd of the task needs a price of {target.name}: set SERVICE_LLM_PRICES.")
 
-    def is_circuit_open(self, tenant: str, provider: Provider) -> bool:
-        """Return whether calls of the provider are rejected now."""
-        return self._breaker.is_open(tenant, provider)
-
-    async def remaining_dollars(self, caller: LlmCaller) -> float | None:
-        """Return the US dollars left in the caller's tightest budget; None without a budget in US dollars.
-
-        Raises StoreUnavailable.
-        """
-        return await self._ledger.remaining_dollars(caller.accounts, caller.budgets)
-
     async def close(self) -> None:
         """Wait for the records of failed calls and, for a short time, for the last spans."""
         await asyncio.gather(*self._recordings, return_exceptions=True)
@@ -197,16 +184,13 @@ class CallGuard:
         if self.contents is not None:
             await self.contents.close()
 
-    def on_call_ended(self, call: LlmCall, error: BaseException | None) -> None:
-        self._breaker.after_call(call.caller.tenant, call.target.provider, error)
-
-    async def record(self, call: LlmCall, usage: TokenUsage, outcome: str) -> None:
-        """Record an ended call and wait until it is committed. Raises StoreUnavailable."""
-        work = self._record_and_release(call, usage, outcome)
+    async def record_success(self, call: LlmCall, usage: TokenUsage) -> None:
+        """Record a successful call and wait until it is committed. Raises StoreUnavailable."""
+        work = self._record(call, usage, "ok")
         # The redaction takes time. A caller who hangs up meanwhile must not leave a call without a record.
         await (work if self.contents is None else asyncio.shield(self._in_background(work)))
 
-    async def _record_and_release(self, call: LlmCall, usage: TokenUsage, outcome: str) -> None:
+    async def _record(self, call: LlmCall, usage: TokenUsage, outcome: str) -> None:
         """Write the call's row, event and content in one transaction, then release its reservation."""
         caller, target = call.caller, call.target
         try:
@@ -247,14 +231,14 @@ class CallGuard:
         finally:
             # After the commit: a call that is in neither sum would let others exceed the budget.
             if call.reserved is not None:
-                self._ledger.reserve(caller.accounts, call.reserved, -1)
+                self.ledger.reserve(caller.accounts, call.reserved, -1)
 
-    def record_in_background(self, call: LlmCall, usage: TokenUsage, outcome: str) -> asyncio.Task[None]:
+    def record_failure(self, call: LlmCall, usage: TokenUsage, outcome: str) -> asyncio.Task[None]:
         """Record the call in a task that outlives a cancelled caller; an error of the database is only logged."""
 
         async def record() -> None:
             try:
-                await self._record_and_release(call, usage, outcome)
+                await self._record(call, usage, outcome)
             # The caller already gets the provider's error; a second one about the record would hide it.
             except StentorError as error:
                 log.warning("llm: failed call not recorded reason=%s", error.message)
@@ -271,7 +255,7 @@ class CallGuard:
         target = call.target
         cost = self._prices.cost_nanos(target.provider.name, target.model, estimate) or 0
         call.reserved = SpentAmount(estimate.input_tokens + estimate.output_tokens, cost)
-        self._ledger.reserve(call.caller.accounts, call.reserved)
+        self.ledger.reserve(call.caller.accounts, call.reserved)
 
 
 def _call_event(call: LlmCall, usage: TokenUsage, outcome: str) -> EventDraft:

@@ -189,7 +189,7 @@ class AutoModelRouter:
         usage = expected_usage(request)
         # With all of `max_tokens` an untried model would look dear beside those whose answers are known.
         likely = msgspec.structs.replace(usage, output_tokens=min(usage.output_tokens, EXPECTED_OUTPUT_TOKENS))
-        remaining = await self._guard.remaining_dollars(caller)
+        remaining = await self._guard.ledger.remaining_dollars(caller.accounts, caller.budgets)
         options = []
         for target in targets:
             key = (caller.tenant, target.name)
@@ -197,7 +197,7 @@ class AutoModelRouter:
             # A model that is too dear is paused, not removed: with no other, the budget's own error explains the
             # rejection.
             is_affordable = remaining is None or cost is None or cost <= remaining
-            is_free = not self._guard.is_circuit_open(caller.tenant, target.provider) and not self._is_busy(key)
+            is_free = not self._guard.breaker.is_open(caller.tenant, target.provider) and not self._is_busy(key)
             open_requests, is_online = self._open_requests[key], is_free and is_affordable
             options.append(ModelOption(target.name, self._cost(target, likely), open_requests, is_online))
         return options
