@@ -144,7 +144,10 @@ def _open_content_keeper(settings: Settings, redactor: Redactor) -> ContentKeepe
 
 
 def open_tracer(settings: Settings, add_secret: Callable[[str], None]) -> CallTracer | None:
-    """Import OpenTelemetry only with a collector; return None without one. Raises StartRefused for settings that its SDK rejects."""
+    """Import OpenTelemetry only with a collector; return None without one.
+
+    Raises StartRefused for settings that its SDK rejects.
+    """
     base = settings.llm.otel_endpoint and settings.llm.otel_endpoint.rstrip("/") + "/v1/traces"
     if not (endpoint := settings.llm.otel_traces_endpoint or base):
         return None

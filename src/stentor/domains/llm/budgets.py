@@ -7,8 +7,8 @@ come from `runtime_settings`.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Iterable, Sequence
-from contextlib import AsyncExitStack, asynccontextmanager
+from collections.abc import Iterable, Sequence
+from contextlib import AsyncExitStack
 
 from stentor.core.db import Database, Tx
 from stentor.core.errors import BudgetExceeded
@@ -55,19 +55,15 @@ class BudgetLedger:
             return []
         return [(account, budget) for account in accounts for budget in budgets if budget.applies_to(account)]
 
-    @asynccontextmanager
-    async def check(self, applying: Sequence[Applying]) -> AsyncIterator[None]:
-        """Check the budgets and hold their accounts, so that the call can be reserved. Raises BudgetExceeded."""
-        async with AsyncExitStack() as locks:
-            held = None
-            # The accounts of all calls are in the same order, so that two calls cannot deadlock.
-            for account, budget in applying:
-                if account != held:
-                    # Held until the reservation: otherwise concurrent calls would all pass the same check.
-                    await locks.enter_async_context(self._locks.setdefault(account, asyncio.Lock()))
-                    held = account
-                await self._check(account, budget)
-            yield
+    async def check(self, applying: Sequence[Applying], locks: AsyncExitStack) -> None:
+        """Check the budgets, and add the locks of their accounts to `locks`. Raises BudgetExceeded."""
+        held = None
+        # The accounts of all calls are in the same order, so that two calls cannot deadlock.
+        for account, budget in applying:
+            if account != held:
+                await locks.enter_async_context(self._locks.setdefault(account, asyncio.Lock()))
+                held = account
+            await self._check(account, budget)
 
     def reserve(self, accounts: Iterable[BudgetAccount], amount: SpentAmount, sign: int = 1) -> None:
         """Add a call's estimate to the reserved amounts, or with the sign -1 remove it.

@@ -1,4 +1,4 @@
-"""The call guard: every provider call starts here and is recorded here, with budgets, circuit breaker, span and event.
+"""The call guard: every provider call starts here and is recorded here, with its budgets, span, event and metrics.
 
 Fails closed twice: no call if its budgets cannot be read, and no reply if the call cannot be recorded. Retries and
 connections are in `providers.transport`, budgets in `budgets`, prices in `costs`, SQL in `store`.
@@ -8,23 +8,27 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Iterable
+from contextlib import AsyncExitStack
 
 import msgspec
+from prometheus_client import Counter, Histogram
+from prometheus_client.core import Metric
 
 from stentor.core import trace_context
 from stentor.core.clock import Clock
 from stentor.core.db import NO_LOCKS, Database, Tx
 from stentor.core.errors import BudgetExceeded, InvalidRequest, ProviderFault, ProviderUnreachable, StentorError
+from stentor.core.metrics import LONG_BUCKETS_S, create_counter, create_histogram, gauge_family
 from stentor.core.runlog import EventDraft, RunLog
 from stentor.domains.llm import store
 from stentor.domains.llm.budgets import BudgetLedger
 from stentor.domains.llm.contents.service import ContentKeeper
 from stentor.domains.llm.contents.store import insert_content
-from stentor.domains.llm.costs import BudgetAccount, PriceList, SpentAmount, TaskBudget
-from stentor.domains.llm.metrics import CallMetrics
+from stentor.domains.llm.costs import NANOS_PER_DOLLAR, BudgetAccount, PriceList, SpentAmount, TaskBudget
 from stentor.domains.llm.model import LlmOperation, TokenUsage
 from stentor.domains.llm.model_routes import ModelTarget
+from stentor.domains.llm.providers import Provider
 from stentor.domains.llm.providers.failures import CircuitBreaker
 from stentor.domains.llm.providers.transport import CallEvidence
 from stentor.domains.llm.store import CallRow
@@ -32,6 +36,10 @@ from stentor.domains.llm.tracing import CallSpan, CallStart, CallTracer
 
 MAX_COUNTED_TOKENS = 2**40
 """More tokens in a provider's report are its error; they are capped, because the record must still be stored."""
+LABELS = ("provider", "outcome")
+REGISTERED_LABEL = "registered"
+"""The provider label of all providers that tenants registered."""
+BUDGET_EXCEEDED, CIRCUIT_OPEN = "budget", "resting"
 UsageEstimate = Callable[[], TokenUsage]
 log = logging.getLogger(__name__)
 
@@ -160,7 +168,9 @@ class CallGuard:
             estimate = estimate_usage() if applying else None
             if caller.budgets:
                 self._require_price(target)
-            async with self.ledger.check(applying):
+            # The accounts stay locked until the reservation: otherwise concurrent calls would all pass the same check.
+            async with AsyncExitStack() as locks:
+                await self.ledger.check(applying, locks)
                 # Before the reservation, which a call that is rejected here must not leave behind.
                 self.breaker.before_call(caller.tenant, target.provider)
                 if estimate is not None:
@@ -281,3 +291,53 @@ def _bounded(usage: TokenUsage) -> TokenUsage:
         output_tokens=min(usage.output_tokens, MAX_COUNTED_TOKENS),
         cached_tokens=max(0, min(usage.cached_tokens, MAX_COUNTED_TOKENS)),
     )
+
+
+class CallMetrics:
+    """Metrics of provider calls in this process.
+
+    Providers that tenants registered share one label: their names belong to the tenants, and there may be many.
+    """
+
+    def __init__(self, breaker: CircuitBreaker) -> None:
+        self._breaker = breaker
+        text = "Duration of provider calls including retries, by outcome: ok or the error code."
+        self._durations = create_histogram("stentor_llm_call_duration_seconds", text, LONG_BUCKETS_S, *LABELS)
+        text = "Tokens of provider calls, reported by the provider or else estimated."
+        self._tokens = create_counter("stentor_llm_tokens", text, *LABELS, "kind")
+        text = "Cost of provider calls in US dollars, where the price is known."
+        self._costs = create_counter("stentor_llm_cost_dollars", text, *LABELS)
+        text = "Calls rejected before they reached a provider: budget exceeded or circuit open."
+        reasons = (BUDGET_EXCEEDED,), (CIRCUIT_OPEN,)
+        self._series: dict[tuple[str, str], tuple[Histogram, Counter, Counter, Counter]] = {}
+        self._rejected = create_counter("stentor_llm_refusals", text, "reason", known=reasons)
+
+    def count_rejected(self, error: BudgetExceeded | ProviderUnreachable) -> None:
+        """Count a call that was rejected before it reached its provider."""
+        self._rejected.labels(BUDGET_EXCEEDED if isinstance(error, BudgetExceeded) else CIRCUIT_OPEN).inc()
+
+    def record_call(self, provider: Provider, call: CallRow) -> None:
+        """Record the duration, tokens and cost of an ended call."""
+        labels = provider.name if provider.is_operator_owned else REGISTERED_LABEL, call.outcome
+        durations, input_tokens, output_tokens, costs = self._series.get(labels) or self._find_series(labels)
+        durations.observe(call.latency_ms / 1000)
+        input_tokens.inc(call.input_tokens)
+        output_tokens.inc(call.output_tokens)
+        costs.inc((call.cost or 0) / NANOS_PER_DOLLAR)
+
+    def _find_series(self, labels: tuple[str, str]) -> tuple[Histogram, Counter, Counter, Counter]:
+        # Kept: the library looks each one up under a lock, which takes longer than the counting.
+        series = self._series[labels] = (
+            self._durations.labels(*labels),
+            self._tokens.labels(*labels, "input"),
+            self._tokens.labels(*labels, "output"),
+            self._costs.labels(*labels),
+        )
+        return series
+
+    def collect_metrics(self) -> Iterable[Metric]:
+        """Yield the metrics for the Prometheus endpoint."""
+        for metric in (self._durations, self._tokens, self._costs, self._rejected):
+            yield from metric.collect()
+        text = "Providers whose circuit is open."
+        yield gauge_family("stentor_llm_providers_resting", text, self._breaker.count_open())

@@ -1,7 +1,7 @@
 """The results of gateway calls: complete replies, embeddings, and open streams.
 
-`service` returns them; a stream records its call in `call_guard` when it ends. The stream of an agent is in
-`domains/conversation`.
+`service` returns them; a stream records its call in `call_guard` when it ends. The stream of an agent, and
+the sessions that a chat may continue, are in `domains/conversation`.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ from typing import Protocol
 
 import msgspec
 
+from stentor.auth.principal import Principal
 from stentor.domains.llm import model
 from stentor.domains.llm.call_guard import LlmCall
 from stentor.domains.llm.costs import NANOS_PER_DOLLAR
@@ -161,3 +162,46 @@ class ChatStream:
     async def _notify_end(self, error: BaseException | None, usage: TokenUsage) -> None:
         if self.on_end is not None:
             await self.on_end(error, usage)
+
+
+class SessionTurn(Protocol):
+    """A question to a session and its answer. `request` is the question with the conversation before it."""
+
+    @property
+    def request(self) -> ChatRequest: ...
+
+    async def keep(self, reply: ChatReply) -> None:
+        """Append question and answer. Raises Conflict if the session has changed since the question."""
+        ...
+
+
+class SessionPort(Protocol):
+    """The sessions, as seen by the gateway."""
+
+    async def begin_turn(
+        self, principal: Principal, session_id: str, request: ChatRequest, task_id: str | None
+    ) -> SessionTurn:
+        """Begin a turn, for a task if one is named. Raises NotFound, InvalidRequest, and Conflict for one in use."""
+        ...
+
+
+class SessionStream:
+    """A stream whose turn is kept before its last delta: one that is interrupted adds nothing to the session."""
+
+    def __init__(self, stream: AnswerStream, turn: SessionTurn) -> None:
+        self._stream, self._turn = stream, turn
+        self.name, self.provenance_id, self.degraded = stream.name, stream.provenance_id, stream.degraded
+        self.agent_task: AgentTaskRef | None = stream.agent_task
+        self.choice: ModelChoice | None = stream.choice
+
+    async def __aiter__(self) -> AsyncIterator[ReplyDelta]:
+        """Yield the deltas. Raises like the stream, and like `keep` in place of the last delta."""
+        builder = ReplyBuilder()
+        async for delta in self._stream:
+            builder.add(delta)
+            if delta.is_last:
+                await self._turn.keep(builder.build(self.name))
+            yield delta
+
+    async def close(self) -> None:
+        await self._stream.close()

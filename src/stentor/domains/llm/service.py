@@ -33,8 +33,14 @@ from stentor.domains.llm.providers.registry import (
     ProviderListing,
     ProviderRegistry,
 )
-from stentor.domains.llm.results import AnswerStream, ChatResult, ChatStream, EmbeddingResult
-from stentor.domains.llm.session_turns import SessionPort, SessionStream
+from stentor.domains.llm.results import (
+    AnswerStream,
+    ChatResult,
+    ChatStream,
+    EmbeddingResult,
+    SessionPort,
+    SessionStream,
+)
 from stentor.domains.llm.store import UsageRow
 
 EXPECTED_OUTPUT_TOKENS = 256
@@ -346,36 +352,29 @@ class ChatRouter:
         """
         # Also before an agent's answer, which does not need it: a task that is not the caller's must be rejected.
         caller = await self.find_caller(principal, agent_id, task_id)
-        if session_id is not None:
-            turn = await self._sessions.begin_turn(principal, session_id, request, task_id)
-            result = await self._chat(principal, caller, turn.request, task_id)
-            await turn.keep(result.reply)
-            return result
-        return await self._chat(principal, caller, request, task_id)
-
-    async def _chat(
-        self, principal: Principal, caller: LlmCaller, request: ChatRequest, task_id: str | None
-    ) -> ChatResult:
+        turn = None if session_id is None else await self._sessions.begin_turn(principal, session_id, request, task_id)
+        request = turn.request if turn else request
         if is_agent_model(request):
-            return await self._agents.chat(principal, request, task_id)
-        return await self._gateway.chat(caller, request)
+            result = await self._agents.chat(principal, request, task_id)
+        else:
+            result = await self._gateway.chat(caller, request)
+        if turn:
+            await turn.keep(result.reply)
+        return result
 
     async def stream(
         self, principal: Principal, request: ChatRequest, task_id: str | None = None, session_id: str | None = None
     ) -> AnswerStream:
         """Return a stream once the model or agent has started. Raises like `chat`."""
         caller = await self.find_caller(principal, task_id=task_id)
-        if session_id is not None:
-            turn = await self._sessions.begin_turn(principal, session_id, request, task_id)
-            return SessionStream(await self._stream(principal, caller, turn.request, task_id), turn)
-        return await self._stream(principal, caller, request, task_id)
-
-    async def _stream(
-        self, principal: Principal, caller: LlmCaller, request: ChatRequest, task_id: str | None
-    ) -> AnswerStream:
+        turn = None if session_id is None else await self._sessions.begin_turn(principal, session_id, request, task_id)
+        request = turn.request if turn else request
+        stream: AnswerStream
         if is_agent_model(request):
-            return await self._agents.stream(principal, request, task_id)
-        return await self._gateway.stream(caller, request)
+            stream = await self._agents.stream(principal, request, task_id)
+        else:
+            stream = await self._gateway.stream(caller, request)
+        return SessionStream(stream, turn) if turn else stream
 
     async def find_caller(
         self, principal: Principal, agent_id: str | None = None, task_id: str | None = None
