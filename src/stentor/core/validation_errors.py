@@ -25,6 +25,7 @@ _PLAIN_WORDS = {
     "greater than or equal to": "at least",
 }
 """Pydantic's words, and ours: `grade: must be at most 1`."""
+FieldPath = tuple[int | str, ...]
 _NO_OBJECT = frozenset(("dict_type", "model_type", "model_attributes_type", "dataclass_type"))
 """Pydantic's errors that name a Python class, or a dictionary, where JSON has an object."""
 
@@ -53,3 +54,40 @@ def field_errors(errors: Sequence[Any]) -> JsonObject:
             reason = reason.replace(pydantic_words, words)
         fields[field] = reason
     return {"fields": fields}
+
+
+def describe_union_errors(error: ValidationError, raw: Any) -> list[JsonObject]:
+    """Return the messages by field, under the names that the client used.
+
+    pydantic reports the errors of every member of a union. A member of another type than the value is left out where a
+    member of the same type has an error further inside.
+    """
+    entries = [
+        (
+            _field_path(entry["loc"], raw, entry["type"]),
+            entry["msg"],
+            entry["type"].endswith(("_type", "literal_error")),
+        )
+        for entry in list_errors(error)
+    ]
+    parents = {path[:end] for path, _, _ in entries for end in range(len(path))}
+    messages_by_path: dict[FieldPath, dict[str, None]] = {}  # dicts as ordered sets
+    for path, message, is_type_error in sorted(entries, key=lambda entry: entry[2]):
+        if not is_type_error or path not in parents:
+            messages_by_path.setdefault(path, {})[message] = None
+    return [{"loc": ("body", *path), "msg": ", or: ".join(messages)} for path, messages in messages_by_path.items()]
+
+
+def _field_path(loc: FieldPath, raw: Any, error_type: str) -> FieldPath:
+    """Return the path of an error in the body, without pydantic's names for the members of a union."""
+    path: list[int | str] = []
+    value: Any = raw
+    for position, part in enumerate(loc, 1):
+        inside = part in value if isinstance(value, dict) else isinstance(value, list) and isinstance(part, int)
+        if inside:
+            path.append(part)
+            value = value[part]
+        elif isinstance(value, dict) and error_type == "missing" and position == len(loc):
+            # An invalid default is reported under the name of the attribute, such as schema_, not under its alias.
+            path.append(str(part).removesuffix("_"))
+    return tuple(path)

@@ -32,7 +32,7 @@ from stentor.domains.llm.model_routes import (
     resolve_listed_name,
     resolve_qualified_name,
 )
-from stentor.domains.llm.openai_api.wire import ChatMessageIn
+from stentor.domains.llm.openai_api.chat import ChatMessageIn
 from stentor.domains.llm.providers import Provider, normalize_url, operator_hosts
 from stentor.domains.llm.providers.failures import extract_error_message
 from tests.conftest import World

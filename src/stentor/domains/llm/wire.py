@@ -1,6 +1,6 @@
 """Request and response models of the LLM gateway's own routes, and the usage report. Pure.
 
-The models of the OpenAI-compatible API are in `openai_api.wire`. Source: core contract, "LLM gateway".
+The models of the OpenAI-compatible API are in `openai_api`. Source: core contract, "LLM gateway".
 """
 
 from __future__ import annotations

@@ -13,19 +13,22 @@ from http import HTTPStatus
 from typing import Any, TypeVar
 
 from fastapi import APIRouter
+from fastapi.exceptions import RequestValidationError
+from pydantic import BaseModel, ValidationError
 from starlette.requests import Request as HttpRequest
 from starlette.responses import Response
 
 from stentor.core import jsontext
 from stentor.core.errors import InvalidRequest, ModelNotFound, ProviderFault, StentorError
 from stentor.core.jsontext import JsonObject
+from stentor.core.validation_errors import describe_union_errors
 from stentor.domains.llm.model import ChatRequest
 from stentor.domains.llm.model_routes import resolve_listed_name
-from stentor.domains.llm.openai_api import completions, wire
-from stentor.domains.llm.openai_api.completions import ChatChunks, TextChunks
+from stentor.domains.llm.openai_api import completions
+from stentor.domains.llm.openai_api.chat import ChatChunks, ChatCompletionIn, ConversationIn, chat_completion
+from stentor.domains.llm.openai_api.completions import EmbeddingIn, TextChunks, TextCompletionIn
 from stentor.domains.llm.openai_api.responses_output import ResponseBuilder, ResponseTextCache
 from stentor.domains.llm.openai_api.responses_request import ResponseIn
-from stentor.domains.llm.openai_api.wire import ConversationIn, EmbeddingIn
 from stentor.domains.llm.results import AnswerStream, ChatResult
 from stentor.domains.llm.service import AGENT_PREFIX, CLIENT_ERROR_STATUSES, ChatRouter, LlmGateway
 from stentor.domains.llm.streaming import (
@@ -42,6 +45,7 @@ from stentor.web.routes import GatewayRoute, get_principal
 from stentor.web.sse import StreamLimit
 from stentor.web.wire import Caller, JsonResponse
 
+B = TypeVar("B", bound=BaseModel)
 T = TypeVar("T")
 
 
@@ -51,10 +55,10 @@ def router(gateway: LlmGateway, chats: ChatRouter, streams: StreamLimit) -> APIR
 
     async def chat(request: HttpRequest) -> Response:  # FastRoute passes it by this name
         caller, raw = get_principal(request), await _read_object(request)
-        body = wire.validate_body(wire.ChatCompletionIn, raw)
+        body = _validate_body(ChatCompletionIn, raw)
         session = _session_id(request, body.conversation)
         if not body.stream:
-            return await complete_reply(request, caller, body.to_request(raw), completions.chat_completion, session)
+            return await complete_reply(request, caller, body.to_request(raw), chat_completion, session)
         stream = await open_stream(request, caller, body.to_request(raw), session)
         chunks = ChatChunks(stream.provenance_id, stream.name, int(time.time()), stream.agent_task or stream.choice)
         frames = _chunk_frames(stream, chunks, usage=body.wants_usage)
@@ -65,7 +69,7 @@ def router(gateway: LlmGateway, chats: ChatRouter, streams: StreamLimit) -> APIR
     @api.post("/completions")
     async def complete(http: HttpRequest, caller: Caller) -> Response:
         raw = await _read_object(http)
-        body = wire.validate_body(wire.TextCompletionIn, raw)
+        body = _validate_body(TextCompletionIn, raw)
         if not body.stream:
             return await complete_reply(http, caller, body.to_request(raw), completions.text_completion)
         stream = await open_stream(http, caller, body.to_request(raw))
@@ -75,7 +79,7 @@ def router(gateway: LlmGateway, chats: ChatRouter, streams: StreamLimit) -> APIR
 
     @api.post("/embeddings")
     async def embed(http: HttpRequest, caller: Caller) -> JsonResponse:
-        body = wire.validate_body(EmbeddingIn, await _read_object(http))
+        body = _validate_body(EmbeddingIn, await _read_object(http))
         llm_caller = await chats.find_caller(caller, task_id=_task_header(http))
         work = gateway.embed(llm_caller, body.model, body.inputs, body.dimensions)
         result = await _map_client_errors(cancel_on_disconnect(http, work))
@@ -84,7 +88,7 @@ def router(gateway: LlmGateway, chats: ChatRouter, streams: StreamLimit) -> APIR
     @api.post("/responses")
     async def respond(http: HttpRequest, caller: Caller) -> Response:
         raw = await _read_object(http)
-        body = wire.validate_body(ResponseIn, raw)
+        body = _validate_body(ResponseIn, raw)
         owner = stream_limit_key(caller)
         session = _session_id(http, body.conversation)
         request = body.to_request(raw, lambda id_: recent.get(owner, id_), in_session=session is not None)
@@ -126,22 +130,18 @@ def router(gateway: LlmGateway, chats: ChatRouter, streams: StreamLimit) -> APIR
         # As in a chat, a name without its provider is one that a provider lists.
         pairs = [(listing.provider, listing.models or ()) for listing in await gateway.listings(caller.tenant)]
         if target := resolve_listed_name(name, pairs, gateway.default_provider):
-            return JsonResponse(completions.model_object(name, target.provider.name))
+            return JsonResponse(_model_object(name, target.provider.name))
         raise ModelNotFound(f"No configured provider has the model {name!r}. GET /v1/models lists the available ones.")
 
     async def list_model_objects(caller: Caller) -> list[JsonObject]:
         listings = await gateway.listings(caller.tenant)
-        auto_models = [
-            completions.model_object(name, "stentor") for name in await gateway.auto_model_names(caller.tenant)
-        ]
+        auto_models = [_model_object(name, "stentor") for name in await gateway.auto_model_names(caller.tenant)]
         provider_models = [
-            completions.model_object(f"{listing.provider.name}/{name}", listing.provider.name)
+            _model_object(f"{listing.provider.name}/{name}", listing.provider.name)
             for listing in listings
             for name in listing.models or ()
         ]
-        agents = [
-            completions.model_object(name, AGENT_PREFIX.rstrip(":")) for name in chats.agent_model_names(caller.tenant)
-        ]
+        agents = [_model_object(name, AGENT_PREFIX.rstrip(":")) for name in chats.agent_model_names(caller.tenant)]
         return auto_models + provider_models + agents
 
     async def complete_reply(
@@ -191,6 +191,14 @@ async def _read_object(http: HttpRequest) -> JsonObject:
     if not isinstance(raw, dict):
         raise InvalidRequest("The body must be a JSON object.")
     return raw
+
+
+def _validate_body(model: type[B], raw: Any) -> B:
+    """Validate a body. Raises RequestValidationError, as FastAPI does for other routes."""
+    try:
+        return model.model_validate(raw)
+    except ValidationError as error:
+        raise RequestValidationError(describe_union_errors(error, raw)) from None
 
 
 async def _map_client_errors(call: Awaitable[T]) -> T:
@@ -250,3 +258,7 @@ def _data_frame(value: Any) -> bytes:
 
 def _event_frame(event: JsonObject) -> bytes:
     return f"event: {event['type']}\n".encode() + _data_frame(event)
+
+
+def _model_object(id_: str, owner: str) -> JsonObject:
+    return {"id": id_, "object": "model", "created": 0, "owned_by": owner}

@@ -1,6 +1,6 @@
-"""Build OpenAI-compatible responses: chat completions, text completions, embeddings and models.
+"""Text completions and embeddings in OpenAI's format: requests, replies, and the chunks of a stream. No I/O.
 
-No I/O; times are Unix seconds. Responses of /v1/responses are in `responses_output`.
+Times are Unix seconds.
 """
 
 from __future__ import annotations
@@ -8,37 +8,79 @@ from __future__ import annotations
 import array
 import base64
 import sys
+from typing import Annotated, Literal, cast
 
-import msgspec
+from pydantic import Field
 
+from stentor.core.errors import InvalidRequest
 from stentor.core.jsontext import JsonObject
-from stentor.domains.llm.formats.openai import encode_tool_call
-from stentor.domains.llm.model import ChatReply, ReplyDelta, TokenUsage, ToolCallDelta
-from stentor.domains.llm.results import AgentTaskRef, ChatResult, EmbeddingResult, ModelChoice
+from stentor.domains.llm.model import ChatRequest, EmbeddingInput, LlmMessage, ReplyDelta, TextPart, TokenUsage
+from stentor.domains.llm.openai_api.chat import (
+    ExactlyOne,
+    Items,
+    MaxTokens,
+    OpenAiModel,
+    StreamableIn,
+    Temperature,
+    TopP,
+    as_strings,
+    passthrough_fields,
+    usage_object,
+)
+from stentor.domains.llm.results import ChatResult, EmbeddingResult
+from stentor.web.wire import Name
 
 
-def usage_object(usage: TokenUsage) -> JsonObject:
-    return {
-        "prompt_tokens": usage.input_tokens,
-        "completion_tokens": usage.output_tokens,
-        "total_tokens": usage.input_tokens + usage.output_tokens,
-        "prompt_tokens_details": {"cached_tokens": usage.cached_tokens},
-        "completion_tokens_details": {"reasoning_tokens": usage.reasoning_tokens},
-    }
+class TextCompletionIn(StreamableIn):
+    model: Name
+    prompt: str | Items[str]
+    max_tokens: MaxTokens = None
+    temperature: Temperature = None
+    top_p: TopP = None
+    stop: str | Items[str] | None = None
+    seed: int | None = None
+    n: ExactlyOne = None
+    best_of: ExactlyOne = None
+    echo: Literal[False] | None = None
+    suffix: Annotated[str, Field(max_length=0)] | None = None
+
+    def to_request(self, raw: JsonObject) -> ChatRequest:
+        prompts = as_strings(self.prompt)
+        if len(prompts) != 1:
+            raise InvalidRequest(
+                "A request must have exactly one prompt.", {"fields": {"prompt": "must be one string"}}
+            )
+        return ChatRequest(
+            self.model,
+            (LlmMessage("user", (TextPart(prompts[0]),)),),
+            max_tokens=self.max_tokens,
+            temperature=self.temperature,
+            top_p=self.top_p,
+            stop=as_strings(self.stop),
+            seed=self.seed,
+            extra=passthrough_fields(raw),
+        )
 
 
-def chat_completion(result: ChatResult, created: int) -> JsonObject:
-    reply = result.reply
-    choice = {"index": 0, "message": _message(reply), "logprobs": None, "finish_reason": reply.finish}
-    return {
-        "id": f"chatcmpl-{result.provenance_id}",
-        "object": "chat.completion",
-        "created": created,
-        "model": reply.model,
-        "choices": [choice],
-        "usage": usage_object(result.usage),
-        **stentor_extension(result.agent_task or result.choice),
-    }
+_INPUT_LIMITS = Field(min_length=1, max_length=2048)
+TextListIn = Annotated[Items[Annotated[str, Field(min_length=1)]], _INPUT_LIMITS]
+TokenIdsIn = Annotated[Items[Annotated[int, Field(ge=0, le=2**31 - 1)]], Field(min_length=1)]
+
+
+class EmbeddingIn(OpenAiModel):
+    model: Name
+    input: str | TextListIn | TokenIdsIn | Annotated[Items[TokenIdsIn], _INPUT_LIMITS]
+    encoding_format: Literal["float", "base64"] = "float"
+    dimensions: Annotated[int, Field(ge=1, le=65_536)] | None = None
+
+    @property
+    def inputs(self) -> list[EmbeddingInput]:
+        """The inputs as a list; a list of numbers is the token ids of one text."""
+        if isinstance(self.input, str):
+            return [self.input]
+        if isinstance(self.input[0], int):
+            return [tuple(self.input)]
+        return [item if isinstance(item, str) else tuple(item) for item in cast(list[str | list[int]], self.input)]
 
 
 def text_completion(result: ChatResult, created: int) -> JsonObject:
@@ -52,43 +94,6 @@ def text_completion(result: ChatResult, created: int) -> JsonObject:
         "choices": [choice],
         "usage": usage_object(result.usage),
     }
-
-
-class ChatChunks:
-    """Chunks of one streamed chat completion."""
-
-    def __init__(
-        self, provenance_id: str, model: str, created: int, origin: AgentTaskRef | ModelChoice | None = None
-    ) -> None:
-        self._head = {
-            **stentor_extension(origin),
-            "id": f"chatcmpl-{provenance_id}",
-            "object": "chat.completion.chunk",
-            "created": created,
-            "model": model,
-        }
-
-    def first_chunk(self) -> JsonObject:
-        return self._chunk({"role": "assistant", "content": "", "refusal": None})
-
-    def delta_chunk(self, delta: ReplyDelta) -> JsonObject:
-        out: JsonObject = {}
-        if delta.content:
-            out["content"] = delta.content
-        if delta.reasoning:
-            out["reasoning_content"] = delta.reasoning
-        if delta.tool_calls:
-            out["tool_calls"] = [_tool_call_delta(call) for call in delta.tool_calls]
-        return self._chunk(out)
-
-    def last_chunk(self, finish: str) -> JsonObject:
-        return self._chunk({}, finish)
-
-    def usage_chunk(self, usage: TokenUsage) -> JsonObject:
-        return {**self._head, "choices": [], "usage": usage_object(usage)}
-
-    def _chunk(self, delta: JsonObject, finish: str | None = None) -> JsonObject:
-        return {**self._head, "choices": [{"index": 0, "delta": delta, "logprobs": None, "finish_reason": finish}]}
 
 
 class TextChunks:
@@ -120,42 +125,6 @@ def embedding_list(result: EmbeddingResult, encoding: str) -> JsonObject:
     ]
     usage = {"prompt_tokens": result.usage.input_tokens, "total_tokens": result.usage.input_tokens}
     return {"object": "list", "data": rows, "model": result.reply.model, "usage": usage}
-
-
-def model_object(id_: str, owner: str) -> JsonObject:
-    return {"id": id_, "object": "model", "created": 0, "owned_by": owner}
-
-
-def stentor_extension(origin: AgentTaskRef | ModelChoice | None) -> JsonObject:
-    """Return a field with the agent and its task, or with the reason for the model; OpenAI's clients keep it."""
-    return {"stentor": msgspec.to_builtins(origin)} if origin else {}
-
-
-def _message(reply: ChatReply) -> JsonObject:
-    out: JsonObject = {
-        "role": "assistant",
-        # OpenAI sends null, not an empty string, beside tool calls.
-        "content": reply.content or (None if reply.tool_calls else ""),
-        "refusal": None,
-        "annotations": [],
-    }
-    if reply.reasoning:
-        out["reasoning_content"] = reply.reasoning
-    if reply.tool_calls:
-        out["tool_calls"] = [encode_tool_call(call) for call in reply.tool_calls]
-    return out
-
-
-def _tool_call_delta(call: ToolCallDelta) -> JsonObject:
-    function: JsonObject = {"arguments": call.arguments}
-    out: JsonObject = {"index": call.index, "function": function}
-    if call.id:
-        out |= {"id": call.id, "type": "function"}
-    if call.name:
-        function["name"] = call.name
-    if call.signature:
-        out["extra_content"] = {"google": {"thought_signature": call.signature}}
-    return out
 
 
 def _text_finish(finish: str) -> str:

@@ -14,7 +14,7 @@ from pydantic_core import PydanticCustomError
 
 from stentor.core.errors import InvalidRequest
 from stentor.domains.llm.model import LlmMessage, TextPart, ToolCall
-from stentor.domains.llm.openai_api.wire import ROLES, ContentPartIn, Items, OpenAiModel, to_parts
+from stentor.domains.llm.openai_api.chat import ROLES, ContentPartIn, Items, OpenAiModel, to_parts
 
 SIGNATURE = ".signature."
 UNKNOWN_ITEM = "the item is unknown or has expired: send the item itself, which clients do with store=false"

@@ -17,8 +17,7 @@ from stentor.core.jsontext import JsonObject
 from stentor.domains.llm.formats.base import omit_none
 from stentor.domains.llm.model import ChatRequest, LlmMessage, TextPart, ToolDefinition
 from stentor.domains.llm.openai_api import responses_input
-from stentor.domains.llm.openai_api.responses_input import InputItem
-from stentor.domains.llm.openai_api.wire import (
+from stentor.domains.llm.openai_api.chat import (
     ConversationIn,
     FunctionDefinitionIn,
     Items,
@@ -29,6 +28,7 @@ from stentor.domains.llm.openai_api.wire import (
     passthrough_fields,
     require_value,
 )
+from stentor.domains.llm.openai_api.responses_input import InputItem
 from stentor.web.wire import Name
 
 STATELESS_REASON = (

@@ -1,32 +1,36 @@
-"""Parse OpenAI-compatible requests: chat completions, text completions and embeddings. No I/O.
+"""Chat completions in OpenAI's format: the request and its messages, the reply, and the chunks of a stream. No I/O.
 
-Unknown fields are ignored, as OpenAI's clients expect; known fields have the types of OpenAI's API. Requests of
-/v1/responses are in `responses_request`.
+Unknown fields are ignored, as OpenAI's clients expect; known fields have the types of OpenAI's API. Times are Unix
+seconds. Text completions and embeddings are in `completions`, /v1/responses in `responses_request` and
+`responses_output`.
 """
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Literal, TypeVar, cast
+from typing import Annotated, Any, Literal, TypeVar
 
-from fastapi.exceptions import RequestValidationError
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, ValidationInfo, field_validator
+import msgspec
+from pydantic import BaseModel, ConfigDict, Field, ValidationInfo, field_validator
 from pydantic_core import PydanticKnownError
 
 from stentor.core.errors import InvalidRequest
 from stentor.core.jsontext import JsonObject
-from stentor.core.validation_errors import list_errors
-from stentor.domains.llm.formats.openai import extract_signature
+from stentor.domains.llm.formats.openai import encode_tool_call, extract_signature
 from stentor.domains.llm.model import (
+    ChatReply,
     ChatRequest,
     ChatRole,
     ContentPart,
-    EmbeddingInput,
     ImagePart,
     LlmMessage,
+    ReplyDelta,
     TextPart,
+    TokenUsage,
     ToolCall,
+    ToolCallDelta,
     ToolDefinition,
 )
+from stentor.domains.llm.results import AgentTaskRef, ChatResult, ModelChoice
 from stentor.web.wire import Name
 
 PASSTHROUGH_FIELDS = frozenset(
@@ -45,11 +49,9 @@ ROLES: dict[str, ChatRole] = {
 }
 ROLES_REQUIRING_FIELD = {"content": ("system", "developer", "user", "tool"), "tool_call_id": ("tool",)}
 """Roles by field that their messages must have; a message of the assistant may have only calls."""
-B = TypeVar("B", bound=BaseModel)
 T = TypeVar("T")
 Items = Annotated[list[T], Field(fail_fast=True)]
 """A list that is read up to its first error: otherwise a million wrong items would give a million errors."""
-FieldPath = tuple[int | str, ...]
 
 
 class OpenAiModel(BaseModel):
@@ -188,73 +190,13 @@ class ChatCompletionIn(StreamableIn):
             max_tokens=self.max_completion_tokens or self.max_tokens,
             temperature=self.temperature,
             top_p=self.top_p,
-            stop=_strings(self.stop),
+            stop=as_strings(self.stop),
             seed=self.seed,
             tools=tuple(tool.function.to_tool() for tool in self.tools or ()),
             tool_choice=choice or "",
             response_format=self.response_format,
             extra=passthrough_fields(raw),
         )
-
-
-class TextCompletionIn(StreamableIn):
-    model: Name
-    prompt: str | Items[str]
-    max_tokens: MaxTokens = None
-    temperature: Temperature = None
-    top_p: TopP = None
-    stop: str | Items[str] | None = None
-    seed: int | None = None
-    n: ExactlyOne = None
-    best_of: ExactlyOne = None
-    echo: Literal[False] | None = None
-    suffix: Annotated[str, Field(max_length=0)] | None = None
-
-    def to_request(self, raw: JsonObject) -> ChatRequest:
-        prompts = _strings(self.prompt)
-        if len(prompts) != 1:
-            raise InvalidRequest(
-                "A request must have exactly one prompt.", {"fields": {"prompt": "must be one string"}}
-            )
-        return ChatRequest(
-            self.model,
-            (LlmMessage("user", (TextPart(prompts[0]),)),),
-            max_tokens=self.max_tokens,
-            temperature=self.temperature,
-            top_p=self.top_p,
-            stop=_strings(self.stop),
-            seed=self.seed,
-            extra=passthrough_fields(raw),
-        )
-
-
-_INPUT_LIMITS = Field(min_length=1, max_length=2048)
-TextListIn = Annotated[Items[Annotated[str, Field(min_length=1)]], _INPUT_LIMITS]
-TokenIdsIn = Annotated[Items[Annotated[int, Field(ge=0, le=2**31 - 1)]], Field(min_length=1)]
-
-
-class EmbeddingIn(OpenAiModel):
-    model: Name
-    input: str | TextListIn | TokenIdsIn | Annotated[Items[TokenIdsIn], _INPUT_LIMITS]
-    encoding_format: Literal["float", "base64"] = "float"
-    dimensions: Annotated[int, Field(ge=1, le=65_536)] | None = None
-
-    @property
-    def inputs(self) -> list[EmbeddingInput]:
-        """The inputs as a list; a list of numbers is the token ids of one text."""
-        if isinstance(self.input, str):
-            return [self.input]
-        if isinstance(self.input[0], int):
-            return [tuple(self.input)]
-        return [item if isinstance(item, str) else tuple(item) for item in cast(list[str | list[int]], self.input)]
-
-
-def validate_body(model: type[B], raw: Any) -> B:
-    """Validate a body. Raises RequestValidationError, as FastAPI does for other routes."""
-    try:
-        return model.model_validate(raw)
-    except ValidationError as error:
-        raise RequestValidationError(describe_validation_errors(error, raw)) from None
 
 
 def passthrough_fields(raw: JsonObject) -> JsonObject:
@@ -274,42 +216,98 @@ def to_parts(content: str | list[ContentPartIn] | None) -> tuple[ContentPart, ..
     return tuple(part.to_part() for part in content or ())
 
 
-def _strings(value: str | list[str] | None) -> tuple[str, ...]:
+def as_strings(value: str | list[str] | None) -> tuple[str, ...]:
     return (value,) if isinstance(value, str) else tuple(value or ())
 
 
-def describe_validation_errors(error: ValidationError, raw: Any) -> list[JsonObject]:
-    """Return the messages by field, under the names that the client used.
-
-    pydantic reports the errors of every member of a union. A member of another type than the value is left out where a
-    member of the same type has an error further inside.
-    """
-    entries = [
-        (
-            _field_path(entry["loc"], raw, entry["type"]),
-            entry["msg"],
-            entry["type"].endswith(("_type", "literal_error")),
-        )
-        for entry in list_errors(error)
-    ]
-    parents = {path[:end] for path, _, _ in entries for end in range(len(path))}
-    messages_by_path: dict[FieldPath, dict[str, None]] = {}  # dicts as ordered sets
-    for path, message, is_type_error in sorted(entries, key=lambda entry: entry[2]):
-        if not is_type_error or path not in parents:
-            messages_by_path.setdefault(path, {})[message] = None
-    return [{"loc": ("body", *path), "msg": ", or: ".join(messages)} for path, messages in messages_by_path.items()]
+def chat_completion(result: ChatResult, created: int) -> JsonObject:
+    reply = result.reply
+    choice = {"index": 0, "message": _message(reply), "logprobs": None, "finish_reason": reply.finish}
+    return {
+        "id": f"chatcmpl-{result.provenance_id}",
+        "object": "chat.completion",
+        "created": created,
+        "model": reply.model,
+        "choices": [choice],
+        "usage": usage_object(result.usage),
+        **stentor_extension(result.agent_task or result.choice),
+    }
 
 
-def _field_path(loc: FieldPath, raw: Any, error_type: str) -> FieldPath:
-    """Return the path of an error in the body, without pydantic's names for the members of a union."""
-    path: list[int | str] = []
-    value: Any = raw
-    for position, part in enumerate(loc, 1):
-        inside = part in value if isinstance(value, dict) else isinstance(value, list) and isinstance(part, int)
-        if inside:
-            path.append(part)
-            value = value[part]
-        elif isinstance(value, dict) and error_type == "missing" and position == len(loc):
-            # An invalid default is reported under the name of the attribute, such as schema_, not under its alias.
-            path.append(str(part).removesuffix("_"))
-    return tuple(path)
+class ChatChunks:
+    """Chunks of one streamed chat completion."""
+
+    def __init__(
+        self, provenance_id: str, model: str, created: int, origin: AgentTaskRef | ModelChoice | None = None
+    ) -> None:
+        self._head = {
+            **stentor_extension(origin),
+            "id": f"chatcmpl-{provenance_id}",
+            "object": "chat.completion.chunk",
+            "created": created,
+            "model": model,
+        }
+
+    def first_chunk(self) -> JsonObject:
+        return self._chunk({"role": "assistant", "content": "", "refusal": None})
+
+    def delta_chunk(self, delta: ReplyDelta) -> JsonObject:
+        out: JsonObject = {}
+        if delta.content:
+            out["content"] = delta.content
+        if delta.reasoning:
+            out["reasoning_content"] = delta.reasoning
+        if delta.tool_calls:
+            out["tool_calls"] = [_tool_call_delta(call) for call in delta.tool_calls]
+        return self._chunk(out)
+
+    def last_chunk(self, finish: str) -> JsonObject:
+        return self._chunk({}, finish)
+
+    def usage_chunk(self, usage: TokenUsage) -> JsonObject:
+        return {**self._head, "choices": [], "usage": usage_object(usage)}
+
+    def _chunk(self, delta: JsonObject, finish: str | None = None) -> JsonObject:
+        return {**self._head, "choices": [{"index": 0, "delta": delta, "logprobs": None, "finish_reason": finish}]}
+
+
+def usage_object(usage: TokenUsage) -> JsonObject:
+    return {
+        "prompt_tokens": usage.input_tokens,
+        "completion_tokens": usage.output_tokens,
+        "total_tokens": usage.input_tokens + usage.output_tokens,
+        "prompt_tokens_details": {"cached_tokens": usage.cached_tokens},
+        "completion_tokens_details": {"reasoning_tokens": usage.reasoning_tokens},
+    }
+
+
+def stentor_extension(origin: AgentTaskRef | ModelChoice | None) -> JsonObject:
+    """Return a field with the agent and its task, or with the reason for the model; OpenAI's clients keep it."""
+    return {"stentor": msgspec.to_builtins(origin)} if origin else {}
+
+
+def _message(reply: ChatReply) -> JsonObject:
+    out: JsonObject = {
+        "role": "assistant",
+        # OpenAI sends null, not an empty string, beside tool calls.
+        "content": reply.content or (None if reply.tool_calls else ""),
+        "refusal": None,
+        "annotations": [],
+    }
+    if reply.reasoning:
+        out["reasoning_content"] = reply.reasoning
+    if reply.tool_calls:
+        out["tool_calls"] = [encode_tool_call(call) for call in reply.tool_calls]
+    return out
+
+
+def _tool_call_delta(call: ToolCallDelta) -> JsonObject:
+    function: JsonObject = {"arguments": call.arguments}
+    out: JsonObject = {"index": call.index, "function": function}
+    if call.id:
+        out |= {"id": call.id, "type": "function"}
+    if call.name:
+        function["name"] = call.name
+    if call.signature:
+        out["extra_content"] = {"google": {"thought_signature": call.signature}}
+    return out
