@@ -65,6 +65,11 @@ class Principal(msgspec.Struct, frozen=True):
         """Whether the key may act only for the agents registered under its own name."""
         return self.role == "agent" and "admin" not in self.permissions
 
+    @property
+    def stream_owner(self) -> str:
+        """The key under which the caller's open streams are counted."""
+        return f"{self.tenant}/{self.name}"
+
 
 IsActive = Callable[[Principal], bool]
 """Whether a caller may act: not the key of an agent, without `admin`, whose every agent is suspended or quarantined."""

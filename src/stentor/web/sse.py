@@ -8,7 +8,7 @@ import weakref
 from asyncio import FIRST_COMPLETED
 from collections.abc import AsyncIterable, AsyncIterator, Awaitable, Callable, Mapping
 from functools import partial
-from typing import Any
+from typing import Any, Self
 
 import msgspec
 from starlette.responses import StreamingResponse
@@ -89,26 +89,37 @@ class EventStreamResponse(StreamingResponse):
         common: Mapping[str, Any] = NO_DATA,
     ) -> None:
         """Raises RateLimited before anything is sent."""
+
+        def encode_failure(error: Exception) -> bytes:
+            # Generic: the details are only in the log.
+            log.error("sse: stream failed", exc_info=error)
+            return encode_event(SseEvent("error", {"error": FAILED_MESSAGE}), common)
+
         self._encode_ended = partial(encode_event, SseEvent("error", {"error": ENDED_MESSAGE}), common)
-        self._open(frames, limit, key, _stopping_event, common, HEARTBEAT_COMMENT)
+        encode_stopping = partial(encode_event, SseEvent("error", {"error": STOPPING_MESSAGE}), common)
+        self._open(frames, limit, key, encode_stopping, encode_failure, common, HEARTBEAT_COMMENT)
 
     def _open(
         self,
         frames: AsyncIterator[SseEvent | bytes],
         limit: StreamLimit,
         key: str,
-        encode_stopping: Callable[[], SseEvent | bytes],
+        encode_stopping: Callable[[], bytes],
+        encode_failure: Callable[[Exception], bytes],
         common: Mapping[str, Any],
         heartbeat: bytes,
     ) -> None:
-        """Take the slot and set up the stream; `encode_stopping` gives its last event when the service stops."""
+        """Take the slot and set up the stream.
+
+        `encode_stopping` gives its last event when the service stops, `encode_failure` the one after an error.
+        """
         limit.acquire(key)
         # A finalizer: it releases the slot once, even if the response is dropped without ever being sent. So nothing
         # below may refer to `self`: a cycle would delay it until the next garbage collection.
         self._release_slot = weakref.finalize(self, limit.release, key)
         # The second tells nginx to pass events on as they come.
         headers = {"Cache-Control": "no-cache", "X-Accel-Buffering": "no"}
-        content = _with_error_event(frames, limit.closing, encode_stopping, common, heartbeat)
+        content = _encode_frames(frames, limit.closing, encode_stopping, encode_failure, common, heartbeat)
         super().__init__(content, media_type="text/event-stream", headers=headers)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -134,13 +145,34 @@ class RawStreamResponse(EventStreamResponse):
         heartbeat: bytes = HEARTBEAT_COMMENT,
     ) -> None:
         """Raises RateLimited before anything is sent."""
+
+        def encode_failure(error: Exception) -> bytes:
+            if not isinstance(error, StentorError):
+                log.error("sse: stream failed", exc_info=error)
+            return encode_error(error)
+
         self._on_close = on_close
         self._encode_ended = partial(encode_error, Unauthorized(ENDED_MESSAGE))
+        encode_stopping = partial(encode_error, ServiceUnavailable(RESEND_MESSAGE))
+        self._open(frames, limit, key, encode_stopping, encode_failure, NO_DATA, heartbeat)
 
-        def encode_stopping() -> bytes:
-            return encode_error(ServiceUnavailable(RESEND_MESSAGE))
-
-        self._open(_with_error_frame(frames, encode_error), limit, key, encode_stopping, NO_DATA, heartbeat)
+    @classmethod
+    async def open(
+        cls,
+        frames: AsyncIterator[bytes],
+        limit: StreamLimit,
+        key: str,
+        encode_error: Callable[[Exception], bytes],
+        on_close: Callable[[], Awaitable[None]],
+        heartbeat: bytes = HEARTBEAT_COMMENT,
+    ) -> Self:
+        """Return the response; run `on_close` at once if there is none. Raises RateLimited."""
+        try:
+            return cls(frames, limit, key, encode_error, on_close, heartbeat)
+        except BaseException:
+            # No response, so nothing else would end the work behind it.
+            await on_close()
+            raise
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         try:
@@ -159,46 +191,15 @@ async def _while_unchanged(
         yield chunk
 
 
-def _stopping_event() -> SseEvent:
-    return SseEvent("error", {"error": STOPPING_MESSAGE})
-
-
-async def _with_error_frame(
-    frames: AsyncIterator[bytes], encode_error: Callable[[Exception], bytes]
-) -> AsyncIterator[bytes]:
-    try:
-        async for frame in frames:
-            yield frame
-    except StentorError as error:
-        yield encode_error(error)
-    except Exception as error:
-        log.exception("sse: stream failed")
-        yield encode_error(error)
-
-
-async def _with_error_event(
+async def _encode_frames(
     frames: AsyncIterator[SseEvent | bytes],
     closing: asyncio.Event,
-    encode_stopping: Callable[[], SseEvent | bytes],
+    encode_stopping: Callable[[], bytes],
+    encode_failure: Callable[[Exception], bytes],
     common: Mapping[str, Any],
     heartbeat: bytes,
 ) -> AsyncIterator[bytes]:
-    """Fails closed: after any error the client gets one generic event, the details go to the log."""
-    try:
-        async for chunk in _with_heartbeats(frames, closing, encode_stopping, common, heartbeat):
-            yield chunk
-    except Exception:
-        log.exception("sse: stream failed")
-        yield encode_event(SseEvent("error", {"error": FAILED_MESSAGE}), common)
-
-
-async def _with_heartbeats(
-    frames: AsyncIterator[SseEvent | bytes],
-    closing: asyncio.Event,
-    encode_stopping: Callable[[], SseEvent | bytes],
-    common: Mapping[str, Any],
-    heartbeat: bytes,
-) -> AsyncIterator[bytes]:
+    """Yield the frames, heartbeats between them, and one last event if the service stops or the frames fail."""
     # A task, not wait_for: a timeout must not cancel the iterator in the middle of its work.
     next_frame = asyncio.ensure_future(anext(frames, None))
     shutdown = asyncio.ensure_future(closing.wait())
@@ -207,7 +208,7 @@ async def _with_heartbeats(
             done, _ = await asyncio.wait({next_frame, shutdown}, timeout=HEARTBEAT_SECONDS, return_when=FIRST_COMPLETED)
             # An event that is there already goes first; the stream ends with the next wait.
             if shutdown in done and next_frame not in done:
-                yield encode_event(encode_stopping(), common)
+                yield encode_stopping()
                 return
             if not done:
                 yield heartbeat
@@ -217,6 +218,8 @@ async def _with_heartbeats(
                 return
             yield encode_event(frame, common)
             next_frame = asyncio.ensure_future(anext(frames, None))
+    except Exception as error:  # noqa: BLE001 - `encode_failure` logs it
+        yield encode_failure(error)
     finally:
         next_frame.cancel()
         shutdown.cancel()

@@ -133,6 +133,6 @@ def router(activity: ActivityService, streams: StreamLimit) -> APIRouter:
             async for event in events:
                 yield SseEvent(event.kind, event.data, event.id)
 
-        return EventStreamResponse(frames(), streams, f"{caller.tenant}/{caller.name}", common)
+        return EventStreamResponse(frames(), streams, caller.stream_owner, common)
 
     return api

@@ -1,18 +1,17 @@
-"""The route POST /llm/stream over server-sent events, and helpers that every streaming chat route shares.
+"""The route POST /llm/stream over server-sent events, and what every streaming chat route shares.
 
 The other routes are in `operations`; the streams of the OpenAI-compatible API are in `openai_api`.
 """
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator
 
 import msgspec
 from fastapi import APIRouter
 from starlette.requests import Request as HttpRequest
 from starlette.responses import Response
 
-from stentor.auth.principal import Principal
 from stentor.core import jsontext
 from stentor.core.errors import ProviderFault, StentorError
 from stentor.core.jsontext import JsonObject
@@ -20,7 +19,7 @@ from stentor.domains.llm.results import AnswerStream
 from stentor.domains.llm.service import ChatRouter
 from stentor.domains.llm.wire import ChatBody
 from stentor.web.cancel_on_disconnect import cancel_on_disconnect
-from stentor.web.sse import HEARTBEAT_COMMENT, RawStreamResponse, StreamLimit
+from stentor.web.sse import RawStreamResponse, StreamLimit
 from stentor.web.wire import Caller, TaskHeader, api_router, error_responses
 
 DONE_FRAME = b"data: [DONE]\n\n"
@@ -38,31 +37,14 @@ def router(chats: ChatRouter, streams: StreamLimit) -> APIRouter:
     async def stream(http: HttpRequest, caller: Caller, body: ChatBody, task: TaskHeader = None) -> RawStreamResponse:
         """Stream a chat reply as server-sent events: a line `data: {delta}` per delta, then `data: [DONE]`."""
         # Before the provider is called, as in the OpenAI-compatible routes: a rejected stream must cost nothing.
-        streams.check(stream_limit_key(caller))
+        streams.check(caller.stream_owner)
         reply = await cancel_on_disconnect(http, chats.stream(caller, body.to_request(), task))
-        return await stream_response(reply, _delta_frames(reply), streams, caller, _error_frame, HEARTBEAT_FRAME)
+        frames = _delta_frames(reply)
+        return await RawStreamResponse.open(
+            frames, streams, caller.stream_owner, _error_frame, reply.close, HEARTBEAT_FRAME
+        )
 
     return api
-
-
-async def stream_response(
-    reply: AnswerStream,
-    frames: AsyncIterator[bytes],
-    streams: StreamLimit,
-    caller: Principal,
-    error_frame: Callable[[Exception], bytes],
-    heartbeat: bytes = HEARTBEAT_COMMENT,
-) -> RawStreamResponse:
-    """Return the streaming response; it closes the reply when it ends, also when the client disconnects.
-
-    `error_frame` builds the last frame of a stream that fails.
-    """
-    try:
-        return RawStreamResponse(frames, streams, stream_limit_key(caller), error_frame, reply.close, heartbeat)
-    except BaseException:
-        # No response, so nothing else would end the provider's work.
-        await reply.close()
-        raise
 
 
 def stream_error_message(error: Exception) -> str:
@@ -70,11 +52,6 @@ def stream_error_message(error: Exception) -> str:
     if isinstance(error, ProviderFault):
         return "The stream was interrupted: the provider failed."
     return f"The stream was interrupted. {error.message if isinstance(error, StentorError) else 'The service failed.'}"
-
-
-def stream_limit_key(caller: Principal) -> str:
-    """Return the key under which the open streams of a caller are counted."""
-    return f"{caller.tenant}/{caller.name}"
 
 
 async def _delta_frames(reply: AnswerStream) -> AsyncIterator[bytes]:

@@ -127,7 +127,7 @@ def router(messaging: MessagingService, streams: ResponseStreams, limit: StreamL
         if EVENT_STREAM in request.headers.get("accept", ""):
             stored = await messaging.get(caller, message_id)
             frames = _frames(streams, caller, stored, last_event_id)
-            return EventStreamResponse(frames, limit, f"{caller.tenant}/{caller.name}", wire.provenance_block(stored))
+            return EventStreamResponse(frames, limit, caller.stream_owner, wire.provenance_block(stored))
         return {"success": True, "data": await MessageOperations(messaging).response(caller, message_id)}
 
     return api

@@ -94,7 +94,7 @@ class Call:
     @property
     def stream_owner(self) -> str:
         """The key under which the call's stream is counted; all callers without authentication share one."""
-        return f"{self.principal.tenant}/{self.principal.name}" if self.principal else ""
+        return self.principal.stream_owner if self.principal else ""
 
     @property
     def is_unchanged(self) -> bool:

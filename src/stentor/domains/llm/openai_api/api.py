@@ -31,18 +31,13 @@ from stentor.domains.llm.openai_api.responses_output import ResponseBuilder, Res
 from stentor.domains.llm.openai_api.responses_request import ResponseIn
 from stentor.domains.llm.results import AnswerStream, ChatResult
 from stentor.domains.llm.service import AGENT_PREFIX, CLIENT_ERROR_STATUSES, ChatRouter, LlmGateway
-from stentor.domains.llm.streaming import (
-    DONE_FRAME,
-    stream_error_message,
-    stream_limit_key,
-    stream_response,
-)
+from stentor.domains.llm.streaming import DONE_FRAME, stream_error_message
 from stentor.web import errors
 from stentor.web.cancel_on_disconnect import cancel_on_disconnect
 from stentor.web.fast_routes import FastRoute
 from stentor.web.request_context import decode_path_segment
 from stentor.web.routes import GatewayRoute, get_principal
-from stentor.web.sse import StreamLimit
+from stentor.web.sse import RawStreamResponse, StreamLimit
 from stentor.web.wire import Caller, JsonResponse
 
 B = TypeVar("B", bound=BaseModel)
@@ -62,7 +57,7 @@ def router(gateway: LlmGateway, chats: ChatRouter, streams: StreamLimit) -> APIR
         stream = await open_stream(request, caller, body.to_request(raw), session)
         chunks = ChatChunks(stream.provenance_id, stream.name, int(time.time()), stream.agent_task or stream.choice)
         frames = _chunk_frames(stream, chunks, usage=body.wants_usage)
-        return await stream_response(stream, frames, streams, caller, _error_frame)
+        return await RawStreamResponse.open(frames, streams, caller.stream_owner, _error_frame, stream.close)
 
     api.add_api_route("/chat/completions", chat, methods=["POST"], route_class_override=FastRoute)
 
@@ -75,7 +70,7 @@ def router(gateway: LlmGateway, chats: ChatRouter, streams: StreamLimit) -> APIR
         stream = await open_stream(http, caller, body.to_request(raw))
         chunks = TextChunks(stream.provenance_id, stream.name, int(time.time()))
         frames = _chunk_frames(stream, chunks, usage=body.wants_usage)
-        return await stream_response(stream, frames, streams, caller, _error_frame)
+        return await RawStreamResponse.open(frames, streams, caller.stream_owner, _error_frame, stream.close)
 
     @api.post("/embeddings")
     async def embed(http: HttpRequest, caller: Caller) -> JsonResponse:
@@ -89,7 +84,7 @@ def router(gateway: LlmGateway, chats: ChatRouter, streams: StreamLimit) -> APIR
     async def respond(http: HttpRequest, caller: Caller) -> Response:
         raw = await _read_object(http)
         body = _validate_body(ResponseIn, raw)
-        owner = stream_limit_key(caller)
+        owner = caller.stream_owner
         session = _session_id(http, body.conversation)
         request = body.to_request(raw, lambda id_: recent.get(owner, id_), in_session=session is not None)
 
@@ -115,7 +110,7 @@ def router(gateway: LlmGateway, chats: ChatRouter, streams: StreamLimit) -> APIR
 
         # Only complete responses are remembered: a client cannot refer to one that was interrupted.
         frames = _response_frames(stream, builder, remember)
-        return await stream_response(stream, frames, streams, caller, error_frame)
+        return await RawStreamResponse.open(frames, streams, owner, error_frame, stream.close)
 
     @api.get("/models")
     async def models(caller: Caller) -> JsonResponse:
@@ -159,7 +154,7 @@ def router(gateway: LlmGateway, chats: ChatRouter, streams: StreamLimit) -> APIR
         http: HttpRequest, caller: Caller, request: ChatRequest, session: str | None = None
     ) -> AnswerStream:
         # Before the call: a stream above the limit must not cost anything.
-        streams.check(stream_limit_key(caller))
+        streams.check(caller.stream_owner)
         work = chats.stream(caller, request, _task_header(http), session)
         return await _map_client_errors(cancel_on_disconnect(http, work))
 
