@@ -11,8 +11,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from stentor.core.errors import ProviderError
-from stentor.domains.llm import formats
-from stentor.domains.llm.formats.base import FORMATS, FormatName
+from stentor.domains.llm.formats import FORMATS
+from stentor.domains.llm.formats.base import FormatName
 from stentor.domains.llm.model import ChatReply, EmbeddingReply, ReplyDelta
 
 ANSWERS: dict[FormatName, list[Any]] = {
@@ -102,7 +102,7 @@ def damaged(draw: Callable[[Any], Any], name: FormatName) -> bytes:
 @given(data=st.data())
 def test_reading_never_fails_in_another_way(name: FormatName, data: st.DataObject) -> None:
     body = data.draw(damaged(name))
-    form = formats.get_format(name)
+    form = FORMATS[name]
     reads: list[Callable[[], object]] = [
         lambda: form.parse_reply(body, "m"),
         lambda: form.stream_reader().read("", body),
@@ -123,7 +123,7 @@ def test_reading_never_fails_in_another_way(name: FormatName, data: st.DataObjec
 
 @pytest.mark.parametrize("name", FORMATS)
 def test_right_answers_are_read(name: FormatName) -> None:
-    form = formats.get_format(name)
+    form = FORMATS[name]
     whole = form.parse_reply(json.dumps(ANSWERS[name][0]).encode(), "m")
     assert whole.usage is not None
     assert whole.usage.input_tokens == 1

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from stentor.domains.llm.formats import get_format
+from stentor.domains.llm.formats import FORMATS
 from stentor.domains.llm.formats.base import FormatName
 from stentor.domains.llm.model import ChatRequest, ImagePart, LlmMessage, TextPart, ToolCall, ToolDefinition
 from stentor.domains.llm.providers import Provider
@@ -31,7 +31,7 @@ REQUEST = ChatRequest(
 @pytest.mark.parametrize("name", ["openai", "anthropic", "gemini"])
 def test_a_request_of_each_format_is_shown_as_messages(name: FormatName) -> None:
     quirks = Provider("acme", name, "https://example.com", "").quirks
-    body = get_format(name).build_chat_request(REQUEST, quirks, stream=False).body
+    body = FORMATS[name].build_chat_request(REQUEST, quirks, stream=False).body
     conversation = read_request(json.dumps(body))
     assert conversation is not None
     assert [message.role for message in conversation.messages][:3] == ["system", "user", "assistant"]

@@ -9,9 +9,4 @@ from __future__ import annotations
 from stentor.domains.llm.formats import anthropic, gemini, openai
 from stentor.domains.llm.formats.base import FormatName, ProviderFormat
 
-_FORMATS: dict[FormatName, ProviderFormat] = {"openai": openai, "anthropic": anthropic, "gemini": gemini}
-
-
-def get_format(name: FormatName) -> ProviderFormat:
-    """Return the module that implements a format."""
-    return _FORMATS[name]
+FORMATS: dict[FormatName, ProviderFormat] = {"openai": openai, "anthropic": anthropic, "gemini": gemini}

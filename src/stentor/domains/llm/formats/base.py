@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from functools import cache
-from typing import Any, Literal, Protocol, TypeVar, get_args
+from typing import Any, Literal, Protocol, TypeVar
 
 import msgspec
 
@@ -23,7 +23,6 @@ from stentor.domains.llm.model import (
 )
 
 FormatName = Literal["openai", "anthropic", "gemini"]
-FORMATS: tuple[FormatName, ...] = get_args(FormatName)
 _STATUSES = {
     "invalid_request_error": 400,
     "authentication_error": 401,

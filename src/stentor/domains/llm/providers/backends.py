@@ -11,7 +11,7 @@ import msgspec
 
 from stentor.core import jsontext
 from stentor.core.errors import InvalidRequest, ProviderError, ProviderFault
-from stentor.domains.llm import formats
+from stentor.domains.llm.formats import FORMATS
 from stentor.domains.llm.formats.base import StreamReader, require_texts
 from stentor.domains.llm.model import (
     ChatReply,
@@ -71,7 +71,7 @@ class HttpBackend:
         self._transport = transport
 
     async def chat(self, target: ModelTarget, request: ChatRequest, evidence: CallEvidence) -> ChatReply:
-        form = formats.get_format(target.provider.format)
+        form = FORMATS[target.provider.format]
 
         async def send(request: ChatRequest) -> bytes:
             call = form.build_chat_request(request, target.provider.quirks, stream=False)
@@ -86,7 +86,7 @@ class HttpBackend:
         return msgspec.structs.replace(reply, tool_calls=reply.tool_calls[:1]) if request.is_single_tool_call else reply
 
     async def stream(self, target: ModelTarget, request: ChatRequest, evidence: CallEvidence) -> DeltaSource:
-        form = formats.get_format(target.provider.format)
+        form = FORMATS[target.provider.format]
 
         explain = partial(self._transport.explain, target.provider)
 
@@ -103,7 +103,7 @@ class HttpBackend:
     async def embed(
         self, target: ModelTarget, inputs: Sequence[EmbeddingInput], dimensions: int | None, evidence: CallEvidence
     ) -> EmbeddingReply:
-        form = formats.get_format(target.provider.format)
+        form = FORMATS[target.provider.format]
         size = form.MAX_EMBEDDING_INPUTS
         calls = [
             form.build_embedding_request(target.model, inputs[start : start + size], dimensions)

@@ -32,7 +32,7 @@ from stentor.core.http_client.client import (
 )
 from stentor.core.http_client.outbound import OutboundHttp, TargetRefused
 from stentor.core.jsontext import JsonObject
-from stentor.domains.llm import formats
+from stentor.domains.llm.formats import FORMATS
 from stentor.domains.llm.formats.base import reported_fault
 from stentor.domains.llm.model import ChatReply, ProviderRequest
 from stentor.domains.llm.providers import Provider
@@ -146,7 +146,7 @@ class ProviderTransport:
 
     async def list_models(self, provider: Provider) -> list[str]:
         """Return the names of the provider's models. Raises ProviderFault."""
-        form = formats.get_format(provider.format)
+        form = FORMATS[provider.format]
 
         async def fetch() -> bytes:
             url = self._checked_url(provider, form.MODELS_PATH)
@@ -187,7 +187,7 @@ class ProviderTransport:
     async def _send(
         self, provider: Provider, call: ProviderRequest, evidence: CallEvidence, total_seconds: float | None = None
     ) -> ClientResponse:
-        form = formats.get_format(provider.format)
+        form = FORMATS[provider.format]
         url, body = self._checked_url(provider, call.path), jsontext.encode(call.body)
         headers = {
             "Content-Type": "application/json",

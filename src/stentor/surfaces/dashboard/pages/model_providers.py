@@ -11,7 +11,7 @@ from starlette.responses import Response
 
 from stentor.core.jsontext import JsonObject
 from stentor.domains.llm import queries
-from stentor.domains.llm.formats.base import FORMATS
+from stentor.domains.llm.formats import FORMATS
 from stentor.surfaces.dashboard.gateway import GatewayError, quote_segment
 from stentor.surfaces.dashboard.site.page import PageRequest
 
