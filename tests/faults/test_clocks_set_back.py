@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from stentor.core.clock import DAY
 from stentor.core.errors import ProviderUnreachable
+from stentor.domains.llm.limits import COOLDOWN_SECONDS, FAILURE_THRESHOLD, CircuitBreaker
 from stentor.domains.llm.providers import Provider
-from stentor.domains.llm.providers.failures import COOLDOWN_SECONDS, FAILURE_THRESHOLD, CircuitBreaker
 from stentor.domains.webhooks import store
 from stentor.testing import FixedClock
 from tests.conftest import World

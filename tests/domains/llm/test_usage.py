@@ -12,11 +12,11 @@ import pytest
 from stentor.core.db import Sql
 from stentor.core.errors import BudgetExceeded, ProviderError, StartRefused
 from stentor.domains.llm import costs
-from stentor.domains.llm.budgets import RESERVED_RETRY_SECONDS
 from stentor.domains.llm.call_guard import LlmCaller
 from stentor.domains.llm.costs import PriceList
 from stentor.domains.llm.formats import gemini
 from stentor.domains.llm.formats import openai as openai_format
+from stentor.domains.llm.limits import RESERVED_RETRY_SECONDS
 from stentor.domains.llm.model import ChatRequest, LlmMessage, TextPart, TokenUsage
 from stentor.domains.llm.wire import date_bounds_micros
 from tests.conftest import World

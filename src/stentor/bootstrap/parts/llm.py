@@ -21,15 +21,14 @@ from stentor.core.security.sealing import Sealer
 from stentor.core.settings import Settings
 from stentor.domains.execution.runtimes.summarizer import summarize
 from stentor.domains.llm import costs
-from stentor.domains.llm.budgets import BudgetLedger
 from stentor.domains.llm.call_guard import CallGuard
 from stentor.domains.llm.contents.service import ContentKeeper, ContentService
 from stentor.domains.llm.costs import PriceList
+from stentor.domains.llm.limits import BudgetLedger, CircuitBreaker
 from stentor.domains.llm.model_routes import ModelRoutes, TenantRoutes
 from stentor.domains.llm.operations import GatewayConfig
 from stentor.domains.llm.providers import operator_hosts, providers_from_settings
 from stentor.domains.llm.providers.backends import EmbedTexts, HttpBackend, LocalBackend
-from stentor.domains.llm.providers.failures import CircuitBreaker
 from stentor.domains.llm.providers.registry import ModelCatalog, ProviderRegistry
 from stentor.domains.llm.providers.transport import ProviderTransport, TransportLimits
 from stentor.domains.llm.runtime_settings.service import FindAgent, RuntimeSettings

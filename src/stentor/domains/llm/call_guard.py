@@ -1,7 +1,7 @@
 """The call guard: every provider call starts here and is recorded here, with its budgets, span, event and metrics.
 
 Fails closed twice: no call if its budgets cannot be read, and no reply if the call cannot be recorded. Retries and
-connections are in `providers.transport`, budgets in `budgets`, prices in `costs`, SQL in `store`.
+connections are in `providers.transport`, budgets and circuit breaker in `limits`, prices in `costs`, SQL in `store`.
 """
 
 from __future__ import annotations
@@ -22,14 +22,13 @@ from stentor.core.errors import BudgetExceeded, InvalidRequest, ProviderFault, P
 from stentor.core.metrics import LONG_BUCKETS_S, create_counter, create_histogram, gauge_family
 from stentor.core.runlog import EventDraft, RunLog
 from stentor.domains.llm import store
-from stentor.domains.llm.budgets import BudgetLedger
 from stentor.domains.llm.contents.service import ContentKeeper
 from stentor.domains.llm.contents.store import insert_content
 from stentor.domains.llm.costs import NANOS_PER_DOLLAR, BudgetAccount, PriceList, SpentAmount, TaskBudget
+from stentor.domains.llm.limits import BudgetLedger, CircuitBreaker
 from stentor.domains.llm.model import LlmOperation, TokenUsage
 from stentor.domains.llm.model_routes import ModelTarget
 from stentor.domains.llm.providers import Provider
-from stentor.domains.llm.providers.failures import CircuitBreaker
 from stentor.domains.llm.providers.transport import CallEvidence
 from stentor.domains.llm.store import CallRow
 from stentor.domains.llm.tracing import CallSpan, CallStart, CallTracer
