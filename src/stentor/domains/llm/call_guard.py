@@ -227,7 +227,7 @@ class CallGuard:
             )
             call.cost = row.cost
             # Its id is the call's id, so the row and the event find each other without a column.
-            event = _call_event(call, usage, outcome)
+            event = _call_event(call, row, usage)
             self.call_metrics.record_call(target.provider, row)
 
             def write(tx: Tx) -> None:
@@ -267,20 +267,18 @@ class CallGuard:
         self.ledger.reserve(call.caller.accounts, call.reserved)
 
 
-def _call_event(call: LlmCall, usage: TokenUsage, outcome: str) -> EventDraft:
-    target, evidence = call.target, call.evidence
+def _call_event(call: LlmCall, row: CallRow, usage: TokenUsage) -> EventDraft:
     metadata = {
-        **evidence.to_metadata(),
-        "provider": target.provider.name,
-        "model": target.model,
-        "operation": call.operation,
-        "outcome": outcome,
-        "key": call.caller.key,
+        **call.evidence.to_metadata(),
+        "provider": row.provider,
+        "model": row.model,
+        "operation": row.operation,
+        "outcome": row.outcome,
+        "key": row.key_name,
         "usage": msgspec.to_builtins(usage),
     }
-    message = f"Called {target.name}: {outcome}."
-    agent_id, latency_ms = call.caller.agent_id, evidence.latency_ms
-    return EventDraft("llm_called", "llm", message, metadata, agent_id, latency_ms, event_id=evidence.call_id)
+    message = f"Called {call.target.name}: {row.outcome}."
+    return EventDraft("llm_called", "llm", message, metadata, row.agent_id, row.latency_ms, event_id=row.call_id)
 
 
 def _bounded(usage: TokenUsage) -> TokenUsage:

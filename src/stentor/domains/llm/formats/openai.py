@@ -6,6 +6,7 @@ import hashlib
 import re
 from collections.abc import Sequence
 from itertools import groupby
+from operator import attrgetter
 from typing import Any
 
 import msgspec
@@ -267,7 +268,7 @@ def extract_signature(extra: Any) -> str:
 def _move_tool_images(messages: Sequence[LlmMessage]) -> list[LlmMessage]:
     """Return the messages with the images of tool results, which are text only, in a message of the user after them."""
     moved: list[LlmMessage] = []
-    for role, run in groupby(messages, key=lambda message: message.role):
+    for role, run in groupby(messages, key=attrgetter("role")):
         group = list(run)
         images = tuple(p for m in group for p in m.content if isinstance(p, ImagePart)) if role == "tool" else ()
         if not images:
@@ -284,8 +285,9 @@ def _move_tool_images(messages: Sequence[LlmMessage]) -> list[LlmMessage]:
 
 def _message(message: LlmMessage, model: str, quirks: ProviderQuirks) -> JsonObject:
     """Encode a message in OpenAI's format; text alone is a string, which every compatible server accepts."""
-    is_text = all(isinstance(part, TextPart) for part in message.content)
-    content: Any = message.text if is_text else [_part(part) for part in message.content]
+    texts = [part.text for part in message.content if isinstance(part, TextPart)]
+    is_text = len(texts) == len(message.content)
+    content: Any = "".join(texts) if is_text else [_part(part) for part in message.content]
     out: JsonObject = {"role": message.role, "content": content}
     if message.tool_calls:
         calls = [_request_call(call, model, quirks) for call in message.tool_calls]

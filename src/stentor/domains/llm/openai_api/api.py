@@ -36,7 +36,7 @@ from stentor.web import errors
 from stentor.web.cancel_on_disconnect import cancel_on_disconnect
 from stentor.web.fast_routes import FastRoute
 from stentor.web.request_context import decode_path_segment
-from stentor.web.routes import GatewayRoute, get_principal
+from stentor.web.routes import GatewayRoute
 from stentor.web.sse import RawStreamResponse, StreamLimit
 from stentor.web.wire import Caller, JsonResponse
 
@@ -48,8 +48,8 @@ def router(gateway: LlmGateway, chats: ChatRouter, streams: StreamLimit) -> APIR
     api = APIRouter(prefix="/v1", route_class=GatewayRoute, include_in_schema=False)
     recent = ResponseTextCache()
 
-    async def chat(request: HttpRequest) -> Response:  # FastRoute passes it by this name
-        caller, raw = get_principal(request), await _read_object(request)
+    async def chat(request: HttpRequest, caller: Caller) -> Response:  # FastRoute passes them by these names
+        raw = await _read_object(request)
         body = _validate_body(ChatCompletionIn, raw)
         session = _session_id(request, body.conversation)
         if not body.stream:

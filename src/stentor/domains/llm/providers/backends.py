@@ -227,7 +227,11 @@ class _HttpDeltaSource:
     async def _read_deltas(self) -> AsyncIterator[ReplyDelta]:
         is_complete = False
         async for event, data in self._source:
-            for delta in self._read(event, data):
+            try:
+                deltas = self._reader.read(event, data)
+            except ProviderError as fault:
+                raise self._explain(fault, data) from None
+            for delta in deltas:
                 self._evidence.response_id = self._evidence.response_id or delta.id
                 # Either is enough: some servers send no [DONE], others no finish reason.
                 is_complete = is_complete or delta.is_last or delta.finish is not None
@@ -236,12 +240,6 @@ class _HttpDeltaSource:
                     return
         if not is_complete:
             raise ProviderError("The provider's stream ended before the reply was complete.")
-
-    def _read(self, event: str, data: bytes) -> list[ReplyDelta]:
-        try:
-            return self._reader.read(event, data)
-        except ProviderError as fault:
-            raise self._explain(fault, data) from None
 
     def _first_call_only(self, delta: ReplyDelta) -> ReplyDelta:
         if self._first_call is None:

@@ -72,9 +72,18 @@ class EventSource:
 
     async def __aiter__(self) -> AsyncIterator[tuple[str, bytes]]:
         """Yield event name and data. Raises ProviderFault."""
-        event, data = "", []
-        async for lines in self._lines():
-            for line in lines:
+        event, data, received = "", [], 0
+        limit = idle_limit(self._idle_seconds)
+        while block := await with_provider_faults(
+            self._response.read_lines(MAX_RESPONSE_BYTES, self._idle_seconds), limit
+        ):
+            is_first, received = not received, received + len(block)
+            if received > MAX_RESPONSE_BYTES:
+                raise ProviderError("The provider's stream is too large.")
+            self._evidence.hash_response(block)
+            lines = block.removeprefix(codecs.BOM_UTF8) if is_first else block
+            # Without removesuffix the split would end with an empty line, which would end the event too early.
+            for line in lines.removesuffix(b"\n").split(b"\n"):
                 line = line.rstrip(b"\r")
                 if line.startswith(b"data:"):
                     data.append(line[5:].removeprefix(b" "))
@@ -86,20 +95,6 @@ class EventSource:
                     event, data = "", []
         if data:
             yield event, b"\n".join(data)
-
-    async def _lines(self) -> AsyncIterator[list[bytes]]:
-        """Yield the lines of each block that was received. Raises ProviderFault."""
-        received = 0
-        limit = idle_limit(self._idle_seconds)
-        while block := await with_provider_faults(
-            self._response.read_lines(MAX_RESPONSE_BYTES, self._idle_seconds), limit
-        ):
-            is_first, received = not received, received + len(block)
-            if received > MAX_RESPONSE_BYTES:
-                raise ProviderError("The provider's stream is too large.")
-            self._evidence.hash_response(block)
-            # Without removesuffix the split would end with an empty line, which would end the event too early.
-            yield (block.removeprefix(codecs.BOM_UTF8) if is_first else block).removesuffix(b"\n").split(b"\n")
 
 
 class ProviderTransport:
