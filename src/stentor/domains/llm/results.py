@@ -16,7 +16,6 @@ from stentor.domains.llm import model
 from stentor.domains.llm.call_guard import LlmCall
 from stentor.domains.llm.costs import NANOS_PER_DOLLAR
 from stentor.domains.llm.model import ChatReply, ChatRequest, EmbeddingReply, ReplyBuilder, ReplyDelta, TokenUsage
-from stentor.domains.llm.model_routes import ModelTarget
 from stentor.domains.llm.providers.backends import DeltaSource
 
 
@@ -53,7 +52,6 @@ class EmbeddingResult(msgspec.Struct, frozen=True):
 
     reply: EmbeddingReply
     usage: TokenUsage
-    target: ModelTarget
     provenance_id: str
 
 

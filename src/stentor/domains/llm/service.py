@@ -140,7 +140,7 @@ class LlmGateway:
             reply = await _fail_on_error(call, work, estimate)
             usage = reply.usage or estimate()
             await call.complete(usage)
-            return EmbeddingResult(reply, usage, target, call.evidence.call_id)
+            return EmbeddingResult(reply, usage, call.evidence.call_id)
 
         return await self._try_models(caller, name, embed_with)
 
