@@ -18,7 +18,7 @@ from stentor.core.errors import InvalidRequest, ModelNotFound, ProviderBusy, Pro
 from stentor.core.jsontext import JsonObject
 from stentor.core.runlog import EventDraft, RunLog
 from stentor.domains.llm.call_guard import CallGuard, LlmCaller
-from stentor.domains.llm.costs import PriceList
+from stentor.domains.llm.costs import NANOS_PER_DOLLAR, PriceList
 from stentor.domains.llm.model import ChatRequest, ImagePart, TokenUsage
 from stentor.domains.llm.model_routes import ModelTarget
 from stentor.domains.llm.providers import Provider
@@ -44,7 +44,6 @@ MAX_MODELS_TRIED = 3
 """Maximum number of models that are tried for one request."""
 MAX_CLIENT_ERRORS = 2
 """After so many models rejected a request as invalid, it counts as invalid."""
-NANOS_PER_DOLLAR = 1e9
 T = TypeVar("T")
 ResolvedTargets = tuple[list[ModelTarget], list[DeniedCandidate]]
 
