@@ -28,14 +28,22 @@ from collections.abc import Mapping, Sequence
 from functools import cache
 from pathlib import Path
 from types import TracebackType
-from typing import NoReturn
+from typing import Any, NoReturn
 
 import typer.main
 
 from tests import certificates, warm
 
 NUMBER = struct.Struct("i")
-HEAVY = ("numpy", "tokenizers", "uvloop", "httptools", "psycopg")
+HEAVY = (
+    "numpy",
+    "tokenizers",
+    "uvloop",
+    "httptools",
+    "psycopg",
+    "cryptography.hazmat.backends.openssl",
+    "rich.traceback",
+)
 """What the program imports only once it needs it. Not onnxruntime and grpc: the one starts a thread by that, and the
 other reads the environment.
 """
@@ -341,8 +349,16 @@ def _build_commands() -> None:
     LazyCommand.load = cache(LazyCommand.load)  # pyrefly: ignore[method-assign] - replaced for this process
     commands = {name: LazyCommand(name, target) for name, target in COMMANDS.items()}
     for command in commands.values():
-        command.load()
+        _build_parameters(command.load())
     LazyGroup.get_command = lambda self, ctx, cmd_name: commands.get(cmd_name)  # pyrefly: ignore[method-assign] - replaced for this process
+
+
+def _build_parameters(command: Any) -> None:
+    """What checks the values of a command's parameters, which typer would build in each process anew."""
+    for parameter in command.params:
+        parameter.get_runtime_param()
+    for child in getattr(command, "commands", {}).values():
+        _build_parameters(child)
 
 
 def main() -> NoReturn:
