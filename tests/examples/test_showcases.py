@@ -6,6 +6,7 @@ import re
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -51,9 +52,11 @@ TELLS = {
     ],
 }
 """What each prints, in this order."""
+QUICK = "pull-request-desk"
+CASES: list[Any] = [pytest.param(name, marks=[] if name == QUICK else pytest.mark.slow) for name in sorted(TELLS)]
 
 
-@pytest.mark.parametrize("name", sorted(TELLS))
+@pytest.mark.parametrize("name", CASES)
 @requirement("documentation.showcases")
 def test_a_showcase_tells_its_story_and_ends(name: str, tmp_path: Path) -> None:
     (command,) = (block.text.strip() for block in blocks(SHOWCASES / name / "README.md") if block.language == "bash")
