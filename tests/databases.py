@@ -94,7 +94,6 @@ WHERE_THEY_DIFFER = (
     "tests/surfaces/dashboard/pages/test_overview.py",
     "tests/surfaces/dashboard/test_monitoring.py",
     "tests/surfaces/gateway/test_errors.py",
-    "tests/surfaces/gateway/test_permissions.py",
     "tests/surfaces/gateway/test_tenants.py",
 )
 """Tests that run on PostgreSQL too when nothing is said: of locks, dispatch, transfer, faults and search, and of each

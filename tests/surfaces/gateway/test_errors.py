@@ -267,6 +267,7 @@ REFUSED: list[tuple[int, str, str, dict[str, Any]]] = [
 ]
 
 
+@pytest.mark.only("sqlite", reason="nothing here asks the database")
 async def test_the_body_of_a_refused_request_is_freed_without_the_garbage_collector(world: World) -> None:
     async def ask(method: str, path: str, body: bytes) -> int:
         """Without a client, which would hold the request with its response."""
