@@ -44,6 +44,7 @@ PRINCIPAL_SCOPE_KEY = "stentor.principal"
 """Scope key with an authenticated caller. Only code in this process can set it, never a request from the network."""
 NO_KEY = ("Authentication required", "Send a key as 'Authorization: Bearer <key>' or 'X-API-Key'.")
 WRONG_KEY = ("Invalid API key", "This service does not know the key.")
+TWO_KEYS = ("Invalid API key", "The request has two different keys: send one of them.")
 AuthFailure = tuple[str, str]
 """A title and a message."""
 CLOSE_CONNECTION = {"Connection": "close"}
@@ -233,8 +234,8 @@ def authenticate(keys: KeyRing, headers: Iterable[tuple[bytes, bytes]]) -> Princ
     if keys.development_admin is not None:
         return keys.development_admin
     key = _presented_key(headers)
-    if key is None:
-        return NO_KEY
+    if not isinstance(key, str):
+        return key
     return keys.find(key) or _explain_refusal(keys, key)
 
 
@@ -248,9 +249,9 @@ def _explain_refusal(keys: KeyRing, key: str) -> AuthFailure:
 async def _authenticate_recent(keys: KeyRing, headers: Iterable[tuple[bytes, bytes]]) -> Principal | AuthFailure:
     """Authenticate a request, also with a key that another process has just created."""
     result = authenticate(keys, headers)
-    if isinstance(result, Principal) or result is NO_KEY:
+    if isinstance(result, Principal) or not isinstance(key := _presented_key(headers), str):
         return result
-    return await keys.find_recent(_presented_key(headers) or "") or result
+    return await keys.find_recent(key) or result
 
 
 async def _is_unchanged(keys: KeyRing, headers: Iterable[tuple[bytes, bytes]], principal: Principal) -> bool:
@@ -275,15 +276,20 @@ def rate_limit_message(headers: dict[str, str]) -> str:
     )
 
 
-def _presented_key(headers: Iterable[tuple[bytes, bytes]]) -> str | None:
-    bearer = api_key = None
+def _presented_key(headers: Iterable[tuple[bytes, bytes]]) -> str | AuthFailure:
+    """Return the one key in the headers. Two different ones are ambiguous: a proxy may have checked the other."""
+    found = ""
     for name, value in headers:
+        key = ""
         if name == b"authorization":
             scheme, _, credentials = value.decode("latin-1").partition(" ")
-            bearer = credentials.strip() if scheme.lower() == "bearer" else None
+            key = credentials.strip() if scheme.lower() == "bearer" else ""
         elif name == b"x-api-key":
-            api_key = value.decode("latin-1").strip()
-    return bearer or api_key or None
+            key = value.decode("latin-1").strip()
+        if key and found and key != found:
+            return TWO_KEYS
+        found = key or found
+    return found or NO_KEY
 
 
 def _unauthorized(scope: Scope, error: str, message: str) -> Response:

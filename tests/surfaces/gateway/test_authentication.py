@@ -12,7 +12,7 @@ from tests.requirements import requirement
 from tests.surfaces.gateway.operations import OPERATIONS, PROTECTED
 
 PATH = "/api/v1/tasks"
-KEY = "reader-key-7c1e"
+KEY, OTHER_KEY = "reader-key-7c1e", "writer-key-7c1e"
 PUBLIC = {
     "/health",
     "/api/v1",
@@ -46,6 +46,7 @@ ACCEPTED: list[Headers] = [
     {"x-api-key": f" {KEY} "},
     {"Authorization": f"Bearer {KEY}", "X-API-Key": KEY},
     {"Authorization": "Basic dTpw", "X-API-Key": KEY},
+    [("X-API-Key", KEY), ("X-API-Key", KEY)],
 ]
 MISSING: list[Headers] = [
     {},
@@ -63,6 +64,10 @@ WRONG: list[Headers] = [
     {"X-API-Key": "é"},
     {"X-API-Key": "x" * 60_000},
     [("X-API-Key", KEY), ("X-API-Key", "nobodys-key")],
+    # Two keys that are both known: which of them counts would depend on their order.
+    {"X-API-Key": KEY, "Authorization": f"Bearer {OTHER_KEY}"},
+    [("X-API-Key", OTHER_KEY), ("X-API-Key", KEY)],
+    [("Authorization", f"Bearer {OTHER_KEY}"), ("Authorization", f"Bearer {KEY}")],
 ]
 
 
@@ -85,7 +90,7 @@ async def test_a_person_who_opens_the_api_in_a_browser_is_sent_to_the_dashboard(
     assert "People sign in to the dashboard" in answer.json()["message"]
 
 
-@requirement("http.auth-401-bodies")
+@requirement("http.auth-401-bodies", "http.auth-one-key")
 async def test_a_wrong_key_is_401_and_is_never_repeated(stranger: httpx.AsyncClient) -> None:
     for headers in WRONG:
         pairs = headers.items() if isinstance(headers, dict) else headers

@@ -58,7 +58,11 @@ def test_without_a_key_nothing_is_answered_whether_or_not_there_is_something(cli
         with refused(StatusCode.UNAUTHENTICATED, "UNAUTHORIZED") as found:
             ask(client, method, b"\xff", metadata)
         assert str(found.value.details()).startswith("Authentication required.")
-    for metadata in ([("x-api-key", "nobodys-key")], [("authorization", f"Bearer {READER}x"), ("x-api-key", READER)]):
+    for metadata in (
+        [("x-api-key", "nobodys-key")],
+        [("authorization", f"Bearer {READER}x"), ("x-api-key", READER)],
+        [*keyed(), *keyed("READER")],
+    ):
         with refused(StatusCode.UNAUTHENTICATED, "UNAUTHORIZED") as found:
             ask(client, method, b"\xff", metadata)
         assert str(found.value.details()).startswith("Invalid API key.")
