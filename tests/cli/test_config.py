@@ -12,6 +12,7 @@ SECRETS = {
     "SERVICE_CLIENT_KEY": "client-9f21c0",
     "SERVICE_DATABASE_URL": "postgresql://u:pw-9f21c0@127.0.0.1:1/db",
     "SERVICE_URL": "http://u:url-9f21c0@127.0.0.1:1",
+    "SERVICE_RAY_ADDRESSES": "ray://u:ray-9f21c0@127.0.0.1:1",
     "SERVICE_API_KEY_ALICE": "alice-9f21c0:admin:read,write:acme",
     "SERVICE_API_KEY_BROKEN": "broken-9f21c0:nothing",
     "SERVICE_API_KEY_ROLE": "role-9f21c0:9f21c0:read",
@@ -51,6 +52,20 @@ def test_no_secret_is_ever_printed(program: Program, words: list[str]) -> None:
     program.environ = dict(SECRETS)
     done = program(*words)
     assert "9f21c0" not in done.out + done.err
+
+
+@pytest.mark.parametrize("words", [["config"], ["doctor"], ["db", "status"]])
+def test_a_refused_value_is_repeated_without_its_password(program: Program, words: list[str]) -> None:
+    program.environ = {"SERVICE_METRICS_URL": "http://u:pw-9f21c0@127.0.0.1:1"}
+    done = program(*words)
+    assert "SERVICE_METRICS_URL must not contain credentials" in " ".join((done.out + done.err).split())
+    assert "9f21c0" not in done.out + done.err
+
+
+def test_the_port_of_a_url_is_no_secret(program: Program) -> None:
+    program.environ = {"SERVICE_METRICS_URL": "http://127.0.0.1:9090"}
+    listed = {s["env"]: s["value"] for s in program("config", "--json").json["settings"]}
+    assert listed["SERVICE_METRICS_URL"] == "http://127.0.0.1:9090"
 
 
 def test_keys_are_listed_by_name_role_permissions_and_tenant(program: Program) -> None:

@@ -111,6 +111,8 @@ def test_tokens_are_numbered_per_attempt_bounded_and_forgotten() -> None:
         "X-API-Key: abcdef123",
         '{"api_key": "abcdef123"}',
         "postgresql://me:abcdef123@host/db",
+        "a URL that was cut off: postgresql://me:abcdef123",
+        "http://host:1/,http://me:abcdef123@host",
     ],
 )
 def test_no_secret_reaches_the_log(text: str) -> None:
@@ -121,6 +123,17 @@ def test_no_secret_reaches_the_log(text: str) -> None:
     assert MASK in shown
     assert "abcdef123" not in shown
     assert "s3cret-value" not in shown
+
+
+@pytest.mark.parametrize("password", ["123", "123.4", "12345a", "123456"])
+def test_a_password_of_digits_is_no_port(password: str) -> None:
+    assert Redactor().redact(f"nats://me:{password}@host:4222/") == f"nats://me:{MASK}@host:4222/"
+
+
+@pytest.mark.parametrize("url", ["http://host:9090/v1", "ray://host:10001", "http://[::1]:80/", "http://host:80/a@b"])
+def test_the_port_of_a_url_stays_in_the_log(url: str) -> None:
+    text = f"connection failed url={url}, then {url}."
+    assert Redactor().redact(text) == text
 
 
 def test_codes_are_unique_but_for_specialised_errors() -> None:

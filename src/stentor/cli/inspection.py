@@ -127,10 +127,9 @@ def _format_value(effective: Settings, name: str, meta: SettingInfo) -> str:
         return "set" if value else "not set"
     if isinstance(value, bool):
         return "true" if value else "false"
-    if isinstance(value, tuple):
-        return ", ".join(map(str, value))
+    text = ", ".join(map(str, value)) if isinstance(value, tuple) else str(value)
     # A URL may contain a password.
-    return Redactor().redact(str(value))
+    return Redactor().redact(text)
 
 
 def inspect_key_variables(environ: Mapping[str, str]) -> tuple[ApiKeyVariable, ...]:

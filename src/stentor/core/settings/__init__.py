@@ -155,10 +155,13 @@ def _parse(info: SettingInfo, environ: Mapping[str, str]) -> Any:
     try:
         return info.parse(text.strip())
     except ValueError as error:
+        from stentor.core.security.redaction import Redactor
+
         # Imported here, because the file is read by means of the settings of this module.
         from stentor.core.settings.config_file import name_origin
 
-        value = "" if info.secret else f" (it is {text!r})"
+        # A URL may contain a password.
+        value = "" if info.secret else Redactor().redact(f" (it is {text!r})")
         raise StartRefused(f"{name_origin(info, environ)} {error}{value}.") from None
 
 
