@@ -142,7 +142,9 @@ class KeyService:
                 if not taken.created_by:
                     why = "is or was that of a key of the environment, which records mean by it"
                     raise Conflict(f"The name {draft.name!r} {why}: use another name.")
-                raise Conflict(f"A key named {draft.name!r} exists or was revoked: rotate it, or use another name.")
+                if taken.tenant == caller.tenant and taken.revoked_at is None:
+                    raise Conflict(f"A key named {draft.name!r} exists: rotate it, or use another name.")
+                raise Conflict(f"The name {draft.name!r} is, or was before a revocation, that of a key: use another.")
             if store.count_active(tx, caller.tenant) >= model.MAX_ACTIVE_KEYS:
                 raise Conflict(f"This tenant has {model.MAX_ACTIVE_KEYS} keys, which is the most allowed: revoke one.")
             key = ApiKey(
@@ -308,7 +310,7 @@ class KeyService:
     def _require_valid(self, tx: Tx, tenant: str, name: str) -> ApiKey:
         key = self._require(tx, tenant, name)
         if key.revoked_at is not None:
-            raise Conflict(f"The key {name!r} was revoked: make another one.")
+            raise Conflict(f"The key {name!r} was revoked: make one with another name.")
         return key
 
     def _update(

@@ -60,7 +60,13 @@ async def test_a_key_is_changed_rotated_and_revoked(site: Site) -> None:
     assert "budget $20 a month, 1,000 tokens a day" in await site.read("/keys")
     rotated = SECRET.findall((await site.follow("/keys/dana/rotate")).text)[0]
     assert rotated != made
+    taken = await site.send("/keys", 409, name="dana", role="viewer", days="0")
+    assert "exists: rotate it, or use another name." in taken.text
     await site.send("/keys/dana/revoke")
+    # Neither answer asks for what the other one refuses.
+    again = await site.send("/keys", 409, name="dana", role="viewer", days="0")
+    assert "use another." in again.text
+    assert "rotate it" not in again.text
     page = await site.read("/keys/dana")
     assert "Rotate" not in page
     assert "by admin" in page
