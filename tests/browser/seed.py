@@ -137,6 +137,8 @@ class Seed:
         for n in range(3):
             body = {"type": "write", "input": f"Later {n}", "required_capabilities": ["write"]}
             preferred = {"agent_preference": self.made.agents[NAMES[4 if n == 0 else 1]]}
+            # A title of one letter is a link that is too small for a thumb, unless the page sees to it.
+            preferred |= {"title": "a"} if n == 2 else {}
             self.made.waiting = self.post("/tasks", body | preferred)["task_id"] if n else self.made.waiting
 
     def journal(self) -> None:

@@ -267,7 +267,7 @@ def test_the_sentence_names_what_decided() -> None:
     assert "its expected result is better (expected 0.9" in explain.explain_decision(recorded(strong, weak))
     assert explain.explain_decision(recorded(strong)) == "ann was chosen as the only eligible agent."
     unknown = explain.explain_decision(recorded(candidate("ann"), candidate("bob", 25, 50)))
-    assert "less is known about it, so it is explored" in unknown
+    assert "it has fewer results so far, so routing tries it" in unknown
     tie = explain.explain_decision(recorded(candidate("ann"), candidate("bob")))
     assert "the same score as bob" in tie
     assert "the name decides" in tie

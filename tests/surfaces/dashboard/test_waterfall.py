@@ -39,6 +39,12 @@ def summarize(bars: list[Bar]) -> list[tuple[str, str, float, float | None]]:
     ]
 
 
+def test_an_attempt_takes_as_many_whole_milliseconds_as_are_recorded_of_it() -> None:
+    events = [event("task_queued", 0), event("task_started", 1), event("task_completed", 1.0449, took_ms=44)]
+    bars = build_waterfall(events, [], START + 2 * SECOND)
+    assert bars[-1].duration_ms == 44
+
+
 def test_waits_attempts_and_calls_are_bars_in_order() -> None:
     usage = {"input_tokens": 1_200, "output_tokens": 30}
     events = [

@@ -282,7 +282,7 @@ def _advantage(record: JsonObject, first: JsonObject, second: JsonObject) -> str
     beta = record["beta"]
     reasons = {
         "expected": ("its expected result is better", 1 - beta),
-        "uncertainty": ("less is known about it, so it is explored", 1 - beta),
+        "uncertainty": ("it has fewer results so far, so routing tries it", 1 - beta),
         "failing": ("fewer of its results fail by its provider or are degraded", beta - 1),
         "time_penalty": ("it is ready sooner", beta - 1),
         "cost_penalty": ("it costs less", beta - 1),

@@ -132,7 +132,9 @@ def _lay_out(bars: list[Bar], begin: int, end: int) -> list[Bar]:
     end = max([end, begin + 1, *(bar.end or bar.start for bar in bars)])  # the clock of another process may be ahead
     for bar in bars:
         stop = end if bar.end is None else bar.end
-        bar.duration_ms = (stop - bar.start) / 1000
+        took = stop - bar.start
+        # Recorded durations are whole milliseconds, cut off: the same one is the same number on the whole page.
+        bar.duration_ms = took // 1000 if took >= 1000 else took / 1000
         bar.width = max(MIN_WIDTH, 100 * (stop - bar.start) / (end - begin))
         bar.left = min(100 * (bar.start - begin) / (end - begin), 100 - bar.width)
     return bars
