@@ -86,13 +86,14 @@ def test_steps_nest_and_may_have_any_name(program: Program) -> None:
         return task.step("a/b #2 ünïcode%", ran.append, f"{name} inside") or name
 
     def handler(task: Task) -> Any:
-        return [task.step(name, inner, task, name) for name in ("x", "x", "x/y", "x#2")]
+        return [task.step(name, inner, task, name) for name in names]
 
+    names = ["x", "x", "x/y", "x#2", ".", "..", "."]
     program.fail_once(handler)
     first = list(ran)
-    assert program.result(handler) == ["x", "x", "x/y", "x#2"]
+    assert program.result(handler) == names
     assert ran == first
-    assert len(first) == 8
+    assert len(first) == 2 * len(names)
 
 
 @requirement("steps.sdk")

@@ -79,6 +79,9 @@ class Scope:
                     "together in a step with a name of its own, or put a number into the name."
                 )
             key = self.prefix + name.translate(_ESCAPED) + (f"#{count}" if count > 1 else "")
+            if key in (".", ".."):
+                # Clients resolve them as relative segments of a path, so the service takes none with such a key.
+                key = key.replace(".", "%2E")
             if len(key) > MAX_KEY:
                 raise ValueError(f"The names of step {name[:40]!r} and of the steps around it are too long together.")
             self._names[name] = count
