@@ -11,11 +11,9 @@ import threading
 import time
 from contextlib import suppress
 from typing import Any
-from urllib.parse import quote, urlsplit
+from urllib.parse import quote
 
-import urllib3
-from urllib3.connection import HTTPConnection, HTTPSConnection
-from urllib3.exceptions import HTTPError
+from stentor_worker.connections import Connections, Response
 
 log = logging.getLogger(__name__)
 MAX_PAUSE = 10.0
@@ -31,8 +29,6 @@ OUTAGES = (0, 429, 502, 503, 504)
 """What is retried: no response, and statuses of a service that cannot do a request now."""
 MAX_PAGES = 5
 """How often a proxy's page is taken for an outage while the service answers other calls."""
-KEPT_CONNECTIONS = 256
-"""More than these at once are closed after their use, each with a warning of urllib3."""
 
 
 class ServiceError(Exception):
@@ -66,30 +62,6 @@ class ServiceError(Exception):
         return self.code == "NOT_FOUND" and not self.is_unknown_route
 
 
-class _SingleWriteConnection(HTTPConnection):
-    """Sends the head and the body of a request together, so that they wake the service once."""
-
-    _parts: list[Any] | None = None
-
-    def request(self, *args: Any, **options: Any) -> None:
-        self._parts = parts = []
-        try:
-            super().request(*args, **options)
-        finally:
-            self._parts = None
-        super().send(b"".join(parts))
-
-    def send(self, data: Any) -> None:
-        if self._parts is None:
-            super().send(data)
-        else:
-            self._parts.append(data)
-
-
-class _SingleWriteConnectionOverTls(_SingleWriteConnection, HTTPSConnection):
-    pass
-
-
 class Client:
     """Calls the service for one worker; thread-safe.
 
@@ -106,21 +78,12 @@ class Client:
         if not (key.isascii() and key.isprintable()):
             raise ValueError("The key contains characters that are not allowed in an HTTP header.")
         self._ca_file = ca_file or os.environ.get("SSL_CERT_FILE")
-        self._tls_context = ssl.create_default_context(cafile=self._ca_file) if self._ca_file else None
         is_tls = url.startswith("https://")
-        options = {"ssl_context": self._tls_context} if is_tls else {}
-        self._pool = urllib3.connection_from_url(
-            url,
-            maxsize=KEPT_CONNECTIONS,
-            headers={"Authorization": f"Bearer {key}"},
-            timeout=urllib3.Timeout(connect=30, read=90),
-            # Retried in `call`, which knows the codes of the service.
-            retries=False,
-            **options,
-        )
-        self._pool.ConnectionCls = _SingleWriteConnectionOverTls if is_tls else _SingleWriteConnection  # pyrefly: ignore[bad-assignment] - urllib3's own HTTPConnection is not assignable either
+        self._tls_context = ssl.create_default_context(cafile=self._ca_file) if self._ca_file or is_tls else None
         # The address of the service is meant, and the API's is easily given.
-        self._prefix = f"{urlsplit(url).path.rstrip('/').removesuffix('/api/v1')}/api/v1"
+        root = url.partition("?")[0].rstrip("/").removesuffix("/api/v1")
+        headers = {"Authorization": f"Bearer {key}", "User-Agent": "stentor-worker"}
+        self._pool = Connections(f"{root}/api/v1", headers, self._tls_context if is_tls else None)
         self._stopping = stopping
         self._is_reachable = True
         self._answered_at = 0.0
@@ -148,18 +111,17 @@ class Client:
         to answer other calls. With an `idempotency_key`, a request that arrived although its response did not is done
         once, by the operations that take a key. `timeout_s`: each for connecting and responding.
         """
-        timeout = self._pool.timeout if timeout_s is None else urllib3.Timeout(timeout_s)
-        headers, content = dict(self._pool.headers), None
+        headers, content = dict[str, str](), None
         if idempotency_key is not None:
             headers["Idempotency-Key"] = idempotency_key
         if body is not None:
             headers["Content-Type"] = "application/json"
-            # Not by urllib3, which would send NaN: the service can say no more than that the JSON is malformed.
+            # No NaN: the service could say no more than that the JSON is malformed.
             content = json.dumps(body, separators=(",", ":"), ensure_ascii=False, allow_nan=False).encode()
         pause, last_at, pages, failed_at = 0.1, 0.0, 0, time.monotonic()
         while True:
             try:
-                return self._request(method, path, content, headers, timeout)
+                return self._request(method, path, content, headers, timeout_s)
             except ServiceError as error:  # noqa: PERF203 - each is a request
                 tries -= 1
                 # A proxy's page for this request alone is no outage: it may be too large for the proxy.
@@ -184,13 +146,13 @@ class Client:
                 else:
                     self._stopping.wait(wait)
 
-    def _request(self, method: str, path: str, content: bytes | None, headers: Any, timeout: Any) -> Any:
+    def _request(
+        self, method: str, path: str, content: bytes | None, headers: dict[str, str], timeout_s: float | None
+    ) -> Any:
         """Return the JSON of the response to one attempt. Raises ServiceError."""
         try:
-            response = self._pool.request(
-                method, self._prefix + path, body=content, headers=headers, redirect=False, timeout=timeout
-            )
-        except HTTPError as error:
+            response = self._pool.request(method, path, content, headers, timeout_s)
+        except OSError as error:
             failure = ServiceError(0, "UNREACHABLE", _describe(error))
             self._log_outage(failure)
             self._trust_renewed_certificate()
@@ -229,7 +191,7 @@ class Client:
 
     def _trust_renewed_certificate(self) -> None:
         """Read the file again: the service may have renewed a certificate of its own, which the file then has."""
-        if self._tls_context is not None:
+        if self._tls_context is not None and self._ca_file:
             with suppress(OSError):
                 self._tls_context.load_verify_locations(self._ca_file)
 
@@ -240,7 +202,7 @@ class Client:
 def segment(text: str) -> str:
     """Return an id encoded as one segment of a path."""
     quoted = quote(text, safe="")
-    # urllib3 would resolve `.` and `..` as relative segments, and call another route.
+    # A proxy would resolve `.` and `..` as relative segments, and call another route.
     return quoted if quoted.strip(".") else quoted.replace(".", "%2E")
 
 
@@ -249,17 +211,17 @@ def _log_limit(error: ServiceError, wait_s: float, path: str) -> None:
         log.warning("worker: limited, retrying in %d s path=%s error=%s", wait_s, path, error)
 
 
-def _describe(error: HTTPError) -> str:
+def _describe(error: OSError) -> str:
     if "CERTIFICATE_VERIFY_FAILED" in str(error):
         return "The certificate of the service is not trusted: name its file with ca_file or SSL_CERT_FILE."
     return f"The service is unreachable ({type(error).__name__})."
 
 
-def _to_json(response: urllib3.BaseHTTPResponse) -> dict[str, Any]:
+def _to_json(response: Response) -> dict[str, Any]:
     if response.status >= 300:
         raise _to_error(response)
     try:
-        content = response.json()
+        content = json.loads(response.content)
     except ValueError:
         content = None
     if not isinstance(content, dict):
@@ -269,9 +231,9 @@ def _to_json(response: urllib3.BaseHTTPResponse) -> dict[str, Any]:
     return content
 
 
-def _to_error(response: urllib3.BaseHTTPResponse) -> ServiceError:
+def _to_error(response: Response) -> ServiceError:
     try:
-        body = response.json()
+        body = json.loads(response.content)
     except ValueError:
         body = {}
     if not isinstance(body, dict):
@@ -289,6 +251,6 @@ def _to_error(response: urllib3.BaseHTTPResponse) -> ServiceError:
     return ServiceError(response.status, code, message, is_unknown_route=is_unknown_route)
 
 
-def _retry_after(response: urllib3.BaseHTTPResponse) -> float:
-    value = response.headers.get("Retry-After", "")
+def _retry_after(response: Response) -> float:
+    value = response.headers.get("retry-after", "")
     return min(float(value), MAX_RETRY_AFTER) if value.isdecimal() else 0.0
