@@ -107,7 +107,9 @@ class ChatMessageIn(OpenAiModel):
     @field_validator("content", "tool_call_id")
     @classmethod
     def _require_for_role(cls, value: Any, info: ValidationInfo) -> Any:
-        return require_value(value, needed=info.data.get("role") in ROLES_REQUIRING_FIELD[str(info.field_name)])
+        if value is None and info.data.get("role") in ROLES_REQUIRING_FIELD[str(info.field_name)]:
+            raise PydanticKnownError("missing")
+        return value
 
     def to_message(self) -> LlmMessage:
         calls = tuple(call.to_tool_call() for call in self.tool_calls or ())
@@ -201,13 +203,6 @@ class ChatCompletionIn(StreamableIn):
 
 def passthrough_fields(raw: JsonObject) -> JsonObject:
     return {name: value for name, value in raw.items() if name in PASSTHROUGH_FIELDS and value is not None}
-
-
-def require_value(value: Any, *, needed: bool) -> Any:
-    """Return a value. Raises the error of a missing field if it is needed and null or absent."""
-    if needed and value is None:
-        raise PydanticKnownError("missing")
-    return value
 
 
 def to_parts(content: str | list[ContentPartIn] | None) -> tuple[ContentPart, ...]:

@@ -10,7 +10,7 @@ from collections.abc import Callable
 from typing import Annotated, Any, Literal
 
 from pydantic import Discriminator, Field, Tag, ValidationInfo, field_validator
-from pydantic_core import PydanticCustomError
+from pydantic_core import PydanticCustomError, PydanticKnownError
 
 from stentor.core.errors import InvalidRequest
 from stentor.core.jsontext import JsonObject
@@ -26,7 +26,6 @@ from stentor.domains.llm.openai_api.chat import (
     Temperature,
     TopP,
     passthrough_fields,
-    require_value,
 )
 from stentor.domains.llm.openai_api.responses_input import InputItem
 from stentor.web.wire import Name
@@ -61,7 +60,9 @@ class TextFormat(OpenAiModel):
     @field_validator("name", "schema_")
     @classmethod
     def _require_for_schema(cls, value: Any, info: ValidationInfo) -> Any:
-        return require_value(value, needed=info.data.get("type") == "json_schema")
+        if value is None and info.data.get("type") == "json_schema":
+            raise PydanticKnownError("missing")
+        return value
 
     @property
     def to_json(self) -> JsonObject:
