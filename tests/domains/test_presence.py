@@ -103,7 +103,7 @@ def test_the_share_is_remembered_between_tasks_that_are_minutes_apart(known: Kno
         presence.record_outcome(worker.agent_id, "success" if n % 2 else "degraded_success")
         clock.advance(seconds=300)
     share = presence.failing_share(worker.agent_id)
-    assert 0.1 < share < 0.5
+    assert share == pytest.approx(0.43, abs=0.03)
     clock.advance(seconds=8 * 300)
     assert presence.failing_share(worker.agent_id) == pytest.approx(share / 2, rel=0.01)
     for _ in range(20):
@@ -111,13 +111,17 @@ def test_the_share_is_remembered_between_tasks_that_are_minutes_apart(known: Kno
         clock.advance(seconds=1)
     clock.advance(seconds=120)
     assert presence.failing_share(worker.agent_id) < share / 8
-    for _ in range(9):
+
+
+@requirement("routing.provider-failures")
+def test_an_agent_whose_every_task_fails_hours_apart_is_known_to_fail(known: Known) -> None:
+    presence, clock, worker = known
+    for _ in range(60):
         presence.record_outcome(worker.agent_id, "provider_failure")
-        clock.advance(seconds=400 * HOUR)
-    presence.record_outcome(worker.agent_id, "provider_failure")
-    share = presence.failing_share(worker.agent_id)
+        clock.advance(seconds=30 * HOUR)
+    assert presence.failing_share(worker.agent_id) > 0.9
     clock.advance(seconds=24 * HOUR)
-    assert presence.failing_share(worker.agent_id) == pytest.approx(share / 2)
+    assert presence.failing_share(worker.agent_id) == pytest.approx(0.5, abs=0.05)
 
 
 @requirement("routing.offline-workers")

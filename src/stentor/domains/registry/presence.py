@@ -32,8 +32,8 @@ FAILING_SHARE = 0.05
 FAILING_HALF_LIFE_US = 2 * MINUTE
 """Shortest time in which that share halves, in microseconds: a provider recovers without being tried."""
 FAILING_HALF_LIFE_ATTEMPTS = 8
-"""Attempts in whose time that share halves, if that is longer: else it would be forgotten between two tasks that are
-some minutes apart. An agent that lost its tasks is tried again after a time that grows with each further failure.
+"""Attempts in whose usual time that share halves, if that is longer: else it would be forgotten between two tasks that
+are some minutes apart. An agent that lost its tasks is tried again after a time that grows with each further failure.
 """
 MAX_FAILING_HALF_LIFE_US = DAY
 """Longest time in which that share halves, in microseconds."""
@@ -73,7 +73,7 @@ class Presence:
         """For each agent how many of its last attempts in a row its provider failed, and until when it rests."""
         self._failing: dict[str, tuple[float, int, int]] = {}
         """For each agent the share of its attempts that its provider failed or that were degraded, when it was
-        computed, and in how many microseconds it halves."""
+        computed, and the usual time between two attempts in microseconds."""
         self._slots: dict[str, dict[object, int]] = {}
         """For each agent how many tasks each of its polls asks for."""
         self._leases: dict[str, dict[str, int]] = {}
@@ -199,10 +199,8 @@ class Presence:
         if is_lost or (outcome_class != "cancelled" and agent_id in self._failing):
             share = (1 - FAILING_SHARE) * self.failing_share(agent_id) + FAILING_SHARE * is_lost
             now = self._now()
-            _, at, half_life = self._failing.get(agent_id, (0.0, now, FAILING_HALF_LIFE_US))
-            half_life = (half_life + FAILING_HALF_LIFE_ATTEMPTS * max(0, now - at)) // 2
-            half_life = min(MAX_FAILING_HALF_LIFE_US, max(FAILING_HALF_LIFE_US, half_life))
-            self._failing[agent_id] = share, now, half_life
+            _, at, interval = self._failing.get(agent_id, (0.0, now, 0))
+            self._failing[agent_id] = share, now, (interval + max(0, now - at)) // 2
         if is_failure:
             count = self._provider_failures.get(agent_id, (0, 0))[0] + 1
             until = self._now() + ENDPOINT_PAUSE_US if count >= MAX_FAILURES else 0
@@ -230,8 +228,10 @@ class Presence:
         if agent_id not in self._failing:
             return 0.0
         now = self._now()
-        share, at, half_life = self._failing[agent_id]
-        return share * math.exp2(-max(0, now - at) / half_life)
+        share, at, interval = self._failing[agent_id]
+        half_life = min(MAX_FAILING_HALF_LIFE_US, max(FAILING_HALF_LIFE_US, FAILING_HALF_LIFE_ATTEMPTS * interval))
+        # The usual time between two attempts is no sign of recovery: an agent that always fails must come near to 1.
+        return share * math.exp2(-max(0, now - at - interval) / half_life)
 
     def offline_endpoints(self) -> list[str]:
         """Return the ids of the agents whose endpoints are paused."""
@@ -334,7 +334,8 @@ class Presence:
         self._started += offset
         rests = self._provider_failures
         self._provider_failures = {key: (count, until + offset) for key, (count, until) in rests.items()}
-        self._failing = {key: (share, at + offset, half) for key, (share, at, half) in self._failing.items()}
+        failing = self._failing.items()
+        self._failing = {key: (share, at + offset, interval) for key, (share, at, interval) in failing}
         known = self._seen, self._left, self._announced, self._paused_until, self._polled, self._progressed
         for times in (*known, *self._leases.values()):
             for key in times:
