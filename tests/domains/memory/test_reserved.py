@@ -15,7 +15,11 @@ TASK = "---\ntype: deploy\nrequired_capabilities: [deploy]\n---\nGo.\n"
 
 @requirement("memory.agents-write-no-tasks")
 @pytest.mark.parametrize(
-    "path", ["Tasks/Inbox/sly.md", "tasks/Inbox/sly.md", "TASKS/x.md", "Memory/other/x.md", "memory/a.md"]
+    "path",
+    [
+        *("Tasks/Inbox/sly.md", "tasks/Inbox/sly.md", "TASKS/x.md", "Memory/other/x.md", "memory/a.md"),
+        *("Ta\u200bsks/Inbox/sly.md", "\u2060Tasks/x.md", "TASKS\u200d/x.md", "Memory\u200c /x.md", "\uff34asks/x.md"),
+    ],
 )
 @pytest.mark.parametrize("operation", ["write", "update", "delete"])
 async def test_an_agents_key_writes_to_no_reserved_folder(notes: Notes, path: str, operation: str) -> None:

@@ -101,8 +101,10 @@ def require_writable_path(principal: Principal, path: str, *, is_governed: bool)
     """
     if principal.is_person:
         return
-    # As a file system compares that ignores case and Unicode forms: there `TASKS/` is the same folder.
-    top = unicodedata.normalize("NFKC", path).casefold().partition("/")[0].strip()
+    # As a file system compares that ignores case, Unicode forms and, as HFS+, format characters: there `TASKS/` is the
+    # same folder.
+    top = unicodedata.normalize("NFKC", path).casefold().partition("/")[0]
+    top = "".join(character for character in top if unicodedata.category(character) != "Cf").strip()
     if top == TASKS_FOLDER or (top == RECORDS_FOLDER and not is_governed):
         raise Forbidden(f"Agents cannot write to {path.partition('/')[0]!r}: submit a task or use the memory server.")
 
