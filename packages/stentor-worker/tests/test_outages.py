@@ -16,7 +16,7 @@ import pytest
 from worker_service import TIMEOUT_S, Reply, Service, run_service
 
 from stentor_worker import ServiceError, Task, Worker
-from stentor_worker.client import MAX_PAGES
+from stentor_worker.client import MAX_PAGES, Client
 from stentor_worker.worker import REPEAT_SECONDS, _Interrupted
 
 DOWN: Reply = (503, {"error": {"code": "SERVICE_UNAVAILABLE", "message": "down"}})
@@ -353,3 +353,11 @@ def test_a_later_interrupt_ends_the_program_also_if_the_worker_was_stopped_other
     assert done == []
     worker._on_signal(signal.SIGINT)
     assert done == [signal.SIG_DFL, signal.SIGINT]
+
+
+def test_https_in_the_address_of_a_service_without_tls_is_told_as_such() -> None:
+    with run_service(Service(tasks=0)) as service:
+        client = Client(service.url.replace("http://", "https://"), "key", threading.Event())
+        with pytest.raises(ServiceError, match="without TLS: use http://"):
+            client.call("GET", "/api/v1/whoami", tries=1)
+        client.close()

@@ -214,6 +214,9 @@ def _log_limit(error: ServiceError, wait_s: float, path: str) -> None:
 def _describe(error: OSError) -> str:
     if "CERTIFICATE_VERIFY_FAILED" in str(error):
         return "The certificate of the service is not trusted: name its file with ca_file or SSL_CERT_FILE."
+    # OpenSSL's reasons, by version, when the answer to a TLS handshake is not TLS.
+    if "WRONG_VERSION_NUMBER" in str(error) or "RECORD_LAYER_FAILURE" in str(error):
+        return "The server speaks HTTP without TLS: use http:// in place of https://."
     return f"The service is unreachable ({type(error).__name__})."
 
 
