@@ -7,12 +7,14 @@ import sys
 import threading
 from collections.abc import Iterator
 from contextlib import closing, contextmanager, suppress
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 from worker_service import TIMEOUT_S, Service, run_service
 
 from stentor_worker import Task, Worker
+from stentor_worker.client import Client
 from stentor_worker.connections import Connections, MalformedResponse, Response
 
 OK = b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok"
@@ -143,6 +145,20 @@ def test_a_request_that_is_interrupted_leaves_no_response_to_the_next_one(monkey
                 send(connections)
         assert server.closed.wait(TIMEOUT_S)
         assert send(connections).content == b"next"
+
+
+@pytest.mark.parametrize("share", [0, 1])
+def test_a_call_is_never_repeated_before_the_time_that_the_service_asked_for(
+    share: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("random.uniform", lambda low, high: low + share * (high - low))
+    limited = b"HTTP/1.1 429 Too Many Requests\r\nRetry-After: 53\r\nContent-Length: 2\r\n\r\n{}"
+    with peer(limited, b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\n{}") as (server, _):
+        client, pauses = Client(server.url, "key", threading.Event()), list[float]()
+        client._stopping = SimpleNamespace(is_set=lambda: False, wait=pauses.append)  # type: ignore[assignment]
+        client.call("POST", "/tasks", {})
+        client.close()
+    assert 53 <= pauses[0] <= 64, "later by chance, so that not all workers call at once"
 
 
 def test_a_step_costs_few_calls_of_functions() -> None:

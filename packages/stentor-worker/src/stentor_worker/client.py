@@ -129,8 +129,10 @@ class Client:
                 failed_at = time.monotonic()
                 if tries <= 0 or pages == MAX_PAGES or not self._may_repeat(error):
                     raise
-                # Jitter, so that the workers of a service that comes back do not call it all at once.
-                wait = (error.retry_after or pause) * random.uniform(0.8, 1.2)  # noqa: S311 - not a secret
+                # Jitter, so that the workers of a service that comes back do not call it all at once. Never less than
+                # the service asked for: it would reject the call again.
+                jitter = random.uniform(1.0 if error.retry_after else 0.8, 1.2)  # noqa: S311 - not a secret
+                wait = (error.retry_after or pause) * jitter
                 pause = min(MAX_PAUSE, pause * 2)
                 _log_limit(error, wait, path)
                 if until_stop:
