@@ -14,9 +14,8 @@ from stentor.core.errors import Conflict
 from stentor.core.spans import SpanRecorder
 from stentor.domains.activity.service import ActivityService, ReportLookup
 from stentor.domains.execution.dispatcher import Dispatcher, RegistryFreshness
-from stentor.domains.execution.executor import TaskExecutor
+from stentor.domains.execution.executor import LeaseRenewer, TaskExecutor
 from stentor.domains.execution.in_memory_dispatcher import InMemoryDispatcher
-from stentor.domains.execution.lease_renewal import LeaseRenewer
 from stentor.domains.execution.limits import LimitGate, RoomFinder
 from stentor.domains.execution.outcomes import LearningEligibility, OutcomeRecorder
 from stentor.domains.execution.postgres_dispatcher import PostgresDispatcher

@@ -13,8 +13,7 @@ from functools import partial
 from stentor.core.db import Database
 from stentor.core.db.polling import ConcurrentWrites, PollQuery
 from stentor.core.errors import StoreUnavailable
-from stentor.domains.execution.fair_queue import FairQueue
-from stentor.domains.execution.lane import Lane, key_of, ref_of
+from stentor.domains.execution.fair_queue import FairQueue, Lane, key_of, ref_of
 from stentor.domains.tasks import lane_store
 from stentor.domains.tasks.lane_store import QueueHeads
 from stentor.domains.tasks.model import QueuedTask

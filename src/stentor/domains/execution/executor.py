@@ -7,15 +7,19 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from functools import partial
 
 import msgspec
 
 from stentor.core import ids
+from stentor.core.clock import SECOND
 from stentor.core.db import NO_LOCKS, Database, Tx, locks
 from stentor.core.errors import LeaseLost, NotFound, RoutingDenied, StoreUnavailable
 from stentor.core.live import Hub
 from stentor.core.runlog import EventDraft, RunLog
+from stentor.core.timers import tick_forever
+from stentor.domains.execution.dispatcher import Dispatcher, RunningTasks
 from stentor.domains.execution.limits import LimitGate
 from stentor.domains.execution.model import QUARANTINED_OUTCOME, TIMEOUT_OUTCOME, AgentFailed, AttemptOutcome
 from stentor.domains.execution.outcomes import OutcomeRecorder
@@ -32,6 +36,8 @@ from stentor.domains.tasks.grants import GrantService
 from stentor.domains.tasks.model import QueuedTask, Task, TaskClaim
 from stentor.domains.tasks.service import require_task
 
+RENEWALS_PER_LEASE = 3
+"""So that one renewal of a lease may fail or be late."""
 AGENT_BROKEN_OUTCOME = AttemptOutcome(
     "agent_failure",
     error={"code": "AGENT_BROKEN", "message": "The agent failed unexpectedly. The log of the service has the reason."},
@@ -210,3 +216,68 @@ class TaskExecutor:
         if store.end_without_learning(tx, task, "failed", "routing_failed", error, head):
             changes = ("queued", task.assigned_agent, -1), ("failed", task.assigned_agent, 1)
             queries.update_counts(tx, task.tenant, task.created_at, *changes)
+
+
+class Reservation:
+    """Room of one agent for one task that this process starts at once: it is claimed in the transaction that stores it.
+
+    So a task alone takes two commits and not three. `is_current` checks this process's copy of the agent.
+    """
+
+    def __init__(
+        self, agent_id: str, running: RunningTasks, executor: TaskExecutor, is_current: Callable[[Tx], bool]
+    ) -> None:
+        self._agent_id = agent_id
+        self._running = running
+        self._executor = executor
+        self._is_current = is_current
+        running.reserve(agent_id)
+
+    def try_start(self, tx: Tx, queued: QueuedTask) -> bool:
+        """Claim a task that was just stored, to start after the commit; False if it must be queued instead."""
+        if not self._is_current(tx):
+            return False
+        claim = self._executor.claim(tx, queued, self._executor.lease_us)
+        if claim is not None:
+            # After the commit: an attempt whose claim is rolled back must not run.
+            tx.after_commit(partial(self._start, claim))
+        return True
+
+    def release(self) -> None:
+        """Give the room back: it is not needed, or the attempt has it now."""
+        self._running.release(self._agent_id)
+
+    def _start(self, claim: TaskClaim) -> None:
+        key = (claim.tenant, claim.task_id)
+        self._running.start(key, claim.agent_id, claim.epoch, self._executor.run_claim(claim))
+
+
+class LeaseRenewer:
+    """Renews the leases of the attempts that run in this process.
+
+    A job of its own: repairs of the reconciler may take longer than a lease, and it ends before the running tasks are
+    drained, while an attempt that may still end needs its lease until then.
+    """
+
+    def __init__(self, db: Database, dispatcher: Dispatcher, executor: TaskExecutor) -> None:
+        self._db = db
+        self._dispatcher = dispatcher
+        self._executor = executor
+
+    async def run(self) -> None:
+        """Run forever; waits out an outage of the database."""
+        seconds = self._executor.lease_us / SECOND / RENEWALS_PER_LEASE
+        await tick_forever("lease renewal", lambda: asyncio.sleep(seconds), self.renew)
+
+    async def renew(self) -> None:
+        """Renew all leases once, and stop the attempts that have lost theirs."""
+        claims = list(self._executor.held_claims.values())
+
+        def work(tx: Tx) -> list[TaskClaim]:
+            """Return the claims whose task ended or was claimed again."""
+            return [
+                c for c in claims if not store.renew_lease(tx, c.tenant, c.task_id, c.epoch, self._executor.lease_us)
+            ]
+
+        for claim in await self._db.write(work, NO_LOCKS) if claims else ():
+            self._dispatcher.stop(claim.tenant, claim.task_id, claim.epoch)

@@ -15,8 +15,7 @@ from stentor.core.db import NO_LOCKS, Database, Tx
 from stentor.core.db.polling import PollQuery
 from stentor.domains.execution.agent_queues import AgentQueues
 from stentor.domains.execution.dispatcher import RunningTasks, TaskPoll
-from stentor.domains.execution.executor import TaskExecutor
-from stentor.domains.execution.reservation import Reservation
+from stentor.domains.execution.executor import Reservation, TaskExecutor
 from stentor.domains.tasks.model import QueuedTask, TaskClaim
 
 

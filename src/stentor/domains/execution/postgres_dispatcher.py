@@ -18,8 +18,7 @@ from stentor.core.errors import StoreUnavailable
 from stentor.core.fanout import Fanout, Reconnected, TaskStopped
 from stentor.domains.execution.claim_polls import ClaimPolls
 from stentor.domains.execution.dispatcher import RegistryFreshness, RunningTasks, TaskPoll
-from stentor.domains.execution.executor import TaskExecutor
-from stentor.domains.execution.reservation import Reservation
+from stentor.domains.execution.executor import Reservation, TaskExecutor
 from stentor.domains.execution.task_hints import TaskHints
 from stentor.domains.tasks import queue_store
 from stentor.domains.tasks.model import QueuedTask, TaskClaim
