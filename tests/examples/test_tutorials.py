@@ -81,6 +81,7 @@ def test_an_openai_client_asks_an_agent_with_a_key_of_its_own(checkout: Checkout
     assert "Agents do tasks." in checkout.bash(Block("bash", "stentor task list --json"))
 
 
+@pytest.mark.slow
 @requirement("documentation.tutorials-run")
 def test_mcp_clients_get_what_the_tutorial_grants(checkout: Checkout) -> None:
     claude, cursor, vault = (checkout.bash(block) for block in blocks(PAGES / "mcp.md"))

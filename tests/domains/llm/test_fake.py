@@ -23,6 +23,7 @@ async def test_openais_client_reads_it(upstream: Upstream) -> None:
         assert [m.id async for m in client.models.list()] == upstream.models
 
 
+@pytest.mark.slow
 async def test_anthropics_client_reads_it(upstream: Upstream) -> None:
     import anthropic  # takes two seconds, which only the process that runs this test shall spend
 
@@ -41,6 +42,7 @@ async def test_anthropics_client_reads_it(upstream: Upstream) -> None:
         assert [m.id async for m in client.models.list()] == upstream.models
 
 
+@pytest.mark.slow
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")
 async def test_googles_client_reads_it(upstream: Upstream) -> None:
     from google import genai

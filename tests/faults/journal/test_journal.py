@@ -72,6 +72,7 @@ async def run_everywhere(installation: Installation, program: list[Node], fault:
     return str([await Case(0, program, {commit: fault}, JOURNAL).run(installation) for commit in commits])
 
 
+@pytest.mark.slow
 @requirement("steps.faults")
 async def test_many_faults_in_one_run_change_no_result_and_repeat_nothing(installation: Installation) -> None:
     seed, injected = SEED, installation.plan.injected

@@ -141,6 +141,7 @@ def test_which_versions_are_sound(version: str, *, sound: bool) -> None:
     assert is_version_safe(VERSION)
 
 
+@pytest.mark.slow
 @requirement("scale.grpc-optional")
 def test_without_its_packages_and_a_port_nothing_is_said(without: Program) -> None:
     with ready(without) as line:
@@ -158,6 +159,7 @@ def test_the_doctor_tells_of_it(program: Program) -> None:
     assert told() == {"ok": "Served on port 50051."}
 
 
+@pytest.mark.slow
 @requirement("scale.grpc-optional")
 def test_the_doctor_tells_what_is_missing(without: Program) -> None:
     without.environ["SERVICE_GRPC_PORT"] = "50051"
