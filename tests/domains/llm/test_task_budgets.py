@@ -52,6 +52,17 @@ async def test_the_calls_of_a_task_and_its_subtasks_count_against_its_budget(wor
 
 
 @requirement("llm.task-budgets")
+async def test_nothing_of_a_task_with_a_budget_stays_in_memory_after_its_calls(world: World) -> None:
+    agent = await world.register()
+    ledger = world.kernel.llm.ledger
+    for _ in range(2):
+        task_id = await working(world, agent, max_cost_usd=1e6)
+        assert (await call(world, task_id)).status_code == 200
+    assert not ledger._locks
+    assert not ledger._reserved
+
+
+@requirement("llm.task-budgets")
 async def test_a_subtask_has_its_own_budget_within_that_of_its_parent(world: World) -> None:
     agent = await world.register()
     root = await working(world, agent, max_cost_usd=1e6)

@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Iterable, Sequence
 from contextlib import AsyncExitStack
+from weakref import WeakValueDictionary
 
 import msgspec
 
@@ -41,7 +42,8 @@ class BudgetLedger:
         self._of_keys: tuple[Budget, ...] = ()
         self._stored: tuple[Budget, ...] = ()
         self._reserved: dict[BudgetAccount, SpentAmount] = {}
-        self._locks: dict[BudgetAccount, asyncio.Lock] = {}
+        # Weak, because every task with a budget has an account of its own.
+        self._locks: WeakValueDictionary[BudgetAccount, asyncio.Lock] = WeakValueDictionary()
 
     @property
     def budgets(self) -> tuple[Budget, ...]:
