@@ -31,7 +31,7 @@ async def site(make_world: MakeWorld, make_board: Any, upstream: Upstream) -> An
         OPENAI_API_KEY=KEY,
         OPENAI_BASE_URL=upstream.v1,
         SERVICE_LLM_RETRIES="0",
-        SERVICE_LLM_PRICES="openai/sea-large=1000/2000",
+        SERVICE_LLM_PRICES="openai/sea-large=1000/2000,openai/sea-small=1/2",
         SERVICE_LLM_BUDGETS="key:*:tokens/day=36,agent:*:usd/month=1",
         SERVICE_OUTBOUND_ALLOW="127.0.0.1",
     )
@@ -64,6 +64,15 @@ async def test_usage_is_shown_by_day_provider_and_model(site: Site) -> None:
     assert "openai/sea-large" in await site.part("/models", days="30")
     for wrong in ("0", "-7", "x", "7" * 5000, "٧"):
         assert "7 days" in await site.read("/models", days=wrong)
+
+
+@requirement("dashboard.page-models")
+async def test_a_small_part_of_the_cost_is_not_shown_as_none(site: Site) -> None:
+    for model in ("openai/sea-large", "openai/sea-small"):
+        await chat(site.world, model=model)
+    page = await site.read("/models")
+    assert "under 1% of the cost" in page
+    assert "0%" not in page.replace("100%", "")
 
 
 @requirement("dashboard.page-models")
