@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 from collections.abc import AsyncGenerator, AsyncIterator, Callable
 from typing import Any
 
@@ -13,7 +14,7 @@ from starlette.types import Message
 
 from stentor.core import live as core_live
 from stentor.core.db import NO_LOCKS, Database, Sql
-from stentor.core.errors import RateLimited
+from stentor.core.errors import RateLimited, StoreUnavailable
 from stentor.core.live import QUIET_SECONDS, Hub
 from stentor.core.runlog import EventDraft, RunLogEvent
 from stentor.domains.activity import service as activity_service
@@ -362,6 +363,33 @@ async def test_an_idle_stream_sends_comments(monkeypatch: pytest.MonkeyPatch) ->
     go_on.set()
     rest = [bytes(chunk) async for chunk in chunks]  # pyrefly: ignore[bad-argument-type] - text or bytes by its type, bytes here
     assert [f.event for f in parse(b"".join(rest).decode())] == ["complete"]
+
+
+async def test_a_source_that_fails_after_its_client_has_gone_is_not_reported_as_a_bug(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(sse, "HEARTBEAT_SECONDS", 0.01)
+    reported: list[dict[str, Any]] = []
+    asyncio.get_running_loop().set_exception_handler(lambda _, context: reported.append(context))
+    ended = asyncio.Event()
+
+    async def frames() -> AsyncIterator[bytes]:
+        try:
+            yield await asyncio.Future[bytes]()
+        except asyncio.CancelledError:
+            ended.set()
+            raise StoreUnavailable("The outcome cannot be recorded.") from None
+
+    async def close() -> None:
+        pass
+
+    chunks = sse.RawStreamResponse(frames(), StreamLimit(1), "k", lambda error: b"", close).body_iterator
+    assert isinstance(chunks, AsyncGenerator)
+    assert await anext(chunks) == sse.HEARTBEAT_COMMENT
+    await chunks.aclose()
+    await ended.wait()
+    gc.collect()
+    assert not reported
 
 
 async def test_a_key_has_only_so_many_streams_open() -> None:

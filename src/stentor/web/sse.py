@@ -191,6 +191,16 @@ async def _while_unchanged(
         yield chunk
 
 
+async def _next_frame(frames: AsyncIterator[SseEvent | bytes]) -> SseEvent | bytes | StentorError | None:
+    """Return the next frame, None at the end. An expected error is returned: raised in a task that nobody reads any
+    more, because the client is gone, it would be logged as a bug.
+    """
+    try:
+        return await anext(frames, None)
+    except StentorError as error:
+        return error
+
+
 async def _encode_frames(
     frames: AsyncIterator[SseEvent | bytes],
     closing: asyncio.Event,
@@ -201,7 +211,7 @@ async def _encode_frames(
 ) -> AsyncIterator[bytes]:
     """Yield the frames, heartbeats between them, and one last event if the service stops or the frames fail."""
     # A task, not wait_for: a timeout must not cancel the iterator in the middle of its work.
-    next_frame = asyncio.ensure_future(anext(frames, None))
+    next_frame = asyncio.ensure_future(_next_frame(frames))
     shutdown = asyncio.ensure_future(closing.wait())
     try:
         while True:
@@ -216,8 +226,10 @@ async def _encode_frames(
             frame = next_frame.result()
             if frame is None:
                 return
+            if isinstance(frame, StentorError):
+                raise frame
             yield encode_event(frame, common)
-            next_frame = asyncio.ensure_future(anext(frames, None))
+            next_frame = asyncio.ensure_future(_next_frame(frames))
     except Exception as error:  # noqa: BLE001 - `encode_failure` logs it
         yield encode_failure(error)
     finally:
