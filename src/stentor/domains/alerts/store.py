@@ -26,6 +26,11 @@ _LIST = {
         order by opened_at desc, alert_id desc limit :limit"""
     ),
 }
+# Dozens of agents may be offline for one reason: within a limit they must hide no other alert.
+_LIST_URGENT_FIRST = Sql(
+    f"""select {_COLUMNS} from alerts where tenant = :tenant and resolved_at is null and {_VISIBLE}
+    order by (severity = 'critical') desc, (kind = 'agent_offline'), opened_at desc, alert_id desc limit :limit"""
+)
 # Alerts that opened long before are no news, even if they resolve now: the bound keeps this in the index.
 _LIST_RECENT = Sql(
     f"""select {_COLUMNS} from alerts where tenant = :tenant and opened_at >= :opened_after
@@ -78,6 +83,11 @@ def list_alerts(tx: Tx, tenant: str, reader: str | None, state: str, limit: int)
     bounds = {"tenant": tenant, "own": _own(reader), "limit": limit}
     rows = [row for name in states for row in tx.rows(_LIST[name], **bounds)]
     return [Alert(*row) for row in rows[:limit]]
+
+
+def list_urgent_first(tx: Tx, tenant: str, reader: str | None, limit: int) -> list[Alert]:
+    """List a tenant's open alerts, critical ones first and offline agents last. `reader` as in `list_alerts`."""
+    return [Alert(*row) for row in tx.rows(_LIST_URGENT_FIRST, tenant=tenant, own=_own(reader), limit=limit)]
 
 
 def list_recent(tx: Tx, tenant: str, reader: str | None, since: int, limit: int) -> list[Alert]:

@@ -141,6 +141,20 @@ async def test_offline_agents_are_one_row_and_hide_no_critical_alert(site: Site)
 
 
 @requirement("alerts.page")
+async def test_more_offline_agents_than_a_page_lists_hide_no_critical_alert(site: Site) -> None:
+    urgent = Finding("default", "budget", "key:admin:usd/day used up", "critical", "No call is possible.")
+    findings = [
+        Finding("default", "agent_offline", f"a{n}", "warning", f"a{n} is offline.", f"a{n}") for n in range(120)
+    ]
+    await site.world.kernel.infra.db.write(lambda tx: alert_store.insert(tx, urgent))
+    site.world.clock.advance(seconds=1)
+    await site.world.kernel.infra.db.write(lambda tx: [alert_store.insert(tx, finding) for finding in findings])
+    for path in ("/", "/alerts"):
+        page = await site.read(path)
+        assert page.index("No call is possible.") < page.index("99+ agents are offline")
+
+
+@requirement("alerts.page")
 async def test_alerts_that_somebody_may_not_see_hide_no_others(site: Site) -> None:
     await site.world.register("ann")
     await site.world.submit()

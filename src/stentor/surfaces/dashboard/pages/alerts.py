@@ -45,18 +45,20 @@ async def _render(page: PageRequest, problem: GatewayError | None = None) -> Res
 
 
 def _read_alerts(tx: Tx, tenant: str, reader: str | None) -> tuple[list[Alert], list[Alert], dict[str, str]]:
-    open_alerts, resolved = (store.list_alerts(tx, tenant, reader, state, MAX_LISTED) for state in ("open", "resolved"))
+    open_alerts = store.list_urgent_first(tx, tenant, reader, MAX_LISTED)
+    resolved = store.list_alerts(tx, tenant, reader, "resolved", MAX_LISTED)
     return open_alerts, resolved, registry_queries.read_names(tx, tenant)
 
 
 def present_open_alerts(page: PageRequest, alerts: list[Alert]) -> list[JsonObject]:
-    """Return what a page shows of open alerts, critical ones first, and the offline agents as one."""
-    rows = sorted(_present_alerts(page, alerts), key=lambda row: row["severity"] != "critical")
+    """Return what a page shows of up to MAX_LISTED open alerts in their order, but the offline agents as one, last."""
+    rows = _present_alerts(page, alerts)
     offline = [row for row in rows if row["kind"] == "agent_offline"]
     if len(offline) < MIN_GROUPED:
         return rows
-    group = offline[0] | {"message": f"{len(offline)} agents are offline", "members": offline}
-    return [group if row is offline[0] else row for row in rows if row is offline[0] or row not in offline]
+    number = f"{len(offline)}+" if len(alerts) == MAX_LISTED else str(len(offline))
+    group = offline[0] | {"message": f"{number} agents are offline", "members": offline}
+    return [*(row for row in rows if row["kind"] != "agent_offline"), group]
 
 
 def _present_alerts(page: PageRequest, alerts: list[Alert]) -> list[JsonObject]:

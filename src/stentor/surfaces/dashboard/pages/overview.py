@@ -54,7 +54,7 @@ async def show_overview(page: PageRequest) -> Response:
     counts, pending, alerts, rates, changes, health = await asyncio.gather(
         page.read(task_queries.count_by_status),
         page.read(_count_pending),
-        page.read(alert_store.list_alerts, alert_reader(page), "open", MAX_LISTED),
+        page.read(alert_store.list_urgent_first, alert_reader(page), MAX_LISTED),
         recent_changes.read_rates(page),
         recent_changes.read_changes(page),
         # Without the tenant in the key: the components are those of the whole service.
