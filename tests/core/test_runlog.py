@@ -111,6 +111,7 @@ def test_tokens_are_numbered_per_attempt_bounded_and_forgotten() -> None:
         "X-API-Key: abcdef123",
         '{"api_key": "abcdef123"}',
         "postgresql://me:abcdef123@host/db",
+        "redis://:abcdef123@host:6379/0",
         "a URL that was cut off: postgresql://me:abcdef123",
         "http://host:1/,http://me:abcdef123@host",
     ],
@@ -130,7 +131,7 @@ def test_a_password_of_digits_is_no_port(password: str) -> None:
     assert Redactor().redact(f"nats://me:{password}@host:4222/") == f"nats://me:{MASK}@host:4222/"
 
 
-@pytest.mark.parametrize("url", ["http://host:9090/v1", "ray://host:10001", "http://[::1]:80/", "http://host:80/a@b"])
+@pytest.mark.parametrize("url", ["http://host:9090/v1", "ray://:10001", "http://[::1]:80/", "http://host:80/a@b"])
 def test_the_port_of_a_url_stays_in_the_log(url: str) -> None:
     text = f"connection failed url={url}, then {url}."
     assert Redactor().redact(text) == text

@@ -12,7 +12,7 @@ import re
 _LOOKS_SECRET = re.compile(
     r"(?i)(bearer\s+|x-api-key['\"]?\s*[:=]\s*['\"]?|api[-_]?key['\"]?\s*[:=]\s*['\"]?"
     # The password of a URL, also one that was cut off, but not its port.
-    r"|://(?!\[)[^/\s:@]+:(?!\d{1,5}\b(?![^/?#\s'\",;]*@)))([^\s'\",;@]+)"
+    r"|://(?!\[)[^/\s:@]*:(?!\d{1,5}\b(?![^/?#\s'\",;]*@)))([^\s'\",;@]+)"
 )
 _SIGNED_TOKEN = re.compile(r"(?<![\w-])eyJ[\w-]{8,}\.[\w-]+\.[\w-]*")
 """A signed token: a receipt, a proof, a JWT."""
