@@ -204,7 +204,6 @@ async def test_an_unknown_path_is_404_and_says_which(world: World) -> None:
         assert "/openapi.json" in error["message"]
 
 
-@pytest.mark.only("sqlite", reason="nothing here asks the database")
 @pytest.mark.parametrize(
     ("path", "base"),
     [
@@ -218,7 +217,6 @@ async def test_a_client_with_a_wrong_base_address_is_told_the_right_one(world: W
     assert base in (await world.admin.get(path)).json()["error"]["message"]
 
 
-@pytest.mark.only("sqlite", reason="nothing here asks the database")
 @requirement("http.error-envelope")
 async def test_a_method_that_a_path_does_not_have_is_405_and_names_those_it_has(world: World) -> None:
     paths: dict[str, set[str]] = {}
@@ -267,7 +265,6 @@ REFUSED: list[tuple[int, str, str, dict[str, Any]]] = [
 ]
 
 
-@pytest.mark.only("sqlite", reason="nothing here asks the database")
 async def test_the_body_of_a_refused_request_is_freed_without_the_garbage_collector(world: World) -> None:
     async def ask(method: str, path: str, body: bytes) -> int:
         """Without a client, which would hold the request with its response."""
