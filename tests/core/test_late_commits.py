@@ -74,6 +74,16 @@ def test_a_transaction_from_before_the_first_read_has_everything_read_when_it_en
     assert horizon.advance(START + 202 * SECOND, [], 501, 501) == START + 202 * SECOND
 
 
+def test_a_transaction_that_begins_after_the_clock_was_set_back_and_runs_for_long_is_not_missed() -> None:
+    horizon = CommitHorizon()
+    for second in range(200):
+        horizon.advance(START + second * SECOND, [100], 101 + second, 101 + second)
+    began = START - 3_600 * SECOND
+    for second in range(1, 400):
+        horizon.advance(began + second * SECOND, [300], 301 + second, 301 + second)
+    assert horizon.advance(began + 400 * SECOND, [], 701, 701) <= began
+
+
 def test_after_the_clock_was_set_back_the_horizon_is_not_ahead_of_it() -> None:
     horizon = CommitHorizon()
     horizon.advance(START, [], 100, 100)

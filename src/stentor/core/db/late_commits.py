@@ -51,6 +51,10 @@ class CommitHorizon:
         """
         running = list(running)
         is_set_back = bool(self._reads) and now < self._reads[-1][0]
+        if is_set_back:
+            # The times from before say nothing about what begins now.
+            self._reads, self._dropped = [], (0, self._dropped[1])
+            self._abandoned = dict.fromkeys(self._abandoned, 0)
         known = [(0, 0), self._dropped, *self._reads, *((began, number) for number, began in self._abandoned.items())]
         self._dropped = max((read for read in self._reads if read[0] < now - LONGEST_US), default=self._dropped)
         awaited_from = self._dropped[1]
@@ -65,8 +69,7 @@ class CommitHorizon:
             if number not in abandoned or number == self._after_ended != after_ended
         ]
         self._abandoned, self._after_ended = abandoned, after_ended
-        # None from before the clock was set back.
-        self._reads = [read for read in self._reads if now - LONGEST_US <= read[0] <= now]
+        self._reads = [read for read in self._reads if now - LONGEST_US <= read[0]]
         self._reads.append((now, next_number))
         if is_set_back:
             return 0
