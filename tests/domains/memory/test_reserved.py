@@ -19,6 +19,7 @@ TASK = "---\ntype: deploy\nrequired_capabilities: [deploy]\n---\nGo.\n"
     [
         *("Tasks/Inbox/sly.md", "tasks/Inbox/sly.md", "TASKS/x.md", "Memory/other/x.md", "memory/a.md"),
         *("Ta\u200bsks/Inbox/sly.md", "\u2060Tasks/x.md", "TASKS\u200d/x.md", "Memory\u200c /x.md", "\uff34asks/x.md"),
+        *("Ta\u034fsks/Inbox/sly.md", "Tasks\ufe0f/x.md", "Memory\u3164/x.md", "Memory\U000e0100/x.md"),
     ],
 )
 @pytest.mark.parametrize("operation", ["write", "update", "delete"])

@@ -32,6 +32,11 @@ MAX_SUFFIX_BYTES = 16
 """A longer file name suffix is treated as a part of the name, which may be truncated."""
 _CONFLICT_COPY = re.compile(r"(.+) \(Conflicted copy stentor \d{14}(?: \d+)?\)(\.[^./]+)?", re.DOTALL)
 
+_INVISIBLE = re.compile(
+    "[\u034f\u115f\u1160\u17b4\u17b5\u180b-\u180f\u2065\ufe00-\ufe0f\ufff0-\ufff8\U000e0000-\U000e0fff]"
+)
+"""What Unicode lists as Default_Ignorable_Code_Point besides its format characters (Cf), after NFKC."""
+
 VersionCause = Literal["found", "edited", "written", "restored"]
 """How a version came about: it was there before the service, by an edit on disk, by a write, by a write of it again."""
 
@@ -101,10 +106,10 @@ def require_writable_path(principal: Principal, path: str, *, is_governed: bool)
     """
     if principal.is_person:
         return
-    # As a file system compares that ignores case, Unicode forms and, as HFS+, format characters: there `TASKS/` is the
-    # same folder.
+    # As a file system compares that ignores case, Unicode forms and invisible characters, as ext4 with `casefold` and
+    # HFS+: there `TASKS/` is the same folder.
     top = unicodedata.normalize("NFKC", path).casefold().partition("/")[0]
-    top = "".join(character for character in top if unicodedata.category(character) != "Cf").strip()
+    top = "".join(character for character in _INVISIBLE.sub("", top) if unicodedata.category(character) != "Cf").strip()
     if top == TASKS_FOLDER or (top == RECORDS_FOLDER and not is_governed):
         raise Forbidden(f"Agents cannot write to {path.partition('/')[0]!r}: submit a task or use the memory server.")
 
