@@ -34,7 +34,9 @@ def cron_job(program: str, **pod: Any) -> Json:
         "metadata": {"labels": {"app": "agent"}},
         "spec": {"containers": [container, {"name": "proxy", "image": "example.com/proxy"}]},
     }
-    return {"spec": {"suspend": True, "jobTemplate": {"metadata": {}, "spec": {"template": template}}}}
+    evicted = {"action": "Ignore", "onPodConditions": [{"type": "DisruptionTarget", "status": "True"}]}
+    job = {"template": template, "podFailurePolicy": {"rules": [evicted]}}
+    return {"spec": {"suspend": True, "jobTemplate": {"metadata": {}, "spec": job}}}
 
 
 class KubernetesApi:
@@ -53,6 +55,7 @@ class KubernetesApi:
         self.pending: Json | None = None
         """What a Pod that is not started reports in its status."""
         self._logs: dict[str, bytes] = {}
+        self._log_from = self._log_cuts = 0
         self._processes: dict[str, asyncio.subprocess.Process] = {}
         self._nodes: set[asyncio.Task[None]] = set()
         self._version = 1
@@ -91,6 +94,13 @@ class KubernetesApi:
         if (process := self._processes.get(job)) is not None and process.returncode is None:
             process.kill()
         await self._publish("DELETED", pod)
+
+    async def cut_logs(self, removed_lines: int = 0) -> None:
+        """Cut the connections on which logs are followed, and remove the first lines of later readings."""
+        async with self._changed:
+            self._log_from = removed_lines
+            self._log_cuts += 1
+            self._changed.notify_all()
 
     @staticmethod
     def right_for(call: str) -> tuple[str, str]:
@@ -184,21 +194,34 @@ class KubernetesApi:
 
     async def _log(self, request: web.Request) -> web.StreamResponse:
         job = request.match_info["name"].removesuffix("-pod")
-        assert request.query["container"] == "agent"
+        assert (request.query["container"], request.query["timestamps"]) == ("agent", "true")
+        if job not in self._logs:
+            return self._error(400, 'container "agent" in pod is waiting to start: PodInitializing')
         response = web.StreamResponse()
         await response.prepare(request)
-        sent = 0
+        sent, start, cuts = 0, self._log_from, self._log_cuts
         while True:
-            await response.write(self._logs[job][sent:])
-            sent = len(self._logs[job])
+            lines = self._logs[job].removesuffix(b"\n").split(b"\n") if self._logs[job] else []
+            # Two lines have the same time: nodes read several at once.
+            stamped = b"\n".join(b"2026-11-29T08:00:00.%09dZ %s" % (n // 2, line) for n, line in enumerate(lines))
+            stamped += b"\n" if self._logs[job].endswith(b"\n") else b""
+            stamped = stamped.split(b"\n", start)[-1] if len(lines) > start else b""
+            await response.write(stamped[sent:])
+            sent = len(stamped)
             if request.query["follow"] != "true" or self._processes[job].returncode is not None:
                 return response
-            await self._more_log(job, sent)
+            await self._more_log(job, len(self._logs[job]), cuts)
+            if self._log_cuts != cuts:
+                assert request.transport is not None
+                request.transport.abort()
+                return response
 
-    async def _more_log(self, job: str, sent: int) -> None:
+    async def _more_log(self, job: str, length: int, cuts: int) -> None:
         process = self._processes[job]
         async with self._changed:
-            await self._changed.wait_for(lambda: len(self._logs[job]) > sent or process.returncode is not None)
+            await self._changed.wait_for(
+                lambda: len(self._logs[job]) > length or process.returncode is not None or self._log_cuts != cuts
+            )
 
     async def _publish(self, kind: str, pod: Json) -> None:
         async with self._changed:
@@ -211,8 +234,16 @@ class KubernetesApi:
         name = job["metadata"]["name"]
         spec = job["spec"]["template"]["spec"]
         assert (job["spec"]["backoffLimit"], job["spec"]["suspend"], spec["restartPolicy"]) == (0, False, "Never")
-        metadata = {"name": f"{name}-pod", "labels": {"job-name": name}}
-        self.pods[name] = {"metadata": metadata, "spec": spec, "status": {"phase": "Pending", **(self.pending or {})}}
+        assert "podFailurePolicy" not in job["spec"], "it may have an evicted Pod replaced"
+        annotations = job["spec"]["template"]["metadata"]["annotations"]
+        metadata = {"name": f"{name}-pod", "labels": {"job-name": name}, "annotations": annotations}
+        # As with a sidecar that is injected before the containers of the template.
+        injected = {**spec, "containers": [{"name": "injected"}, *spec["containers"]]}
+        self.pods[name] = {
+            "metadata": metadata,
+            "spec": injected,
+            "status": {"phase": "Pending", **(self.pending or {})},
+        }
         await self._publish("ADDED", self.pods[name])
         if self.pending is not None:
             return

@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from stentor.core.settings import KubernetesSettings
-from stentor.domains.execution.runtimes.cluster import ClusterJob, ClusterUnavailable
+from stentor.domains.execution.runtimes.cluster import ClusterJob, ClusterUnavailable, JobEvent, kubernetes_jobs
 from stentor.domains.execution.runtimes.cluster.kubernetes_jobs import MAX_LINE_BYTES, KubernetesJobs
 from stentor.domains.registry.model import KubernetesOptions
 from tests.authority import Authority
@@ -29,6 +29,7 @@ EXAMPLE = described.KUBERNETES / "jobs.example.yaml"
 READ = "import json, os, sys; task = json.load(open(os.environ['STENTOR_TASK_FILE']));"
 DOUBLE = READ + "print('a log line', file=sys.stderr); print(json.dumps({'result': task['input'] * 2}))"
 TALK = READ + "print(open(task['input']).read(), flush=True); print('{\"result\": \"done\"}')"
+ECHO = READ + "[print(line, end='', flush=True) for line in open(task['input'])]"
 HANG = "import threading; print('waits', flush=True); threading.Event().wait()"
 
 
@@ -238,9 +239,9 @@ async def test_a_line_that_is_too_long_counts_against_the_agent(world: World, ap
     assert (task["outcome_class"], task["error"]["code"]) == ("agent_failure", "OUTPUT_TOO_LARGE")
 
 
-def job_of(program: str, api: KubernetesApi) -> ClusterJob:
+def job_of(program: str, api: KubernetesApi, input: Any = 3) -> ClusterJob:
     api.cron_jobs["agent-one"] = cron_job(program)
-    return ClusterJob("one", 1, {"input": 3}, 60, KubernetesOptions("agent-one"))
+    return ClusterJob("one", 1, {"input": input}, 60, KubernetesOptions("agent-one"))
 
 
 @requirement("execution.kubernetes-runtime")
@@ -273,6 +274,58 @@ async def test_jobs_that_run_are_deleted_with_the_service(api: KubernetesApi, tm
         await cluster.close()
         assert not api.jobs
         assert api.calls[-1].startswith(f"DELETE /apis/batch/v1/namespaces/{NAMESPACE}/jobs/stentor-one-1")
+
+
+@pytest.fixture
+async def cluster(api: KubernetesApi, tmp_path: Path) -> AsyncIterator[KubernetesJobs]:
+    (token := tmp_path / "token").write_text(TOKEN)
+    async with api.served() as url:
+        opened = KubernetesJobs(KubernetesSettings(NAMESPACE, url=url, token_file=token))
+        yield opened
+        await opened.close()
+
+
+@requirement("execution.kubernetes-errors")
+async def test_a_log_that_is_cut_off_twice_and_loses_its_beginning_is_read_on(
+    cluster: KubernetesJobs, api: KubernetesApi, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # An outage that has ended does not count for the next one, however late that comes.
+    monkeypatch.setattr(kubernetes_jobs, "OUTAGE_SECONDS", 0)
+    monkeypatch.setattr(kubernetes_jobs, "RETRY_SECONDS", 0)
+    os.mkfifo(pipe := tmp_path / "pipe")
+    await cluster.submit(job_of(ECHO, api, str(pipe)))
+    events = cluster.watch("one-1")
+    assert (await anext(events)).kind == "started"
+    with await asyncio.to_thread(pipe.open, "w") as program:
+        for removed, tokens in [(0, "abc"), (0, "d"), (2, "ef")]:
+            await api.cut_logs(removed)
+            program.writelines(f'{{"token": "{token}"}}\n' for token in tokens)
+            program.flush()
+            assert [(await anext(events)).text for _ in tokens] == list(tokens)
+        program.write('{"result": "done"}\n')
+    assert [(event.kind, event.text) async for event in events] == [("result", '{"result": "done"}')]
+
+
+@requirement("execution.kubernetes-errors")
+async def test_a_pod_that_fails_before_its_program_runs_says_why(cluster: KubernetesJobs, api: KubernetesApi) -> None:
+    api.pending = {"phase": "Failed", "reason": "Evicted", "message": "The node was low on resource: memory."}
+    await cluster.submit(job_of(DOUBLE, api))
+    events = [event async for event in cluster.watch("one-1")]
+    assert events[-1] == JobEvent("lost", "Evicted: The node was low on resource: memory.", "CLUSTER_LOST")
+    assert not any("/log?" in call for call in api.calls)
+
+
+@requirement("execution.kubernetes-errors")
+async def test_a_program_that_ends_because_its_pod_is_deleted_does_not_count(
+    cluster: KubernetesJobs, api: KubernetesApi
+) -> None:
+    await cluster.submit(job_of(HANG, api))
+    events = cluster.watch("one-1")
+    assert (await anext(events)).kind == "started"
+    [pod] = api.pods.values()
+    pod["metadata"]["deletionTimestamp"] = "2026-11-29T08:00:00Z"
+    api._processes["stentor-one-1"].terminate()
+    assert [event.kind async for event in events] == ["lost"]
 
 
 @requirement("execution.kubernetes-errors")

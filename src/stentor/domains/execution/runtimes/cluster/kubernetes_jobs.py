@@ -119,6 +119,7 @@ class KubernetesJobs:
             job.waits_for = objects.describe_wait(pod)
         if job.pod is not None:
             yield JobEvent("started")
+        if job.pod is not None and objects.has_run(job.pod):
             async for token in self._read_log(job, job.pod, output):
                 yield JobEvent("token", token)
         job.has_ended = True
@@ -179,7 +180,7 @@ class KubernetesJobs:
                     seen = True
                 version = pods["metadata"]["resourceVersion"]
                 query = {"watch": "true", "timeoutSeconds": str(WATCH_SECONDS), "resourceVersion": version}
-                async for line in self._read_lines(f"{self._core}/pods", _of_job(name) | query):
+                async for line in self._read_lines(f"{self._core}/pods", _of_job(name) | query, outage):
                     event = jsontext.decode(line)
                     if event["type"] == "ERROR":  # such as a version that is too old
                         await asyncio.sleep(RETRY_SECONDS)
@@ -192,8 +193,8 @@ class KubernetesJobs:
     async def _read_log(self, job: SubmittedJob, pod: JsonObject, output: objects.JobOutput) -> AsyncIterator[str]:
         """Read the log until the container has ended and all of it was read, or its Pod is gone; yield its tokens."""
         path = f"{self._core}/pods/{pod['metadata']['name']}/log"
-        query = {"container": objects.container_name(pod)}
-        outage, read = Outage(), 0
+        query = {"container": objects.container_name(pod), "timestamps": "true"}
+        outage, position = Outage(), objects.LogPosition()
         while True:
             try:
                 # Asked before the reading: a log that was read after the end is whole.
@@ -201,14 +202,11 @@ class KubernetesJobs:
                 if job.pod is None:
                     return
                 ended = objects.has_ended(job.pod)
-                number = 0
-                async for line in self._read_lines(path, query | {"follow": str(not ended).lower()}):
-                    number += 1
-                    if number > read:
-                        read = number
-                        if (token := output.feed(line)) is not None:
-                            yield token
-                outage.end()
+                position.rewind()
+                async for line in self._read_lines(path, query | {"follow": str(not ended).lower()}, outage):
+                    text = position.advance(line)
+                    if text is not None and (token := output.feed(text)) is not None:
+                        yield token
                 if ended:
                     return
             except ClusterUnavailable as error:
@@ -217,11 +215,13 @@ class KubernetesJobs:
     async def _list_pods(self, name: str) -> JsonObject:
         return await self._call("GET", f"{self._core}/pods", query=_of_job(name))
 
-    async def _read_lines(self, path: str, query: dict[str, str]) -> AsyncIterator[bytes]:
+    async def _read_lines(self, path: str, query: dict[str, str], outage: Outage) -> AsyncIterator[bytes]:
         """Yield the lines of an answer that has no end of its own; a silence of SILENT_SECONDS is one."""
         timeout = aiohttp.ClientTimeout(total=None, sock_connect=CALL_SECONDS, sock_read=SILENT_SECONDS)
         line = bytearray()
         async with self._open("GET", path, timeout=timeout, params=query) as response:
+            # Not only after the last line: an answer that lasts for hours may be cut off more than once.
+            outage.end()
             try:
                 async for chunk in response.content.iter_any():
                     line += chunk
@@ -233,7 +233,8 @@ class KubernetesJobs:
                         yield bytes(part)
             except TimeoutError:
                 return
-        if line:
+        # What is followed may be cut off, and is read again.
+        if line and query.get("follow") == "false":
             yield bytes(line)
 
     async def _call(

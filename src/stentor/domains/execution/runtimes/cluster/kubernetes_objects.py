@@ -21,6 +21,8 @@ DEADLINE_EXTRA_SECONDS = 60
 """How much longer than its task a Job may run: it ends by itself if the service, which would delete it, has died."""
 KEEP_SECONDS = 3600
 """How long a Job that has ended stays, with its log, unless the template says so."""
+CONTAINER_ANNOTATION = "kubectl.kubernetes.io/default-container"
+"""Names the container that does the task: what injects sidecars may put its own before it."""
 MAX_TAIL_LINES = 20
 JOB_FAILED, CLUSTER_LOST = "CLUSTER_JOB_FAILED", "CLUSTER_LOST"
 POD_DELETED = JobEvent("lost", "The Pod was deleted.", code=CLUSTER_LOST)
@@ -32,12 +34,16 @@ def make_job(cron_job: JsonObject, job: ClusterJob, name: str) -> JsonObject:
     metadata, spec = template.get("metadata", {}), template["spec"]
     # Once: Stentor decides about attempts, and records each.
     spec |= {"backoffLimit": 0, "completions": 1, "parallelism": 1, "suspend": False}
+    for field in ("podFailurePolicy", "backoffLimitPerIndex", "maxFailedIndexes"):
+        spec.pop(field, None)
     spec["activeDeadlineSeconds"] = math.ceil(job.timeout_seconds) + DEADLINE_EXTRA_SECONDS
     spec.setdefault("ttlSecondsAfterFinished", KEEP_SECONDS)
     pod = spec["template"]["spec"]
     pod["restartPolicy"] = "Never"
     pod["volumes"] = [*pod.get("volumes", ()), {"name": "stentor-task", "secret": {"secretName": name}}]
     container = pod["containers"][0]
+    annotations = spec["template"].setdefault("metadata", {}).setdefault("annotations", {})
+    annotations[CONTAINER_ANNOTATION] = container["name"]
     mount = {"name": "stentor-task", "mountPath": TASK_FOLDER, "readOnly": True}
     container["volumeMounts"] = [*container.get("volumeMounts", ()), mount]
     variable = {"name": "STENTOR_TASK_FILE", "value": f"{TASK_FOLDER}/{TASK_FILE}"}
@@ -68,11 +74,16 @@ def make_secret(job: JsonObject, task: bytes) -> JsonObject:
 
 def container_name(pod: JsonObject) -> str:
     """Return the name of the container that does the task: the first of the template."""
-    return str(pod["spec"]["containers"][0]["name"])
+    return str(pod["metadata"]["annotations"][CONTAINER_ANNOTATION])
 
 
 def has_started(pod: JsonObject) -> bool:
-    return bool(_state(pod).keys() & {"running", "terminated"}) or has_ended(pod)
+    return has_run(pod) or has_ended(pod)
+
+
+def has_run(pod: JsonObject) -> bool:
+    """Return whether the container has been started: without, it has no log, and a request for it is refused."""
+    return bool(_state(pod).keys() & {"running", "terminated"})
 
 
 def has_ended(pod: JsonObject) -> bool:
@@ -100,6 +111,8 @@ def last_event(pod: JsonObject, output: JobOutput) -> JobEvent:
     ended = _state(pod).get("terminated")
     if ended is None:
         return JobEvent("lost", _join(status.get("reason", "the Pod failed"), status.get("message")), CLUSTER_LOST)
+    if ended["exitCode"] != 0 and "deletionTimestamp" in pod["metadata"]:
+        return POD_DELETED
     if ended["exitCode"] != 0:
         reason = f"The program ended with exit code {ended['exitCode']} ({ended.get('reason', 'Error')})."
         return JobEvent("failed", "\n".join((reason, *output.tail)), JOB_FAILED)
@@ -107,6 +120,32 @@ def last_event(pod: JsonObject, output: JobOutput) -> JobEvent:
         text = "The program wrote no result: the last line of its output must be a JSON object with 'result'."
         return JobEvent("failed", text, "ANSWER_INVALID")
     return JobEvent("result", output.result)
+
+
+class LogPosition:
+    """How far a log with timestamps was read, of which the node may remove the beginning between two readings."""
+
+    def __init__(self) -> None:
+        self._time = b""
+        self._read = self._passed = 0
+        """Lines with that time, of which a node writes several: those read, and those that this reading came past."""
+
+    def rewind(self) -> None:
+        """Begin another reading."""
+        self._passed = 0
+
+    def advance(self, line: bytes) -> bytes | None:
+        """Return the text of a line, or None if it was read before or is a message of the node in place of the log."""
+        time, _, text = line.partition(b" ")
+        if time < self._time or not time[:1].isdigit():
+            return None
+        if time > self._time:
+            self._time, self._read, self._passed = time, 0, 0
+        self._passed += 1
+        if self._passed <= self._read:
+            return None
+        self._read = self._passed
+        return text
 
 
 class JobOutput:
