@@ -125,6 +125,13 @@ def test_request_without_a_valid_token_is_unauthorized(service: Service, header:
     assert "nonsense" not in response.text
 
 
+@requirement("http.auth-one-key")
+@pytest.mark.parametrize(("other", "status"), [("admin-key-7c1e", 200), ("reader-key-7c1e", 401)])
+def test_a_request_with_two_different_tokens_is_unauthorized(service: Service, other: str, status: int) -> None:
+    headers = [*ACCEPT.items(), ("Authorization", "Bearer admin-key-7c1e"), ("Authorization", f"Bearer {other}")]
+    assert httpx.post(service.ready["mcp"] + "/mcp", json=CALL, headers=headers, timeout=200).status_code == status
+
+
 @requirement("memory_mcp.token-checks", "memory_mcp.no-authorization-server")
 def test_protected_resource_metadata_is_served_at_both_addresses(service: Service) -> None:
     metadata_url = re.search('resource_metadata="([^"]*)"', post(service).headers["www-authenticate"])

@@ -122,6 +122,7 @@ def _to_bearer_token(context: AuthorityContext | None) -> BearerToken:
 class ProofRequestMiddleware:
     """Makes method, target and body of a request with a proof available to the token verifier.
 
+    Different Authorization headers count as none: a proxy may have checked another one than the SDK would take.
     A body above `max_body` bytes is not buffered completely; the transport rejects it.
     """
 
@@ -130,6 +131,8 @@ class ProofRequestMiddleware:
         self._max_body = max_body
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] == "http" and len({value for name, value in scope["headers"] if name == b"authorization"}) > 1:
+            scope = {**scope, "headers": [pair for pair in scope["headers"] if pair[0] != b"authorization"]}
         client = scope.get("client")
         token = CURRENT_PEER.set(f"mcp {client[0]}" if client else None)
         try:
