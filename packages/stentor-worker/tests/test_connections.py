@@ -103,8 +103,9 @@ def test_a_response_of_any_form_is_read_and_its_connection_stays(answer: bytes, 
         b"HTTP/1.0 200 OK\r\nContent-Length: 2\r\n\r\nok",
         b"HTTP/1.1 200 OK\r\n\r\nok[end]",
         OK + b"[end]",
+        OK + OK,
     ],
-    ids=["close", "1.0", "no length", "closed while idle"],
+    ids=["close", "1.0", "no length", "closed while idle", "more than one response"],
 )
 def test_a_connection_that_ended_is_not_used_again(answer: bytes) -> None:
     with peer(answer, OK) as (server, connections):

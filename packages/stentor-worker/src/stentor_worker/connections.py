@@ -127,12 +127,26 @@ class _Connection:
         return Response(status, headers, self._read_content(status, headers))
 
     def is_usable(self) -> bool:
-        """Return whether an idle connection is open: one that was closed has its end to read."""
+        """Return whether an idle connection is open: one that was closed has its end to read.
+
+        Nor may there be anything else to read, which would be taken for the response to the next request.
+        """
+        if self._has_received():
+            return False
+        self.socket.settimeout(0)
+        try:
+            return not self._file.peek(1)
+        except ssl.SSLWantReadError:
+            return True
+        except OSError:
+            return False
+
+    def _has_received(self) -> bool:
         if hasattr(select, "poll"):
             poll = select.poll()
             poll.register(self.socket, select.POLLIN)
-            return not poll.poll(0)
-        return not select.select([self.socket], [], [], 0)[0]
+            return bool(poll.poll(0))
+        return bool(select.select([self.socket], [], [], 0)[0])
 
     def close(self) -> None:
         with suppress(OSError):
