@@ -329,9 +329,13 @@ async def test_a_program_that_ends_because_its_pod_is_deleted_does_not_count(
 
 
 @requirement("execution.kubernetes-errors")
-async def test_a_token_file_that_is_missing_is_named(tmp_path: Path) -> None:
-    cluster = KubernetesJobs(KubernetesSettings(NAMESPACE, url="http://127.0.0.1:9", token_file=tmp_path / "none"))
-    with pytest.raises(ClusterUnavailable, match=f"{tmp_path}/none cannot be read: No such file or directory"):
+@pytest.mark.parametrize("scheme", ["http", "https"])
+async def test_a_file_that_is_missing_is_named(tmp_path: Path, scheme: str) -> None:
+    token, authorities = tmp_path / "token", tmp_path / "ca.crt"
+    settings = KubernetesSettings(NAMESPACE, url=f"{scheme}://127.0.0.1:9", token_file=token, ca_file=authorities)
+    cluster = KubernetesJobs(settings)
+    missing = authorities if scheme == "https" else token
+    with pytest.raises(ClusterUnavailable, match=f"{missing} cannot be read: No such file or directory"):
         await cluster.connect()
     await cluster.close()
 

@@ -257,7 +257,9 @@ class KubernetesJobs:
             # Read for each call: Kubernetes replaces it about every hour.
             token = self._settings.token_file.read_text().strip()
         except OSError as error:
-            raise ClusterUnavailable(f"{error.filename} cannot be read: {error.strerror}.") from None
+            # The errors of the ssl module have no file name.
+            file = error.filename or self._settings.ca_file
+            raise ClusterUnavailable(f"{file} cannot be read: {error.strerror}.") from None
         headers = {"Authorization": f"Bearer {token}", "Accept": "application/json"}
         url = self._settings.url.rstrip("/") + path
         try:
