@@ -47,6 +47,16 @@ def test_an_update_is_proposed_shown_with_its_diff_and_approved(served: Served, 
 
 
 @requirement("governance.command-line")
+def test_a_long_name_of_an_agent_hides_no_column_of_a_list(served: Served, tmp_path: Path) -> None:
+    program, _ = served
+    agent = program("agent", "register", "long-name-" * 8, "--capability", "echo", "--json").json["agent_id"]
+    update = proposed(program, tmp_path, agent, agent_patch={"capabilities": ["sum"]})["update_id"]
+    program.environ["COLUMNS"] = "80"
+    listed = program("governance", "list", "--agent", agent).out
+    assert all(text in listed for text in (update[-12:], "long-name-", "submitted", "just now"))
+
+
+@requirement("governance.command-line")
 def test_an_update_is_rejected_and_an_agent_rolled_back(served: Served, tmp_path: Path) -> None:
     program, _ = served
     agent = registered(program)

@@ -128,6 +128,7 @@ def render_cell(value: Any) -> Text:
     return Text(strip_controls(text), style=STATUS_STYLES.get(text, ""), overflow="fold")
 
 
+MAX_NAME_CHARACTERS = 20
 UNBROKEN_COLUMNS = frozenset(("id", "name", "agent", "status", "role", "expires", "budget"))
 
 
@@ -167,6 +168,11 @@ def shorten_id(record_id: str) -> str:
     The beginning of our UUIDs is the time: records of one moment share it.
     """
     return record_id.rpartition("-")[2] if _UUID.fullmatch(record_id) else record_id
+
+
+def shorten_name(name: str) -> str:
+    """Return an agent's name as a list shows it, where other columns need room."""
+    return name if len(name) <= MAX_NAME_CHARACTERS else name[: MAX_NAME_CHARACTERS - 1] + "…"
 
 
 def format_age(moment: str | None) -> str:

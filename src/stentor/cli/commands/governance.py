@@ -213,7 +213,7 @@ def _show_list(page: UpdateList) -> None:
     rows = [
         (
             output.shorten_id(u.update_id),
-            u.agent_name or output.shorten_id(u.agent_id),
+            output.shorten_name(u.agent_name or output.shorten_id(u.agent_id)),
             u.update_type,
             TIERS[u.tier],
             u.status,

@@ -20,7 +20,6 @@ from stentor.core.jsontext import JsonObject
 _ENDS = {"failed": "failed", "aborted": "was aborted", "cancelled": "was cancelled"}
 _RENAMED = {"assigned_agent": "agent", "total_duration_ms": "took", "duration_ms": "last attempt took"}
 MIN_TITLE_CHARACTERS = 24
-MAX_AGENT_CHARACTERS = 20
 MAX_DEPTH = 8
 """Levels of the tree of events; each attempt and each wait of a task would add another one."""
 
@@ -160,7 +159,7 @@ def show_list(page: TaskList) -> None:
             output.shorten_id(task.task_id),
             "",
             task.status,
-            _shorten_name(task.agent_name or task.assigned_agent or "-"),
+            output.shorten_name(task.agent_name or task.assigned_agent or "-"),
             _describe_duration(task) or "-",
             output.format_age(task.created_at),
         ]
@@ -173,10 +172,6 @@ def show_list(page: TaskList) -> None:
     console.print(output.render_table(columns, rows))
     if page.total > len(rows):
         console.print(f"Showing {len(rows)} of {page.total}; use --limit for more.", style="dim")
-
-
-def _shorten_name(name: str) -> str:
-    return name if len(name) <= MAX_AGENT_CHARACTERS else name[: MAX_AGENT_CHARACTERS - 1] + "…"
 
 
 def show_activity(activity: TaskActivity) -> None:
