@@ -268,6 +268,10 @@ def test_the_sentence_names_what_decided() -> None:
     assert explain.explain_decision(recorded(strong)) == "ann was chosen as the only eligible agent."
     unknown = explain.explain_decision(recorded(candidate("ann"), candidate("bob", 25, 50)))
     assert "it has fewer results so far, so routing tries it" in unknown
+    tried = msgspec.structs.replace(candidate("bob", 10, 20), unlearned=10)
+    assert "its results so far are less certain, so routing tries it" in explain.explain_decision(
+        recorded(candidate("ann", 12, 24), tried)
+    )
     tie = explain.explain_decision(recorded(candidate("ann"), candidate("bob")))
     assert "the same score as bob" in tie
     assert "the name decides" in tie

@@ -288,6 +288,9 @@ def _advantage(record: JsonObject, first: JsonObject, second: JsonObject) -> str
         "cost_penalty": ("it costs less", beta - 1),
         "trust": ("it has more trust", beta),
     }
+    if first["outcomes"] >= second["outcomes"]:
+        # Such as beside an agent with open tasks, or whose latest tasks taught nothing.
+        reasons["uncertainty"] = ("its results so far are less certain, so routing tries it", 1 - beta)
     if first["stale"]:
         reasons["uncertainty"] = ("it has no outcome since results changed here, so it is explored", 1 - beta)
     field = max(reasons, key=lambda name: reasons[name][1] * (first.get(name, 0.0) - second.get(name, 0.0)))
