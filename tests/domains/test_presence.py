@@ -124,6 +124,19 @@ def test_an_agent_whose_every_task_fails_hours_apart_is_known_to_fail(known: Kno
     assert presence.failing_share(worker.agent_id) == pytest.approx(0.5, abs=0.05)
 
 
+@requirement("routing.provider-failures")
+def test_days_without_a_task_do_not_make_failures_last_for_hours(known: Known) -> None:
+    presence, clock, worker = known
+    presence.record_outcome(worker.agent_id, "provider_failure")
+    clock.advance(seconds=10 * 24 * HOUR)
+    for _ in range(6):
+        presence.record_outcome(worker.agent_id, "provider_failure")
+        clock.advance(seconds=1)
+    assert presence.failing_share(worker.agent_id) > 0.2
+    clock.advance(seconds=HOUR)
+    assert presence.failing_share(worker.agent_id) < 0.01
+
+
 @requirement("routing.offline-workers")
 def test_a_worker_of_the_future_that_never_came_is_offline(known: Known) -> None:
     presence, clock, _ = known

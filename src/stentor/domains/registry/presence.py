@@ -200,7 +200,9 @@ class Presence:
             share = (1 - FAILING_SHARE) * self.failing_share(agent_id) + FAILING_SHARE * is_lost
             now = self._now()
             _, at, interval = self._failing.get(agent_id, (0.0, now, 0))
-            self._failing[agent_id] = share, now, (interval + max(0, now - at)) // 2
+            # Limited: an agent without tasks for a week would otherwise count as one with a task a week.
+            longest = FAILING_HALF_LIFE_ATTEMPTS * max(interval, FAILING_HALF_LIFE_US)
+            self._failing[agent_id] = share, now, (interval + min(longest, max(0, now - at))) // 2
         if is_failure:
             count = self._provider_failures.get(agent_id, (0, 0))[0] + 1
             until = self._now() + ENDPOINT_PAUSE_US if count >= MAX_FAILURES else 0

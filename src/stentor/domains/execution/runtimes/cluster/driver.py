@@ -107,7 +107,8 @@ class ClusterDriver:
         try:
             return await self._run(cluster, job, emit)
         except ClusterUnavailable as error:
-            raise ProviderFailed("CLUSTER_UNAVAILABLE", f"The cluster cannot be used: {error}") from None
+            reason = self._redact(str(error))[:MAX_MESSAGE_CHARS]
+            raise ProviderFailed("CLUSTER_UNAVAILABLE", f"The cluster cannot be used: {reason}") from None
         finally:
             await cluster.cancel(job.job_id)
 
