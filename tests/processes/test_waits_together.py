@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
 from functools import partial
-from typing import Any
+from typing import Any, LiteralString
 
 import httpx
 import psycopg
@@ -155,26 +155,31 @@ def test_of_the_cancellation_of_a_task_and_a_new_child_at_the_same_time_one_come
 
 @contextmanager
 def held_up(racers: Racers, lock: str) -> Iterator[Callable[[int], None]]:
-    """Hold a lock of the database against both gateways; `wait_for(count)` waits until so many wait for it."""
+    """Hold a lock of the database against both gateways; `wait_for(count)` waits until so many requests are held up.
+
+    The first waits for that lock. The next may wait for a row that the first has written, and comes after it as well.
+    """
     key = (postgres._NAMED_LOCKS, postgres._lock_number(lock))
-    waiting = (
+    for_lock = (
         "select count(*) from pg_locks where locktype = 'advisory' and not granted "
         "and classid = %s::bigint::oid and objid = (%s::bigint & 4294967295)::oid"
     )
+    for_any = "select count(*) from pg_stat_activity where datname = current_database() and wait_event_type = 'Lock'"
 
-    with psycopg.connect(racers.installation.one.environ["SERVICE_DATABASE_URL"]) as holder:
-        holder.execute("select pg_advisory_xact_lock(%s, %s)", key)
+    with psycopg.connect(racers.installation.one.environ["SERVICE_DATABASE_URL"], autocommit=True) as holder:
+        holder.execute("select pg_advisory_lock(%s, %s)", key)
 
-        def count() -> int:
-            found = holder.execute(waiting, key).fetchone()
+        def count(query: LiteralString, values: tuple[int, ...] = ()) -> int:
+            found = holder.execute(query, values).fetchone()
             assert found is not None
             return int(found[0])
 
-        def told() -> list[str]:
-            last = [request for request in racers.sent[-2:] if request.done()]
-            return [str(request.exception() or request.result().text) for request in last]
-
         def wait_for(number: int) -> None:
-            until(lambda: count() == number, lambda: f"{count()} waited for {lock!r}; the last requests: {told()}")
+            def are_held_up() -> bool:
+                ended = [request.result().text for request in racers.sent[-number:] if request.done()]
+                assert not ended, ended
+                return count(for_lock, key) > 0 and count(for_any) >= number
+
+            until(are_held_up)
 
         yield wait_for

@@ -11,7 +11,7 @@ import pytest
 from stentor.core import settings
 from stentor.core.db import Sql
 from stentor.core.errors import StartRefused
-from stentor.domains.execution.runtimes import command
+from stentor.domains.execution import runtimes
 from stentor.domains.execution.runtimes.command import OutputParser
 from tests.conftest import MakeWorld
 from tests.domains.sandbox.conftest import FILES, MakeSandbox, SandboxedService
@@ -317,6 +317,6 @@ def test_of_a_million_lines_only_those_that_may_be_tokens_are_parsed(
     driver: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     parsed: list[bytes] = []
-    monkeypatch.setattr(command, "_token", parsed.append)
+    monkeypatch.setattr(runtimes, "parse_token_line", parsed.append)
     OutputParser(print).feed(b"y\n" * 500_000 + b'{"token": "a"}\n' + b"y\n" * 500_000)
     assert parsed == [b'{"token": "a"}\n']
