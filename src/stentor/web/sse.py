@@ -166,7 +166,7 @@ class RawStreamResponse(EventStreamResponse):
         on_close: Callable[[], Awaitable[None]],
         heartbeat: bytes = HEARTBEAT_COMMENT,
     ) -> Self:
-        """Return the response; run `on_close` at once if there is none. Raises RateLimited."""
+        """Return the response. If that fails, run `on_close` and raise the error, such as RateLimited."""
         try:
             return cls(frames, limit, key, encode_error, on_close, heartbeat)
         except BaseException:

@@ -55,7 +55,7 @@ class Connections:
     def request(
         self, method: str, path: str, body: bytes | None, headers: dict[str, str], timeout_s: float | None = None
     ) -> Response:
-        """Send a request to a path below that of the URL, and return the response; redirections are not followed.
+        """Send a request to `path`, relative to the URL, and return the response. Does not follow redirects.
 
         `timeout_s` replaces CONNECT_SECONDS and READ_SECONDS. Raises OSError without a complete response.
         """

@@ -393,8 +393,8 @@ def _stop_with_main_thread() -> None:
         _await_workers()
 
 
-# Called before thread pools refuse work, also that of asyncio.to_thread: `concurrent.futures`, which is imported above,
-# has registered itself before. `atexit` would be too late: its functions are called when all threads have ended.
+# Registered after `concurrent.futures`, which is imported above, so called before thread pools refuse work, including
+# the one of asyncio.to_thread. `atexit` would be too late: it runs when all threads have ended.
 threading._register_atexit(_stop_with_main_thread)  # type: ignore[attr-defined]
 if hasattr(os, "register_at_fork"):
     # The threads of the workers are not in the new process.

@@ -144,7 +144,7 @@ class KeyService:
                     raise Conflict(f"The name {draft.name!r} {why}: use another name.")
                 if taken.tenant == caller.tenant and taken.revoked_at is None:
                     raise Conflict(f"A key named {draft.name!r} exists: rotate it, or use another name.")
-                raise Conflict(f"The name {draft.name!r} is, or was before a revocation, that of a key: use another.")
+                raise Conflict(f"A key named {draft.name!r} exists or was revoked: use another.")
             if store.count_active(tx, caller.tenant) >= model.MAX_ACTIVE_KEYS:
                 raise Conflict(f"This tenant has {model.MAX_ACTIVE_KEYS} keys, which is the most allowed: revoke one.")
             key = ApiKey(

@@ -237,7 +237,7 @@ class Presence:
 
     def offline_endpoints(self) -> list[str]:
         """Return the ids of the agents whose endpoints are paused."""
-        # Asked at the start and at the end of each attempt, and nearly always there is none.
+        # Each attempt asks twice, and almost always none is paused.
         if not self._paused_until:
             return []
         now = self._now()

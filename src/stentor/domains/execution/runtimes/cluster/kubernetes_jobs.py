@@ -191,7 +191,7 @@ class KubernetesJobs:
                 await outage.wait(error)
 
     async def _read_log(self, job: SubmittedJob, pod: JsonObject, output: objects.JobOutput) -> AsyncIterator[str]:
-        """Read the log until the container has ended and all of it was read, or its Pod is gone; yield its tokens."""
+        """Yield the tokens in the log until the container has ended and its log is complete, or its Pod is gone."""
         path = f"{self._core}/pods/{pod['metadata']['name']}/log"
         query = {"container": objects.container_name(pod), "timestamps": "true"}
         outage, position = Outage(), objects.LogPosition()
@@ -251,7 +251,7 @@ class KubernetesJobs:
 
     @asynccontextmanager
     async def _open(self, method: str, path: str, **options: Any) -> AsyncIterator[aiohttp.ClientResponse]:
-        """Send a request. Raises RequestRefused for a status of 400 to 499, ClusterUnavailable for what else fails."""
+        """Send a request. Raises RequestRefused for a status of 4xx but 429, ClusterUnavailable for what else fails."""
         try:
             session = self._open_session()
             # Read for each call: Kubernetes replaces it about every hour.
@@ -266,11 +266,9 @@ class KubernetesJobs:
             async with session.request(method, url, headers=headers, allow_redirects=False, **options) as response:
                 if response.status >= 400:
                     refused = RequestRefused(response.status, await response.content.read(65_536))
-                    raise (
-                        refused
-                        if response.status < 500 and response.status != 429
-                        else ClusterUnavailable(str(refused))
-                    )
+                    if response.status >= 500 or response.status == 429:
+                        raise ClusterUnavailable(str(refused))
+                    raise refused
                 yield response
         except (aiohttp.ClientError, TimeoutError, OSError) as error:
             raise ClusterUnavailable(f"{url}: {str(error) or 'no answer in time'}") from None

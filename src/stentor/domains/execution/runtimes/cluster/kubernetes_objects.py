@@ -111,9 +111,9 @@ def last_event(pod: JsonObject, output: JobOutput) -> JobEvent:
     ended = _state(pod).get("terminated")
     if ended is None:
         return JobEvent("lost", _join(status.get("reason", "the Pod failed"), status.get("message")), CLUSTER_LOST)
-    if ended["exitCode"] != 0 and "deletionTimestamp" in pod["metadata"]:
-        return POD_DELETED
     if ended["exitCode"] != 0:
+        if "deletionTimestamp" in pod["metadata"]:
+            return POD_DELETED
         reason = f"The program ended with exit code {ended['exitCode']} ({ended.get('reason', 'Error')})."
         return JobEvent("failed", "\n".join((reason, *output.tail)), JOB_FAILED)
     if output.result is None:
