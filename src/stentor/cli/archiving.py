@@ -28,7 +28,7 @@ from stentor.core.live import Hub
 from stentor.core.runlog import RunLog
 from stentor.core.settings import Settings
 from stentor.domains.retention import parquet_files, store, verification
-from stentor.domains.retention.model import Archive, ArchiveResult
+from stentor.domains.retention.model import ArchiveResult, TaskArchive
 from stentor.domains.retention.service import TaskArchiver
 from stentor.domains.retention.verification import ArchiveReport
 
@@ -92,7 +92,7 @@ def count_tasks(chosen: Settings, days: int) -> DryRun:
     return asyncio.run(work())
 
 
-def list_archives(chosen: Settings) -> list[Archive]:
+def list_archives(chosen: Settings) -> list[TaskArchive]:
     """Return the archives that the database knows."""
     require_database(chosen)
     driver = bootstrap.open_driver(chosen)
@@ -143,7 +143,7 @@ def _counter(word: str) -> Iterator[Callable[[str], None]]:
         yield lambda text: progress.update(task, description=text)
 
 
-def describe_archive(archive: Archive) -> JsonObject:
+def describe_archive(archive: TaskArchive) -> JsonObject:
     """Return an archive as plain values, with its times in ISO 8601."""
     values: JsonObject = msgspec.to_builtins(archive)
     times = ("first_at", "last_at", "started_at", "ended_at")
@@ -174,7 +174,7 @@ def show_dry_run(result: DryRun) -> None:
         print_line(f"  {tenant}: {count:,}")
 
 
-def show_archives(archives: list[Archive]) -> None:
+def show_archives(archives: list[TaskArchive]) -> None:
     """Print a table of the archives."""
     if not archives:
         print_line("There are no archives.")

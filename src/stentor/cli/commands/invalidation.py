@@ -24,7 +24,7 @@ class InvalidityCause(msgspec.Struct, frozen=True):
     at: str | None = None
 
 
-class ChainLink(msgspec.Struct, frozen=True):
+class DerivationLink(msgspec.Struct, frozen=True):
     path: str
     derived_from: str
 
@@ -33,7 +33,7 @@ class InvalidNote(msgspec.Struct, frozen=True):
     path: str
     vault: str
     cause: InvalidityCause
-    chain: list[ChainLink]
+    chain: list[DerivationLink]
 
 
 class InvalidSource(msgspec.Struct, frozen=True):

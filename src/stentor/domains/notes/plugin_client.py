@@ -36,7 +36,7 @@ TrustSource = Callable[[], ssl.SSLContext]
 """Returns the context that accepts the certificate of the configured address, which may be renewed."""
 
 
-class ResponseTooLarge(VaultProtocolError):
+class PluginResponseTooLarge(VaultProtocolError):
     """A response of the vault plugin of more than 64 MiB."""
 
 
@@ -226,5 +226,5 @@ async def _read_limited(response: aiohttp.ClientResponse) -> bytes:
     async for chunk in response.content.iter_chunked(65_536):
         body += chunk
         if len(body) > MAX_RESPONSE_BYTES:
-            raise ResponseTooLarge(f"The vault plugin's response is larger than {MAX_RESPONSE_BYTES} bytes.")
+            raise PluginResponseTooLarge(f"The vault plugin's response is larger than {MAX_RESPONSE_BYTES} bytes.")
     return bytes(body)

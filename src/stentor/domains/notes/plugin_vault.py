@@ -15,7 +15,13 @@ import msgspec
 from stentor.core.errors import InvalidRequest
 from stentor.domains.notes import plugin_calls
 from stentor.domains.notes.plugin_calls import FrontmatterPatcher
-from stentor.domains.notes.plugin_client import PluginClient, PluginResponse, ResponseTooLarge, vault_path, with_query
+from stentor.domains.notes.plugin_client import (
+    PluginClient,
+    PluginResponse,
+    PluginResponseTooLarge,
+    vault_path,
+    with_query,
+)
 from stentor_vault.notes import frontmatter, model, paths
 from stentor_vault.notes.model import (
     ANY_STATE,
@@ -79,7 +85,7 @@ class PluginVault:
         segments = paths.split_path(path)
         try:
             content = (await self._read_file(segments)).content
-        except ResponseTooLarge as error:
+        except PluginResponseTooLarge as error:
             raise NoteTooLarge(error.message) from None
         if len(content) > model.MAX_NOTE_BYTES:
             raise NoteTooLarge(f"{path!r} has {len(content)} bytes; the maximum is {model.MAX_NOTE_BYTES}.")
@@ -143,7 +149,7 @@ class PluginVault:
             async with slots:
                 try:
                     return await self._stat(path.split("/"))
-                except (NoSuchNote, ResponseTooLarge):
+                except (NoSuchNote, PluginResponseTooLarge):
                     return None  # deleted since the listing, or a video, which is not read
 
         stats = await asyncio.gather(*map(stat, await self.list_files(folder)))

@@ -64,7 +64,7 @@ CALLS = ArchivedTable(
 TABLES = (TASKS, EVENTS, STEPS, SIGNALS, GRADES, CALLS)
 
 
-class Archive(msgspec.Struct, frozen=True):
+class TaskArchive(msgspec.Struct, frozen=True):
     """An archive as the database knows it. `name` is its folder, `event_id` the event that recorded it.
 
     `ended_at` is None while it is being written; times in microseconds. `first_at` and `last_at` are when its first and

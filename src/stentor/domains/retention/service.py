@@ -31,10 +31,10 @@ from stentor.domains.retention.model import (
     EVENTS,
     TABLES,
     TASKS,
-    Archive,
     ArchiveChanged,
     ArchivedBatch,
     ArchiveResult,
+    TaskArchive,
 )
 from stentor.domains.retention.parquet_files import WrittenFiles
 from stentor.domains.tasks import queries as task_queries
@@ -204,7 +204,9 @@ class TaskArchiver:
         result.events, result.size_bytes = result.events + batch.count(EVENTS), result.size_bytes + files.size_bytes
         return len(batch.task_ids)
 
-    def _delete_rows(self, tx: Tx, archive: Archive, batch: ArchivedBatch, files: WrittenFiles, before: int) -> None:
+    def _delete_rows(
+        self, tx: Tx, archive: TaskArchive, batch: ArchivedBatch, files: WrittenFiles, before: int
+    ) -> None:
         """Delete the rows of an archive and record it. Raises ArchiveChanged if they are not those of its files."""
         if not store.is_unfinished(tx, archive.name):
             raise ArchiveChanged("another process has forgotten the archive")
@@ -224,7 +226,7 @@ class TaskArchiver:
         store.mark_archived(tx, archive, ((row[_ID], row[_SUBMITTER]) for row in tasks), batch.leaves)
         store.finish_archive(tx, archive.name, self._record(tx, archive, batch, files), files.size_bytes)
 
-    def _record(self, tx: Tx, archive: Archive, batch: ArchivedBatch, files: WrittenFiles) -> str:
+    def _record(self, tx: Tx, archive: TaskArchive, batch: ArchivedBatch, files: WrittenFiles) -> str:
         """Append the event that vouches for an archive, and return its id."""
         digest = LeavesDigest()
         for number, leaf in batch.leaves.items():
@@ -236,12 +238,12 @@ class TaskArchiver:
         return self._runlog.append(tx, archive.tenant, [draft])
 
 
-def _insert_archive(tx: Tx, batch: ArchivedBatch) -> Archive:
+def _insert_archive(tx: Tx, batch: ArchivedBatch) -> TaskArchive:
     """Record that an archive is being written, under a name that no other has."""
     number = store.last_number(tx) + 1
     day = datetime.fromtimestamp(tx.now / SECOND, UTC).strftime("%Y-%m-%d")
     created = [row[_CREATED] for row in batch.rows[TASKS.name]]
-    archive = Archive(
+    archive = TaskArchive(
         number=number,
         # The random part: a database that was restored from a backup gives the same numbers again.
         name=f"{number:06d}-{day}-{secrets.token_hex(4)}",

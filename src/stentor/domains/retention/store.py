@@ -11,7 +11,7 @@ from typing import Any
 from stentor.core.db import AppendOnlyTable, Sql, Tx
 from stentor.core.db.driver import Row
 from stentor.core.runlog import EVENT_COLUMNS
-from stentor.domains.retention.model import CALLS, EVENTS, GRADES, SIGNALS, STEPS, TASKS, Archive, ArchivedTable
+from stentor.domains.retention.model import CALLS, EVENTS, GRADES, SIGNALS, STEPS, TASKS, ArchivedTable, TaskArchive
 
 IDS_PER_STATEMENT = 64
 """Ids in one statement; a fixed number, so that the SQL text is always the same."""
@@ -79,7 +79,7 @@ _DELETE_WORDS = Sql(f"delete from task_search where {_OF_TASKS}")
 _DELETE_SPENT = Sql(f"delete from task_spent where {_OF_TASKS}")
 _ARCHIVED_TASKS = AppendOnlyTable("archived_tasks", ("tenant", "task_id", "submitted_by", "archive"))
 _ARCHIVED_EVENTS = AppendOnlyTable("archived_events", ("number", "archive"))
-_FIELDS = Archive.__struct_fields__
+_FIELDS = TaskArchive.__struct_fields__
 _ARCHIVES = f"select {', '.join(_FIELDS)} from archives"
 _LIST = Sql(f"{_ARCHIVES} order by number")
 _LIST_UNFINISHED = Sql(f"{_ARCHIVES} where ended_at is null order by number")
@@ -145,7 +145,7 @@ def delete_words(tx: Tx, tenant: str, task_ids: Sequence[str]) -> None:
     _run_for(tx, _DELETE_WORDS, tenant, task_ids)
 
 
-def mark_archived(tx: Tx, archive: Archive, submitters: Iterable[tuple[str, str]], numbers: Iterable[int]) -> None:
+def mark_archived(tx: Tx, archive: TaskArchive, submitters: Iterable[tuple[str, str]], numbers: Iterable[int]) -> None:
     """Record which tasks (id and submitter) and which numbers of the run log are in an archive."""
     for task_id, submitted_by in submitters:
         tx.append(_ARCHIVED_TASKS, (archive.tenant, task_id, submitted_by, archive.number))
@@ -153,13 +153,13 @@ def mark_archived(tx: Tx, archive: Archive, submitters: Iterable[tuple[str, str]
         tx.append(_ARCHIVED_EVENTS, (number, archive.number))
 
 
-def list_archives(tx: Tx) -> list[Archive]:
-    return [Archive(*row) for row in tx.rows(_LIST)]
+def list_archives(tx: Tx) -> list[TaskArchive]:
+    return [TaskArchive(*row) for row in tx.rows(_LIST)]
 
 
-def list_unfinished(tx: Tx) -> list[Archive]:
+def list_unfinished(tx: Tx) -> list[TaskArchive]:
     """List the archives whose writing did not end: it goes on, or its process was killed."""
-    return [Archive(*row) for row in tx.rows(_LIST_UNFINISHED)]
+    return [TaskArchive(*row) for row in tx.rows(_LIST_UNFINISHED)]
 
 
 def list_leaves(tx: Tx, archive: int) -> dict[int, str]:
@@ -172,7 +172,7 @@ def last_number(tx: Tx) -> int:
     return int(row[0]) if row else 0
 
 
-def insert_archive(tx: Tx, archive: Archive) -> None:
+def insert_archive(tx: Tx, archive: TaskArchive) -> None:
     tx.run(_INSERT, **{name: getattr(archive, name) for name in _FIELDS})
 
 

@@ -96,7 +96,7 @@ class StatusCounts(ResponseModel):
     quarantined: int
 
 
-class Scope(ResponseModel):
+class OscillationScope(ResponseModel):
     """The oscillation of an agent at a task type. `sample_count` is the number of outcomes in the sentinel's window."""
 
     agent_id: str
@@ -119,7 +119,7 @@ class StoreFlags(ResponseModel):
 class Governance(ResponseModel):
     agents: list[AgentRow]
     status_counts: StatusCounts
-    sentinel: list[Scope]
+    sentinel: list[OscillationScope]
     stores: StoreFlags
 
 
@@ -129,7 +129,7 @@ class Sentinel(ResponseModel):
     threshold: float
     window: int
     active_alerts: int
-    scopes: list[Scope]
+    scopes: list[OscillationScope]
 
 
 class AlertOut(ResponseModel):

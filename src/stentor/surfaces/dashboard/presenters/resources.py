@@ -32,7 +32,7 @@ UNSCORED = "unscored"
 
 
 class SentinelScope(TypedDict):
-    """The oscillation of an agent at a task type (`wire.Scope`)."""
+    """The oscillation of an agent at a task type (`wire.OscillationScope`)."""
 
     agent_id: str
     agent_name: str | None
