@@ -13,6 +13,7 @@ from functools import cache
 from typing import Any
 
 from stentor.core.errors import StartRefused
+from stentor.core.security.redaction import Redactor
 from stentor.core.settings import parsers
 from stentor.core.settings.alerts import AlertSettings
 from stentor.core.settings.installation import (
@@ -155,8 +156,6 @@ def _parse(info: SettingInfo, environ: Mapping[str, str]) -> Any:
     try:
         return info.parse(text.strip())
     except ValueError as error:
-        from stentor.core.security.redaction import Redactor
-
         # Imported here, because the file is read by means of the settings of this module.
         from stentor.core.settings.config_file import name_origin
 
