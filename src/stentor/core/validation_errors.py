@@ -16,6 +16,7 @@ MAX_CONVERTED = 5_000
 """Errors that pydantic converts at once; a million take five seconds and 1 GB, on the event loop."""
 _PLAIN_WORDS = {
     f"match pattern '{UUID_PATTERN}'": "be a UUID",
+    "Field required": "is required",
     "Input should": "must",
     "String should": "must",
     "List should": "must",

@@ -105,6 +105,8 @@ async def test_requests_that_are_wrong_have_the_codes_of_the_contract(world: Wor
         error = answer.json()["error"]
         assert (answer.status_code, error["code"]) == (status, code)
         assert error["request_id"] == answer.headers["X-Request-Id"]
+    fields = asked[400, "INVALID_REQUEST"].json()["error"]["details"]["fields"]
+    assert set(fields.values()) == {"is required"}, fields
 
 
 @requirement("http.no-raw-exceptions")

@@ -195,7 +195,7 @@ def test_an_input_that_is_no_json_names_its_field(client: Client, text: str) -> 
 def test_an_input_that_is_not_there_names_its_field(client: Client) -> None:
     with refused(StatusCode.INVALID_ARGUMENT, "INVALID_REQUEST") as found:
         client.tasks.SubmitTask(pb.SubmitTaskRequest(type="x"), metadata=keyed(), timeout=SECONDS)
-    assert details(found.value)[1] == {"input_json": "Field required"}
+    assert details(found.value)[1] == {"input_json": "is required"}
 
 
 @requirement("scale.grpc-errors")

@@ -97,7 +97,7 @@ def to_fields(message: Message, model: type[BaseModel] | None = None, where: str
         if field.has_presence and not message.HasField(field.name):
             # The model would name the field `x`, but the client knows it as `x_json`.
             if name != field.name and declared.is_required():
-                raise _field_error(where + field.name, "Field required")
+                raise _field_error(where + field.name, "is required")
             continue
         value = _to_value(field, getattr(message, field.name), declared.annotation, where)
         # None is the enum value 0, which means that the field was not given.
