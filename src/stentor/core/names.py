@@ -13,5 +13,5 @@ def check_name(name: str) -> None:
     """Raise InvalidRequest for a text that is no such name."""
     if not _PATTERN.fullmatch(name):
         raise InvalidRequest(
-            "name: must be 1 to 63 characters of a-z, 0-9, `_`, `-` and `.`, not beginning with a sign"
+            "name: must be 1 to 63 characters of a-z, 0-9, `_`, `-` and `.`, beginning with a letter or digit"
         )
