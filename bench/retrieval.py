@@ -25,8 +25,8 @@ from stentor.bootstrap.parts.memory import Memory
 from stentor.core import migrations, settings
 from stentor.core.clock import SystemClock
 from stentor.core.db import Database
-from stentor.domains.memory.caller import MemoryCaller
 from stentor.domains.memory.index.model import SEARCH_FIELDS, SearchFilters
+from stentor.domains.memory.model import MemoryCaller
 
 DEPTH = 10
 ASKING = MemoryCaller(Principal("bench", "admin", frozenset(("admin",))))

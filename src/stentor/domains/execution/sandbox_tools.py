@@ -18,9 +18,8 @@ from stentor.core.jsontext import JsonObject
 from stentor.domains.llm.call_guard import LlmCaller as LlmCaller
 from stentor.domains.llm.model import ChatRequest, LlmMessage, TextPart
 from stentor.domains.llm.service import LlmGateway
-from stentor.domains.memory.caller import MaySearch, MemoryCaller
 from stentor.domains.memory.index.model import SearchFilters
-from stentor.domains.memory.model import WriteDraft
+from stentor.domains.memory.model import MaySearch, MemoryCaller, WriteDraft
 from stentor.domains.memory.search import SearchService
 from stentor.domains.memory.service import MemoryService
 from stentor.domains.registry.model import Agent

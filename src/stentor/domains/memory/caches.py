@@ -4,14 +4,13 @@ from __future__ import annotations
 
 from collections import OrderedDict
 
+from stentor.domains.memory.model import CallerIdentity
 from stentor_vault.notes.model import NO_FILE
 from stentor_vault.text.documents import NoteDocument
 
 MAX_DOCUMENTS = 1024
 MAX_ENTRIES = 20_000
 """Caller and note pairs in `LastSeen`."""
-CallerIdentity = tuple[str, str, str | None]
-"""Tenant, key name, and the agent that the key claims to act for."""
 
 
 class DocumentCache:

@@ -6,7 +6,7 @@ from stentor.core.db import Database, Tx
 from stentor.core.errors import Conflict
 from stentor.core.runlog import EventDraft
 from stentor.domains.memory import store
-from stentor.domains.memory.caller import MemoryCaller
+from stentor.domains.memory.model import MemoryCaller
 from stentor.domains.memory.service import MemoryService
 from stentor_vault.notes import paths
 from stentor_vault.notes.model import NoSuchNote, Vault

@@ -11,13 +11,12 @@ from pydantic import AfterValidator
 from stentor.auth.principal import Principal
 from stentor.core.errors import Forbidden, InvalidRequest
 from stentor.domains.memory import wire
-from stentor.domains.memory.caller import MemoryCaller
+from stentor.domains.memory.model import MemoryCaller
 from stentor.domains.memory.search import parse_scope
-from stentor.domains.memory.validity.documents import read_document
-from stentor.domains.memory.validity.frontmatter_keys import KEYS
+from stentor.domains.memory.validity.frontmatter_keys import KEYS, read_document
 from stentor.domains.memory.validity.model import Exclusion
 from stentor.domains.memory.validity.service import MAX_LISTED, InvalidationService, VaultExclusion
-from stentor.domains.memory.validity.target_wire import (
+from stentor.domains.memory.validity.wire import (
     InvalidatedOut,
     InvalidateIn,
     InvalidListOut,
@@ -26,7 +25,6 @@ from stentor.domains.memory.validity.target_wire import (
     RestoredOut,
     RestoreIn,
 )
-from stentor.domains.memory.validity.wire import CauseOut, ExclusionOut
 from stentor.domains.memory.vaults import DEFAULT_VAULT, VaultRegistry
 from stentor.web.operations import operation
 from stentor.web.request_context import decode_path_segment
@@ -112,7 +110,7 @@ class MemoryOperations:
             document=_document(document),
             latency_ms=_elapsed_ms(started),
             etag=etag,
-            invalid=None if invalid is None else ExclusionOut.model_validate(invalid),
+            invalid=None if invalid is None else wire.ExclusionOut.model_validate(invalid),
         )
 
     async def _find_exclusion(self, vault: str, document: NoteDocument) -> Exclusion | None:
@@ -270,7 +268,7 @@ class MemoryOperations:
         notes = [InvalidNoteOut.of_note(VaultExclusion(vault, exclusion)) for exclusion in rest[:limit]]
         sources = [InvalidSourceOut.of(source) for source in await self._invalidations.list_sources()]
         following = encode_cursor(notes[-1].path) if len(rest) > limit else None
-        claims = [CauseOut.of(claim) for claim in (await index.list_claims())[:MAX_LISTED]]
+        claims = [wire.CauseOut.of(claim) for claim in (await index.list_claims())[:MAX_LISTED]]
         return InvalidListOut(sources=sources, claims=claims, notes=notes, total=len(found), next_cursor=following)
 
     @operation("memory.reindex", "admin", "POST /memory/reindex", errors=(502, 504))

@@ -17,7 +17,6 @@ from stentor.core.clock import Clock
 from stentor.core.db import Database
 from stentor.core.errors import InvalidRequest
 from stentor.core.runlog import EventDraft
-from stentor.domains.memory.caller import MaySearch, MemoryCaller
 from stentor.domains.memory.embedding.embedder import EmbeddingUnavailable
 from stentor.domains.memory.embedding_worker import EmbeddingWorker
 from stentor.domains.memory.index.index import SearchIndex, exclude_at
@@ -34,6 +33,7 @@ from stentor.domains.memory.index.model import (
     build_query,
     build_results,
 )
+from stentor.domains.memory.model import MaySearch, MemoryCaller
 from stentor.domains.memory.sequences import MIN_SUPPORT, find_support
 from stentor.domains.memory.service import MemoryService
 from stentor.domains.memory.text import tokenizer

@@ -22,9 +22,8 @@ from stentor.core.jsontext import JsonObject
 from stentor.core.runlog import EventDraft, RunLog
 from stentor.domains.memory import model, store
 from stentor.domains.memory.caches import DocumentCache, LastSeen
-from stentor.domains.memory.caller import MemoryCaller
 from stentor.domains.memory.index.indexer import Indexer
-from stentor.domains.memory.model import WriteDecision, WriteDraft
+from stentor.domains.memory.model import MemoryCaller, WriteDecision, WriteDraft
 from stentor.domains.memory.store import WriteIntent
 from stentor.domains.memory.validity.guard import MarkGuard, mark_events
 from stentor.domains.memory.write_journal import WriteJournal

@@ -11,7 +11,6 @@ from stentor.core.errors import InvalidRequest
 from stentor.core.jsontext import JsonObject
 from stentor.domains.memory.index.model import SEARCH_FIELDS, SearchField, SearchFilters
 from stentor.domains.memory.model import VersionCause, WriteDraft
-from stentor.domains.memory.validity.wire import AsOf, ExclusionOut, IncludeInvalid
 from stentor.domains.memory.vaults import DEFAULT_VAULT
 from stentor.web.routes import RequestModel, example_config
 from stentor.web.wire import EntityTag, Name, OmittedWhenNone, ResponseModel, Time, Timestamp, UuidText
@@ -19,6 +18,40 @@ from stentor_vault.server.entity_tags import InvalidEntityTags, parse_entity_tag
 
 Term = Annotated[str, StringConstraints(min_length=1, max_length=1000)]
 VaultName = Annotated[Name, Field(description="The vault, by its name in SERVICE_VAULTS.")]
+IncludeInvalid = Annotated[bool, Field(description="Also the notes that are invalid, each with why.")]
+AsOf = Annotated[
+    str | None,
+    Field(
+        max_length=40,
+        description="The notes that held at this time: ISO 8601, UTC without a zone; a date is the end of that day. "
+        "Without it: those that hold now.",
+        examples=["2026-02-28"],
+    ),
+]
+
+
+class CauseOut(ResponseModel):
+    """What is invalid: a note, a claim (`path#heading`, `path^id`) or a source, with why, who and when if known."""
+
+    kind: Literal["note", "claim", "source"]
+    target: str
+    reason: str | None
+    by: str | None
+    at: str | None
+
+
+class ChainLinkOut(ResponseModel):
+    """A note, and the entry of its `derived_from` that leads to the next note of the chain or to the cause."""
+
+    path: str
+    derived_from: str
+
+
+class ExclusionOut(ResponseModel):
+    """Why a note is invalid; `chain` is how it was derived from the cause, empty for a note that is marked itself."""
+
+    cause: CauseOut
+    chain: list[ChainLinkOut]
 
 
 class DocumentIn(RequestModel):

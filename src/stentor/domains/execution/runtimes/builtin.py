@@ -17,7 +17,7 @@ from stentor.core.jsontext import JsonObject
 from stentor.domains.execution.model import AgentFailed, AttemptOutcome, ProviderFailed
 from stentor.domains.execution.runtimes import EmitToken
 from stentor.domains.execution.runtimes.summarizer import MAX_SENTENCES, SUMMARY_METHODS, SummaryCancelled, summarize
-from stentor.domains.memory.caller import MaySearch, MemoryCaller
+from stentor.domains.memory.model import MaySearch, MemoryCaller
 from stentor.domains.memory.search import SearchService
 from stentor.domains.memory.text.excerpts import Passage, term_coverage
 from stentor.domains.registry.model import Agent

@@ -17,7 +17,7 @@ from stentor.core.errors import AuthorityDenied
 from stentor.core.jsontext import JsonObject
 from stentor.core.runlog import EventDraft, RunLog
 from stentor.core.settings.listeners import MEMORY_CAPABILITIES
-from stentor.domains.memory.caller import MemoryCaller
+from stentor.domains.memory.model import MemoryCaller
 
 CAPABILITIES = READ_CAPABILITY, WRITE_CAPABILITY = MEMORY_CAPABILITIES
 BLANK_CAPABILITY = "nothing"

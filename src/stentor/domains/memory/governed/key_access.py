@@ -15,9 +15,9 @@ from stentor.auth.authority.context import (
 )
 from stentor.auth.principal import Principal, RoleRegistry
 from stentor.core.errors import AuthorityDenied
-from stentor.domains.memory.caller import MaySearch
 from stentor.domains.memory.governed import records
 from stentor.domains.memory.governed.authorization import READ_CAPABILITY, WRITE_CAPABILITY
+from stentor.domains.memory.model import MaySearch
 
 SHARED_NAMESPACE = "shared"
 """The namespace that every API key may access, beside the one of its own name."""

@@ -18,7 +18,6 @@ from stentor.core.clock import format_iso
 from stentor.core.db import Database, Tx, idempotency
 from stentor.core.db.idempotency import IdempotencyKey, StoredResponse
 from stentor.core.errors import AuthorityDenied, Conflict, NotFound, PreconditionFailed
-from stentor.domains.memory.caller import MemoryCaller
 from stentor.domains.memory.governed import records
 from stentor.domains.memory.governed.authorization import (
     READ_CAPABILITY,
@@ -40,7 +39,7 @@ from stentor.domains.memory.governed.model import (
 )
 from stentor.domains.memory.governed.records import RecordAddress
 from stentor.domains.memory.index.model import SEARCH_FIELDS, Folders, SearchFilters
-from stentor.domains.memory.model import WriteDraft
+from stentor.domains.memory.model import MemoryCaller, WriteDraft
 from stentor.domains.memory.search import VALID_NOW, SearchScope, parse_scope
 from stentor.domains.memory.service import WriteResult
 from stentor.domains.memory.validity.frontmatter_keys import KEYS

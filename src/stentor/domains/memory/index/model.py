@@ -19,8 +19,7 @@ from stentor.core.jsontext import JsonObject
 from stentor.domains.memory.text import tokenizer
 from stentor.domains.memory.text.excerpts import make_excerpt
 from stentor.domains.memory.validity import frontmatter_keys
-from stentor.domains.memory.validity.documents import read_document
-from stentor.domains.memory.validity.frontmatter_keys import NoteValidity
+from stentor.domains.memory.validity.frontmatter_keys import NoteValidity, read_document
 from stentor.domains.memory.validity.model import Exclusion
 from stentor_vault.notes.model import Note, content_hash
 from stentor_vault.server.links import extract_link_targets, link_key

@@ -1,7 +1,7 @@
-"""The frontmatter keys by which a note says when it holds, what it was derived from and what is wrong with it. Pure.
+"""What a note says about its validity: when it holds, what it was derived from and what is wrong with it. Pure.
 
-The keys are flat texts, lists and dates, as Obsidian's properties are. Values that cannot be read are a problem of the
-note and have no effect.
+The keys of its frontmatter are flat texts, lists and dates, as Obsidian's properties are. Values that cannot be read
+are a problem of the note and have no effect.
 """
 
 from __future__ import annotations
@@ -9,14 +9,24 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Mapping
 from datetime import UTC, date, datetime
-from typing import Any
+from typing import TYPE_CHECKING, Any
 from urllib.parse import unquote
 
 import msgspec
 
 from stentor.core.clock import DAY, micros_from_datetime
 from stentor.core.jsontext import JsonObject
-from stentor_vault.text.passages import MAX_ANCHOR_CHARS, anchor_key, normalize_anchor, split_anchor
+from stentor_vault.text.passages import (
+    MAX_ANCHOR_CHARS,
+    CutText,
+    anchor_key,
+    cut_passages,
+    normalize_anchor,
+    split_anchor,
+)
+
+if TYPE_CHECKING:
+    from stentor_vault.text.documents import NoteDocument  # loads YAML, which commands that need only the keys do not
 
 VALID_FROM, VALID_TO, DERIVED_FROM, TASK_ID = "valid_from", "valid_to", "derived_from", "task_id"
 INVALID, INVALID_BY, INVALID_AT, INVALID_CLAIMS = "invalid", "invalid_by", "invalid_at", "invalid_claims"
@@ -81,6 +91,18 @@ class NoteValidity(msgspec.Struct, frozen=True):
 
 
 EMPTY = NoteValidity()
+
+
+def read_document(document: NoteDocument) -> tuple[NoteValidity, CutText | None]:
+    """Return what the note says, and its text without the invalid passages; None if there are none."""
+    validity = read_validity(document.frontmatter)
+    if not validity.claims:
+        return validity, None
+    cut = cut_passages(document.content, (claim.anchor for claim in validity.claims))
+    if cut.missing:
+        missing = (f"{INVALID_CLAIMS}: the note has no passage {anchor!r}." for anchor in cut.missing)
+        validity = msgspec.structs.replace(validity, problems=(*validity.problems, *missing))
+    return validity, cut
 
 
 def read_validity(frontmatter: Mapping[str, Any]) -> NoteValidity:

@@ -12,8 +12,8 @@ from collections.abc import Callable, Sequence
 from stentor.core.clock import Clock, format_iso
 from stentor.core.errors import Forbidden
 from stentor.core.runlog import EventDraft
-from stentor.domains.memory.caller import MemoryCaller
 from stentor.domains.memory.index.index import SearchIndex
+from stentor.domains.memory.model import MemoryCaller
 from stentor.domains.memory.validity import marks
 from stentor.domains.memory.validity.frontmatter_keys import TASK_SOURCE
 from stentor.domains.memory.validity.marks import MarkChange, MarkedNote

@@ -12,7 +12,6 @@ import msgspec
 
 from stentor.core.errors import Conflict, Forbidden, InvalidRequest, NotFound
 from stentor.core.jsontext import JsonObject
-from stentor.domains.memory.validity.documents import read_document
 from stentor.domains.memory.validity.frontmatter_keys import (
     DERIVED_FROM,
     EMPTY,
@@ -28,6 +27,7 @@ from stentor.domains.memory.validity.frontmatter_keys import (
     format_claim,
     parse_source,
     read_claim,
+    read_document,
 )
 from stentor_vault.text import documents
 from stentor_vault.text.documents import NoteDocument

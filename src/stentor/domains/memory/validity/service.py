@@ -15,9 +15,8 @@ from stentor.core.clock import Clock, format_iso
 from stentor.core.db import Database, Tx
 from stentor.core.errors import Conflict, Forbidden, InvalidRequest, NotFound, PreconditionFailed
 from stentor.core.jsontext import JsonObject
-from stentor.domains.memory.caller import MemoryCaller
 from stentor.domains.memory.index.index import SearchIndex
-from stentor.domains.memory.model import WriteDraft
+from stentor.domains.memory.model import MemoryCaller, WriteDraft
 from stentor.domains.memory.service import MemoryService
 from stentor.domains.memory.validity import frontmatter_keys, guard, marks, store
 from stentor.domains.memory.validity.frontmatter_keys import Mark

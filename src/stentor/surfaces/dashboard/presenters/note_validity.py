@@ -5,8 +5,7 @@ from __future__ import annotations
 import msgspec
 
 from stentor.core.jsontext import JsonObject
-from stentor.domains.memory.validity.documents import read_document
-from stentor.domains.memory.validity.frontmatter_keys import VALID_FROM, VALID_TO
+from stentor.domains.memory.validity.frontmatter_keys import VALID_FROM, VALID_TO, read_document
 from stentor.domains.memory.validity.model import Cause
 from stentor.surfaces.dashboard.presenters.note_rendering import note_url
 from stentor_vault.text import markdown
