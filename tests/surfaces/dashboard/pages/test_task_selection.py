@@ -135,6 +135,23 @@ async def test_back_and_a_reload_ask_for_pages_and_submit_nothing_again(site: Si
     assert other.headers["location"] == "/tasks", "what is kept is of one session"
 
 
+@requirement("dashboard.page-selection", "dashboard.page-keys")
+async def test_what_is_kept_for_another_page_is_not_there(site: Site) -> None:
+    made = (await site.send("/keys", name="dana", role="viewer", days="0")).headers["location"]
+    browser = await site.browser()
+    for address in (
+        made.replace("/keys/dana?result", "/tasks/selected?selection"),
+        made.replace("/keys/dana", "/keys/admin"),
+    ):
+        assert "Copy it now" not in (await browser.get(address, follow_redirects=True)).text
+    await site.world.register("ann")
+    asked = await post(site, "/tasks/selected", action="cancel", task=[await site.world.submit()])
+    key = asked.request.url.params["selection"]
+    assert await site.read(f"/keys/dana?result={key}")
+    assert await site.read(str(asked.request.url))
+    assert "Copy it now" in await site.read(made)
+
+
 @requirement("dashboard.page-selection")
 async def test_a_session_keeps_the_newest_selections(site: Site) -> None:
     await site.world.register("ann")

@@ -66,6 +66,13 @@ async def test_a_webhook_is_added_and_its_secret_shown_once(site: Site, hooks: H
 
 
 @requirement("dashboard.page-webhooks")
+async def test_a_page_that_fails_does_not_lose_the_secret(site: Site, hooks: Hooks) -> None:
+    answer = await send(site, "/webhooks", {"url": hooks.receiver.url, "events": ["task.*"]})
+    assert not SECRET.search(await site.read(f"{answer.headers['location']}&cursor=x", 400))
+    assert SECRET.search(await site.read(answer.headers["location"]))
+
+
+@requirement("dashboard.page-webhooks")
 @pytest.mark.parametrize(
     "fields", [{}, {"url": "ftp://x"}, {"url": "https://a.example"}, {"url": "https://a.example", "events": ["none"]}]
 )

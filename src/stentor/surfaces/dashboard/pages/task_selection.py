@@ -31,6 +31,8 @@ ACTIONS = {
 """Label, participle, and the statuses in which a task may have it."""
 PERMISSIONS = {"approve": "approve", "reject": "approve", "cancel": "write", "retry": "write"}
 MAX_SELECTED = 500
+CONFIRMATION = "/tasks/selected"
+"""The page that asks for confirmation, and then shows what became of the tasks."""
 
 
 async def offered_actions(page: PageRequest, tasks: list[JsonObject], *, is_whole: bool) -> dict[str, str]:
@@ -82,7 +84,7 @@ async def select_tasks(page: PageRequest) -> Response:
 async def show_selection(page: PageRequest) -> Response:
     """Say what the action will do with the selected tasks, and ask for confirmation; or what it has done."""
     key = page.query_param("selection")
-    kept = page.session.kept.get(key)
+    kept = page.session.kept.get((CONFIRMATION, key))
     if kept is None:  # of an earlier session, or one of many
         return RedirectResponse("/tasks", 303)
     action, task_ids = kept["action"], kept["task_ids"]
@@ -108,7 +110,7 @@ async def act_on_tasks(page: PageRequest) -> Response:
     """Do it, and redirect to the page that shows what became of each task that it failed for."""
     action, task_ids = await _read_selection(page)
     form = await page.read_form()
-    kept = page.session.kept.get(form.get("selection", ""), {})
+    kept = page.session.kept.get((CONFIRMATION, form.get("selection", "")), {})
     back = kept.get("back", "/tasks")
     if not task_ids:
         return page.redirect(back, "none-selected")
@@ -123,7 +125,7 @@ async def act_on_tasks(page: PageRequest) -> Response:
 
 
 def _show(page: PageRequest, kept: JsonObject) -> Response:
-    return RedirectResponse(f"/tasks/selected?selection={page.session.keep(kept)}", 303)
+    return RedirectResponse(f"{CONFIRMATION}?selection={page.session.keep(CONFIRMATION, kept)}", 303)
 
 
 def _find_list(page: PageRequest) -> str:
@@ -155,7 +157,7 @@ async def _find_task(page: PageRequest, task_id: str) -> JsonObject | None:
 
 
 ROUTES = [
-    ("GET", "/tasks/selected", show_selection),
-    ("POST", "/tasks/selected", select_tasks),
+    ("GET", CONFIRMATION, show_selection),
+    ("POST", CONFIRMATION, select_tasks),
     ("POST", "/tasks/selected/confirm", act_on_tasks),
 ]

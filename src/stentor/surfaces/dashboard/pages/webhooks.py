@@ -90,7 +90,7 @@ async def render_list(
 
 
 async def show_webhook(page: PageRequest) -> Response:
-    return await render_webhook(page, page.path_param("webhook_id"), **page.take_result())
+    return await render_webhook(page, page.path_param("webhook_id"))
 
 
 async def render_webhook(
@@ -98,18 +98,15 @@ async def render_webhook(
     webhook_id: str,
     problem: GatewayError | None = None,
     form_values: JsonObject | None = None,
-    **action_result: Any,
 ) -> Response:
-    """Render a webhook; after a rejected change with the submitted values, and with what its form had `shown`.
-
-    `action_result` overrides members of NO_ACTION_RESULT; only this response displays it.
-    """
+    """Render a webhook; after a rejected change with the submitted values, and with what its form had `shown`."""
     filters = {name: page.query_param(name) for name in ("status", "event", "cursor")}
     webhook, deliveries, backlogs = await asyncio.gather(
         page.call("webhooks.get", webhook_id=webhook_id),
         page.call("deliveries.list", webhook_id=webhook_id, limit=PAGE_SIZE, **filters),
         page.read(queries.read_backlogs, [webhook_id]),
     )
+    result = page.take_result()  # only now: a page that fails must not lose a secret
     return page.render(
         "webhook.html",
         problem.status if problem else 200,
@@ -133,8 +130,8 @@ async def render_webhook(
         now=format_iso(page.site.now()),
         yesterday=format_iso(page.site.now() - DAY)[:16],
         problem=problem,
-        action_result=NO_ACTION_RESULT | action_result,
-        answered=bool(action_result or problem),
+        action_result=NO_ACTION_RESULT | result,
+        answered=bool(result or problem),
     )
 
 

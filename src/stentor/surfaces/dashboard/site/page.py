@@ -307,11 +307,11 @@ class PageRequest:
 
     def redirect_once(self, path: str, result: JsonObject) -> Response:
         """Redirect after an action to a page that shows its result once, such as a secret: see `take_result`."""
-        return RedirectResponse(f"{path}?result={self.session.keep(result)}", 303)
+        return RedirectResponse(f"{path}?result={self.session.keep(path, result)}", 303)
 
     def take_result(self) -> JsonObject:
         """Return the result that `redirect_once` kept for this page; empty when it was shown before."""
-        return self.session.kept.pop(self.query_param("result"), {})
+        return self.session.kept.pop((self.path, self.query_param("result")), {})
 
 
 def encode_path(request: Request) -> str:

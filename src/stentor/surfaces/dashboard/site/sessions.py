@@ -49,8 +49,8 @@ class BrowserSession(msgspec.Struct):
     """Whether `key` is a session of the gateway, which ends with a sign-out, instead of an API key."""
     visited_at: int = 0
     """When the browser last had the overview before this session, in microseconds; 0 if that is unknown."""
-    kept: dict[str, JsonObject] = msgspec.field(default_factory=dict)
-    """What the page after a redirect shows, by the key in its address; the newest `MAX_KEPT`."""
+    kept: dict[tuple[str, str], JsonObject] = msgspec.field(default_factory=dict)
+    """What the page after a redirect shows, by its path and the key in its address; the newest `MAX_KEPT`."""
 
     def set_holder(self, holder: Mapping[str, Any]) -> None:
         """Set the name, role and permissions that the gateway reports for the key."""
@@ -71,10 +71,10 @@ class BrowserSession(msgspec.Struct):
         """The holder of the key, for the rules by which the gateway decides on an action."""
         return Principal(self.name, cast("Role", self.role), self.permissions, self.tenant)
 
-    def keep(self, values: JsonObject) -> str:
-        """Keep the values for the page after a redirect; return their key."""
+    def keep(self, path: str, values: JsonObject) -> str:
+        """Keep the values for the page at `path` after a redirect; return their key."""
         key = secrets.token_urlsafe(8)
-        self.kept[key] = values
+        self.kept[path, key] = values
         while len(self.kept) > MAX_KEPT:
             del self.kept[next(iter(self.kept))]
         return key
