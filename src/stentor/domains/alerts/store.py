@@ -35,7 +35,7 @@ _LIST_URGENT_FIRST = Sql(
 _LIST_RECENT = Sql(
     f"""select {_COLUMNS} from alerts where tenant = :tenant and opened_at >= :opened_after
     and (opened_at >= :since or resolved_at >= :since) and {_VISIBLE}
-    order by opened_at desc, alert_id desc limit :limit"""
+    order by (kind = 'agent_offline'), opened_at desc, alert_id desc limit :limit"""
 )
 _INSERT = Sql(
     """insert into alerts (alert_id, tenant, kind, subject, severity, message, agent_id, opened_at, mailed)
@@ -91,7 +91,8 @@ def list_urgent_first(tx: Tx, tenant: str, reader: str | None, limit: int) -> li
 
 
 def list_recent(tx: Tx, tenant: str, reader: str | None, since: int, limit: int) -> list[Alert]:
-    """List a tenant's alerts that opened or resolved since a time (microseconds), those that opened last first.
+    """List a tenant's alerts that opened or resolved since a time (microseconds), those that opened last first, but
+    offline agents last.
 
     Leaves out those that opened more than 30 days before that time. `reader` as in `list_alerts`.
     """

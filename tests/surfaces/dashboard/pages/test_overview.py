@@ -267,6 +267,26 @@ async def test_at_most_ten_changes_are_listed_and_the_others_counted(site: Site)
 
 
 @requirement("dashboard.overview-changes")
+async def test_agents_that_went_offline_are_one_change_and_hide_no_other(site: Site) -> None:
+    await site.world.do(await site.world.register("ann"))
+    db = site.world.kernel.infra.db
+    full = Finding("default", "budget", "key:admin:usd/day used up", "critical", "No call is possible.")
+    await db.write(lambda tx: alert_store.insert(tx, full))
+    site.world.clock.advance(seconds=1)
+    found = [Finding("default", "agent_offline", f"a{n}", "warning", f"a{n} is offline.", f"a{n}") for n in range(60)]
+    ids = await db.write(lambda tx: [alert_store.insert(tx, finding) for finding in found[:2]])
+    assert "Opened: a0 is offline." in _changed(await site.read("/"))
+    ids += await db.write(lambda tx: [alert_store.insert(tx, finding) for finding in found[2:5]])
+    page = await site.read("/")
+    assert '<a href="/alerts">Opened: 5 agents are offline</a>' in page
+    assert "a0 is offline" not in _changed(page)
+    await db.write(lambda tx: [alert_store.resolve(tx, alert_id) for alert_id in ids])
+    assert "Resolved: 5 agents were offline" in _changed(await site.read("/"))
+    await db.write(lambda tx: [alert_store.insert(tx, finding) for finding in found[5:]])
+    assert "Opened: No call is possible." in _changed(await site.read("/"))
+
+
+@requirement("dashboard.overview-changes")
 async def test_somebody_sees_the_changes_whose_pages_they_may_open(site: Site) -> None:
     agent = await site.world.register("ann")
     await site.world.do(agent)

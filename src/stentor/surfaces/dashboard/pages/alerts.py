@@ -11,11 +11,10 @@ from stentor.domains.alerts import store
 from stentor.domains.alerts.model import Alert
 from stentor.domains.registry import queries as registry_queries
 from stentor.surfaces.dashboard.gateway import GatewayError, quote_segment
+from stentor.surfaces.dashboard.presenters.recent_changes import MIN_GROUPED_OFFLINE
 from stentor.surfaces.dashboard.site.page import PageRequest
 
 MAX_LISTED = 100
-MIN_GROUPED = 3
-"""From how many offline agents on they are one row that unfolds, so that they hide no other alert."""
 PAGES = {
     "queue": "/tasks?status=queued",
     "approvals": "/tasks?status=pending_approval",
@@ -51,10 +50,11 @@ def _read_alerts(tx: Tx, tenant: str, reader: str | None) -> tuple[list[Alert], 
 
 
 def present_open_alerts(page: PageRequest, alerts: list[Alert]) -> list[JsonObject]:
-    """Return what a page shows of up to MAX_LISTED open alerts in their order, but the offline agents as one, last."""
+    """Return what a page shows of up to MAX_LISTED open alerts in their order, but many offline
+    agents as one that unfolds, last."""
     rows = _present_alerts(page, alerts)
     offline = [row for row in rows if row["kind"] == "agent_offline"]
-    if len(offline) < MIN_GROUPED:
+    if len(offline) < MIN_GROUPED_OFFLINE:
         return rows
     number = f"{len(offline)}+" if len(alerts) == MAX_LISTED else str(len(offline))
     group = offline[0] | {"message": f"{number} agents are offline", "members": offline}

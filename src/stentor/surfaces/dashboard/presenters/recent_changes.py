@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 
 import msgspec
 
@@ -12,6 +12,8 @@ from stentor.surfaces.dashboard.gateway import quote_segment
 
 MAX_LINES = 10
 MAX_FIELDS = 3
+MIN_GROUPED_OFFLINE = 3
+"""From how many offline agents on their alerts are one row."""
 PERMISSIONS = {
     "Agent": "admin",
     "Budget": "admin",
@@ -55,12 +57,31 @@ def describe_changes(
     `names` are those of agents by id, `schedules` the names of those that exist.
     """
     lines = [line for event in events if (line := _describe_event(event, names, schedules))]
-    for alert in alerts:
-        if alert.resolved_at is not None and alert.resolved_at >= since:
-            lines.append(RecentChange("Alert", f"Resolved: {alert.message}", alert_url(alert), alert.resolved_at))
-        elif alert.opened_at >= since:
-            lines.append(RecentChange("Alert", f"Opened: {alert.message}", alert_url(alert), alert.opened_at))
+    lines += _describe_alerts(alerts, alert_url, since)
     return _merge(sorted(lines, key=lambda line: line.at or 0, reverse=True))
+
+
+def _describe_alerts(alerts: Iterable[Alert], alert_url: Callable[[Alert], str], since: int) -> Iterator[RecentChange]:
+    """Yield a line for each alert, but one for many offline agents, which would leave no room for anything else."""
+    offline: dict[str, dict[str | None, RecentChange]] = {"Opened": {}, "Resolved": {}}
+    for alert in alerts:
+        is_resolved = alert.resolved_at is not None and alert.resolved_at >= since
+        at = alert.resolved_at if is_resolved else alert.opened_at
+        if at is None or at < since:
+            continue
+        change = "Resolved" if is_resolved else "Opened"
+        line = RecentChange("Alert", f"{change}: {alert.message}", alert_url(alert), at)
+        if alert.kind == "agent_offline":
+            offline[change].setdefault(alert.agent_id, line)
+        else:
+            yield line
+    for change, lines in offline.items():
+        if len(lines) < MIN_GROUPED_OFFLINE:
+            yield from lines.values()
+            continue
+        state = "are offline" if change == "Opened" else "were offline"
+        latest = max(line.at or 0 for line in lines.values())
+        yield RecentChange("Alert", f"{change}: {len(lines)} agents {state}", "/alerts", latest)
 
 
 def _merge(lines: Iterable[RecentChange]) -> list[RecentChange]:
