@@ -318,6 +318,23 @@ async def test_a_note_shows_the_notes_that_link_to_it(site: Site) -> None:
     assert "No note links here." in await note(site, "a.md")
 
 
+@requirement("dashboard.page-memory-validity")
+async def test_a_note_says_what_it_was_derived_from(site: Site) -> None:
+    await write(site, "Plans/Offer.md", "# Offer\n")
+    sources = ["[[Offer#Costs]]", "task:t-1", "https://a.example/x", "a talk"]
+    await write(site, "Plans/sum.md", frontmatter={"derived_from": sources})
+    page = (await note(site, "Plans/sum.md")).partition("<h2>Validity</h2>")[2].partition("</section>")[0]
+    assert re.findall(r'<a href="([^"]+)">([^<]+)</a>', page) == [
+        ("/memory/open?from=Plans%2Fsum.md&amp;name=Offer", "Offer#Costs"),
+        ("/tasks/t-1", "task:t-1"),
+        ("/memory/open?from=Plans%2Fsum.md&amp;name=a+talk", "a talk"),
+    ]
+    assert "https://a.example/x" in page
+    answer = await (await site.browser()).get("/memory/open?from=Plans%2Fsum.md&name=Offer")
+    assert answer.headers["location"] == "/memory/note?path=Plans%2FOffer.md"
+    assert "Derived from" not in await note(site, "Plans/Offer.md")
+
+
 @requirement("dashboard.page-memory-graph")
 async def test_a_note_shows_the_notes_around_it_as_a_drawing_and_as_a_list(site: Site) -> None:
     await write(site, "middle.md", "# Middle\n\n[[out]] [[both]]\n", frontmatter={"tags": ["x"]})
