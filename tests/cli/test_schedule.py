@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 from tests.cli.program import SUMMARIZE, TEXT, Program
@@ -35,5 +36,12 @@ def test_a_schedule_is_made_run_paused_and_removed(serve: Callable[..., Any]) ->
     assert program("schedule", "remove", "morning").out == "Deleted schedule morning.\n"
     gone = program("schedule", "show", "morning")
     assert (gone.code, "There is no schedule 'morning'" in gone.err) == (3, True)
-    wrong = program("schedule", "add", "x", "--cron", "now and then", *SUMMARIZE, "--input", TEXT)
-    assert (wrong.code, "cron: must have five fields" in wrong.err) == (3, True)
+    wrong = program("schedule", "add", "x", "--cron", "@daily", "--timezone", "Rome", *SUMMARIZE, "--input", TEXT)
+    assert (wrong.code, "timezone: 'Rome' is not a time zone" in wrong.err) == (3, True)
+
+
+@requirement("cli.schedules")
+def test_a_wrong_time_is_an_error_before_the_input_is_read(tmp_path: Path) -> None:
+    missing = str(tmp_path / "missing.txt")
+    wrong = Program(tmp_path)("schedule", "add", "x", "--cron", "now and then", *SUMMARIZE, "--file", missing)
+    assert (wrong.code, "cron: must have five fields" in wrong.err) == (2, True)

@@ -19,7 +19,9 @@ from stentor.cli.responses import Response
 from stentor.cli.tasks import view as task_view
 from stentor.cli.tasks.view import SubmittedTask
 from stentor.core.clock import format_duration
+from stentor.core.errors import InvalidRequest
 from stentor.core.jsontext import JsonObject
+from stentor.domains.schedules.model import CronTimes
 
 app = typer.Typer(help="Submit tasks on a cron schedule.", no_args_is_help=True)
 
@@ -86,6 +88,11 @@ def add(
     paused: Annotated[bool, typer.Option("--paused", help="Make it without starting it.")] = False,
 ) -> None:
     """Create a schedule."""
+    # Before the input is read, which somebody may type.
+    try:
+        CronTimes(cron, "UTC")
+    except InvalidRequest as error:
+        raise typer.BadParameter(str(error)) from None
     task: dict[str, Any] = {
         "type": type_,
         "input": read_input(text, input_json, file),
