@@ -176,4 +176,8 @@ def test_times_that_are_years_apart_are_made_up_for(missed: Any) -> None:
 
 def test_a_description_says_the_expression_in_words() -> None:
     assert CronTimes("30 6 * * MON-FRI", "UTC").description == "At 06:30 on Monday through Friday"
+    days = CronTimes("0 0 3,11,12,13,21,22,23,31 * *", "UTC").description
+    assert days == (
+        "At 00:00 on the third, the 11th, the 12th, the 13th, the 21st, the 22nd, the 23rd, and the 31st day of month"
+    )
     assert timedelta(microseconds=CronTimes("@weekly", "UTC").after(NOON) - NOON) < timedelta(days=7)

@@ -6,6 +6,7 @@ right after it, and one in the hour that comes twice is made once.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Collection
 from datetime import UTC, datetime, timedelta
 from itertools import dropwhile, islice, takewhile
@@ -32,6 +33,8 @@ RUNS_KEPT = 200
 
 _NO_ZONES = frozenset(("localtime", "posixrules", "Factory"))
 """Files beside the zones: each machine may have other ones."""
+_WRONG_ORDINAL, _ENDINGS = re.compile(r"\b([2-5][123])th\b"), {"1": "st", "2": "nd", "3": "rd"}
+"""CronSim says `31th`."""
 
 Missed = Literal["skip", "one", "all"]
 Overlap = Literal["allow", "skip"]
@@ -140,7 +143,7 @@ class CronTimes:
     @property
     def description(self) -> str:
         """The expression in words."""
-        return self._parsed.explain()
+        return _WRONG_ORDINAL.sub(lambda found: found[1] + _ENDINGS[found[1][-1]], self._parsed.explain())
 
     def after(self, moment: int) -> int:
         """Return the first time after a moment, both in microseconds."""
