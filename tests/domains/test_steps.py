@@ -11,12 +11,12 @@ import pytest
 
 from stentor.core import ids
 from stentor.core.db import AppendOnlyTable, Sql, Tx
+from stentor.domains.steps import store
 from tests.conftest import World
 from tests.requirements import requirement
 
 _RECORDED = (
     "tenant",
-    "task_id",
     "kind",
     "state",
     "epoch",
@@ -26,6 +26,7 @@ _RECORDED = (
     "started_at",
     "ended_at",
 )
+_RECORDED_VALUES = ("default", "step", "completed", 1, "json", "1", 1)
 
 
 class Attempt:
@@ -241,16 +242,8 @@ async def test_a_value_of_ten_megabytes_comes_back_and_a_longer_one_is_refused(w
 async def test_a_journal_of_100_000_steps_is_read_written_and_taken_over(world: World) -> None:
     attempt, count = await begin_attempt(world), 100_000
     await attempt.step("first", 0)
-    now = world.clock.now()
-    table = AppendOnlyTable("task_steps", ("key", "name", "event_id", *_RECORDED))
-    recorded = ("default", attempt.task_id, "step", "completed", 1, "json", "1", 1, now, now)
-    rows = [(f"step {n}", f"step {n}", ids.new_id(), *recorded) for n in range(1, count)]
-
-    def fill(tx: Tx) -> None:
-        for row in rows:
-            tx.append(table, row)
-
-    await world.kernel.infra.db.write(fill)
+    filled = [f"step {n}" for n in range(1, count)]
+    await _fill(world, [(attempt.task_id, key) for key in filled])
     keys, cursor = [], {}
     while True:
         page = await attempt.journal(limit=1000, **cursor)
@@ -258,7 +251,7 @@ async def test_a_journal_of_100_000_steps_is_read_written_and_taken_over(world: 
         if page["next_cursor"] is None:
             break
         cursor = {"cursor": page["next_cursor"]}
-    assert keys == ["first", *(row[0] for row in rows)]
+    assert keys == ["first", *filled]
     await attempt.step("last", 1)
     await attempt.fail()
     answer = await world.admin.post(f"/api/v1/tasks/{attempt.task_id}/rerun", json={"from_step": "last"})
@@ -266,6 +259,49 @@ async def test_a_journal_of_100_000_steps_is_read_written_and_taken_over(world: 
     taken = Sql("select count(*) from task_steps where tenant = 'default' and task_id = :task_id")
     again = answer.json()["task_id"]
     assert await world.kernel.infra.db.read(lambda tx: tx.rows(taken, task_id=again)[0][0]) == count
+
+
+@requirement("steps.long-journals")
+@pytest.mark.only("postgresql", reason="SQLite always takes the index whose columns are all given")
+@pytest.mark.parametrize("statistics", ["none", "one step per task"])
+async def test_finding_a_step_reads_one_row_however_long_the_journal_is(world: World, statistics: str) -> None:
+    attempt, count = await begin_attempt(world), 2_000
+    await attempt.step("first", 0)
+    if statistics != "none":
+        await _fill(world, [(f"task {n}", "only") for n in range(count)])
+        await world.kernel.infra.db.write(lambda tx: tx.run(Sql("analyze task_steps")))
+    await _fill(world, [(attempt.task_id, f"step {n}") for n in range(count)])
+    given = {"tenant": "default", "task_id": attempt.task_id, "key": "step 5"}
+    found = [(name + "_0", value) for name, value in given.items()]
+    for sql, params in (
+        (store._FIND_TASK.statements[1], dict(found)),
+        (store._FIND, given),
+        (store._FIND_LAST, {"tenant": "default", "task_id": attempt.task_id}),
+    ):
+        explain = Sql(f"explain (analyze, format json) {sql.text}")
+        ((plans,),) = await world.kernel.infra.db.read(lambda tx: tx.rows(explain, **params))  # noqa: B023
+        assert max(_rows_read(plans[0]["Plan"], "task_steps")) <= 1, plans
+
+
+def _rows_read(plan: dict[str, Any], table: str) -> list[int]:
+    """Return how many rows each scan of a table reads in a plan of PostgreSQL."""
+    below = [rows for part in plan.get("Plans", ()) for rows in _rows_read(part, table)]
+    if plan.get("Relation Name") != table:
+        return below
+    return [plan["Actual Rows"] + plan.get("Rows Removed by Filter", 0), *below]
+
+
+async def _fill(world: World, steps: list[tuple[str, str]]) -> None:
+    """Record steps with these tasks and keys, without their events."""
+    now = world.clock.now()
+    table = AppendOnlyTable("task_steps", ("task_id", "key", "name", "event_id", *_RECORDED))
+    rows = [(*step, step[1], ids.new_id(), *_RECORDED_VALUES, now, now) for step in steps]
+
+    def fill(tx: Tx) -> None:
+        for row in rows:
+            tx.append(table, row)
+
+    await world.kernel.infra.db.write(fill)
 
 
 @requirement("steps.values")

@@ -35,18 +35,21 @@ STORED = (*_FIELDS, "deflated")
 """The columns. A value that is shorter in the DEFLATE format is in `deflated`, and `value` is empty then."""
 _COLUMNS = ", ".join(STORED)
 _TASK = "tenant = :tenant and task_id = :task_id"
-_FIND = Sql(f"select {_COLUMNS} from task_steps where {_TASK} and key = :key")
+# A range in the order of the key, and below the last event in that order: of several indexes that begin with the task
+# PostgreSQL takes another one for `=` or `max`, and reads every step of the task, as long as its statistics say that a
+# task has one step or there are none.
+_FIND = Sql(f"select {_COLUMNS} from task_steps where {_TASK} and key >= :key and key <= :key order by key limit 1")
 _LIST = Sql(f"select {_COLUMNS} from task_steps where {_TASK} and event_id > :after order by event_id limit :limit")
-_FIND_LAST = Sql(f"select max(event_id) from task_steps where {_TASK}")
+_FIND_LAST = Sql(f"select event_id from task_steps where {_TASK} order by event_id desc limit 1")
 _STEPS = AppendOnlyTable(TABLE, ("tenant", "task_id", *STORED))
 _FIND_TASK = RowsSql(
     ("tenant", "task_id", "key"),
-    f"""select given.tenant, given.task_id, given.key, task_steps.key,
-        (select max(event_id) from task_steps as other where other.tenant = given.tenant
-            and other.task_id = given.task_id), {COLUMNS_OF_TASK}
-    from given join tasks on tasks.tenant = given.tenant and tasks.task_id = given.task_id
-        left join task_steps on task_steps.tenant = given.tenant and task_steps.task_id = given.task_id
-            and task_steps.key = given.key""",
+    f"""select given.tenant, given.task_id, given.key,
+        (select step.key from task_steps as step where step.tenant = given.tenant and step.task_id = given.task_id
+            and step.key >= given.key and step.key <= given.key order by step.key limit 1),
+        (select latest.event_id from task_steps as latest where latest.tenant = given.tenant
+            and latest.task_id = given.task_id order by latest.event_id desc limit 1), {COLUMNS_OF_TASK}
+    from given join tasks on tasks.tenant = given.tenant and tasks.task_id = given.task_id""",
 )
 # `old_epoch` is the fence: of two attempts that replace the same failed step only one finds it.
 _REPLACE = Sql(
@@ -148,7 +151,7 @@ def find_task(tx: Tx, step: StepRef) -> tuple[Task | None, bool, str]:
 def find_last_event(tx: Tx, tenant: str, task_id: str) -> str:
     """Return the `event_id` of the step of a task that began last; "" without steps."""
     row = tx.row(_FIND_LAST, tenant=tenant, task_id=task_id)
-    return (row[0] if row else None) or ""
+    return row[0] if row else ""
 
 
 def list_steps(tx: Tx, tenant: str, task_id: str, after: str, limit: int) -> list[Step]:
