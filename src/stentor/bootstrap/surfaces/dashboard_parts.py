@@ -48,9 +48,7 @@ def open_beside(kernel: Kernel, settings: Settings, context: SurfaceContext) -> 
         return RankingSettings(kernel.agents.routing.policy, kernel.agents.trust.view.is_available)
 
     driver = kernel.infra.db.driver
-    keys = context.keys
-    rows = operations(kernel, context)
-    caller = InProcessGatewayClient(rows, kernel.tasks.activity, lambda key: keys.development_admin or keys.find(key))
+    caller = InProcessGatewayClient(operations(kernel, context), kernel.tasks.activity, context.keys)
     audit = AuditService(kernel.infra.db, kernel.infra.runlog)
     record_refusals = partial(audit.record_refused_sign_ins, settings.dashboard.tenant, "dashboard")
     parts = (kernel.infra.clock, gateway, caller, kernel.infra.hub.closing)

@@ -30,7 +30,7 @@ ADMIN, READER = "admin-key-7c1e", "reader-key-7c1e"
 async def caller(request: pytest.FixtureRequest, world: World) -> AsyncIterator[GatewayClient]:
     if request.param == "in process":
         rows = operations(world.kernel, world.context)
-        yield InProcessGatewayClient(rows, world.kernel.tasks.activity, world.ring.find)
+        yield InProcessGatewayClient(rows, world.kernel.tasks.activity, world.ring)
         return
     server = uvicorn.Server(uvicorn.Config(world.app, port=0, log_level="error", lifespan="off"))
     serving = asyncio.create_task(server.serve())

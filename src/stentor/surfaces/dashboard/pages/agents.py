@@ -1,8 +1,13 @@
-"""The agent pages: list with filters, heat map of Hebbian weights, one agent with its trust, and actions on it."""
+"""The agent pages: list with filters, heat map of Hebbian weights, one agent with its trust, and actions on it.
+
+Also the agents to choose from in forms and filters of other pages.
+"""
 
 from __future__ import annotations
 
 import asyncio
+from collections import Counter
+from collections.abc import Mapping
 from typing import Any
 from urllib.parse import urlencode
 
@@ -26,6 +31,7 @@ from stentor.domains.trust import store as trust_store
 from stentor.domains.trust.model import TrustChange
 from stentor.surfaces.dashboard.gateway import GatewayError, quote_segment
 from stentor.surfaces.dashboard.presenters import agent_view
+from stentor.surfaces.dashboard.presenters.filters import shorten_id
 from stentor.surfaces.dashboard.presenters.resources import render_agent_card
 from stentor.surfaces.dashboard.site.page import PageRequest
 from stentor.surfaces.dashboard.store import read_scored_agent
@@ -273,6 +279,20 @@ async def _post_action(page: PageRequest, action: str, notice: str, body: Any = 
 async def take_checkpoint(page: PageRequest) -> Response:
     checkpoint = await page.call("checkpoints.take", body={"agent_id": page.path_param("agent_id")})
     return page.redirect(f"/governance/checkpoints/{quote_segment(checkpoint['checkpoint_id'])}", "taken")
+
+
+async def read_agent_choices(page: PageRequest, chosen: str = "") -> dict[str, str]:
+    """Return a label for each agent by its id, in the order of the labels: without archived ones, but with `chosen`."""
+    return label_agents(await page.read(registry_queries.read_current_names, chosen))
+
+
+def label_agents(names: Mapping[str, str]) -> dict[str, str]:
+    """Return the names by id, in their order; those that several agents have with the short id."""
+    counts = Counter(names.values())
+    labels = {
+        agent_id: f"{name} ({shorten_id(agent_id)})" if counts[name] > 1 else name for agent_id, name in names.items()
+    }
+    return dict(sorted(labels.items(), key=lambda item: (item[1].lower(), item[0])))
 
 
 ROUTES = [

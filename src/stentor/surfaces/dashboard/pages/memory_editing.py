@@ -1,4 +1,5 @@
-"""Changes of notes: an editor with a preview, and going back to an earlier version, and its name.
+"""Changes of notes: an editor with a preview, going back to an earlier version, and its name, and marks of what is
+invalid: a note, a passage of it or its source.
 
 A change that somebody else made meanwhile is merged; where both changed the same lines, the other text goes to a copy.
 """
@@ -121,10 +122,37 @@ def _redirect(page: PageRequest, path: str, vault: str, written: JsonObject) -> 
     return page.redirect(note_url(path, vault), notice)
 
 
+async def mark(page: PageRequest) -> Response:
+    form = await page.read_form()
+    await page.call("memory.invalidate", body={**_marked(form), "reason": form.get("reason", "")})
+    return page.redirect(_note_address(form), "invalidated")
+
+
+async def unmark(page: PageRequest) -> Response:
+    form = await page.read_form()
+    reason = form.get("reason", "").strip()
+    await page.call("memory.restore", body=_marked(form) | ({"reason": reason} if reason else {}))
+    return page.redirect(_note_address(form), "valid-again")
+
+
+def _marked(form: dict[str, str]) -> JsonObject:
+    """Return what the form is about: a source, or the note itself or a passage of it."""
+    vault, path, anchor = form.get("vault") or DEFAULT_VAULT, form.get("path", ""), form.get("anchor", "").strip()
+    if source := form.get("source", ""):
+        return {"source": source, "vault": vault}
+    return {"vault": vault} | ({"claim": path + anchor} if anchor else {"note": path})
+
+
+def _note_address(form: dict[str, str]) -> str:
+    return note_url(form.get("path", ""), form.get("vault") or DEFAULT_VAULT)
+
+
 ROUTES = [
     ("GET", "/memory/edit", show_editor),
     ("POST", "/memory/edit", save),
     ("POST", "/memory/preview", preview),
     ("POST", "/memory/restore", restore),
     ("POST", "/memory/version-name", name_version),
+    ("POST", "/memory/mark", mark),
+    ("POST", "/memory/unmark", unmark),
 ]

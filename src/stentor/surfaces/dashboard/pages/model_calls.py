@@ -11,7 +11,7 @@ from starlette.responses import Response
 from stentor.core import jsontext
 from stentor.domains.registry import queries as registry_queries
 from stentor.surfaces.dashboard.gateway import quote_segment
-from stentor.surfaces.dashboard.pages.agent_choices import read_agent_choices
+from stentor.surfaces.dashboard.pages.agents import read_agent_choices
 from stentor.surfaces.dashboard.presenters.conversation import read_request, read_response
 from stentor.surfaces.dashboard.site.date_range import times_of_days
 from stentor.surfaces.dashboard.site.page import PageRequest

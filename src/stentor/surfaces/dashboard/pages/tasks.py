@@ -29,10 +29,12 @@ from stentor.domains.steps import store as step_store
 from stentor.domains.steps.decision_text import describe_question
 from stentor.domains.steps.operations import StepOut
 from stentor.domains.tasks import queries as task_queries
+from stentor.domains.tasks import store as task_store
 from stentor.domains.tasks.chart_queries import CHART_RANGES, MINUTE_US
+from stentor.domains.tasks.wire import GradeOut
 from stentor.surfaces.dashboard.gateway import GatewayError, quote_segment
 from stentor.surfaces.dashboard.pages import task_selection
-from stentor.surfaces.dashboard.pages.agent_choices import read_agent_choices
+from stentor.surfaces.dashboard.pages.agents import read_agent_choices
 from stentor.surfaces.dashboard.pages.decisions import CHOICES
 from stentor.surfaces.dashboard.pages.overview import TASK_STATUSES
 from stentor.surfaces.dashboard.presenters.filters import shorten_id
@@ -213,7 +215,7 @@ async def show_task(page: PageRequest, problem: str = "", status: int = 200) -> 
         subtasks=subtasks,
         max_characters=MAX_TEXT_CHARACTERS,
         terms=LEGACY_SCORE_TERMS,
-        grade=await page.find("tasks.get_grade", task_id=task_id) if is_completed else None,
+        grade=await page.read(_find_grade, task_id) if is_completed else None,
         grades=GRADES,
     )
 
@@ -228,6 +230,12 @@ async def _read_state(page: PageRequest, task: JsonObject | None) -> JsonObject:
         return state
     found = await page.find("tasks.get", task_id=task["task_id"])
     return found if found is not None and found["status"] == task["status"] else state
+
+
+def _find_grade(tx: Tx, tenant: str, task_id: str) -> JsonObject | None:
+    """Return the grade of a task that the page may show, as JSON values; None if it has none."""
+    grade = task_store.find_grade(tx, tenant, task_id)
+    return None if grade is None else GradeOut.of(grade).model_dump(mode="json")
 
 
 def _find_linked(tx: Tx, tenant: str, task: JsonObject | None) -> set[str]:
