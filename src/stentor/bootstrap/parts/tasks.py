@@ -34,8 +34,7 @@ from stentor.domains.steps import store as step_store
 from stentor.domains.steps.service import StepService
 from stentor.domains.steps.starts import StartWaits
 from stentor.domains.steps.wait_endings import WaitEndings
-from stentor.domains.steps.wait_text import read_waits
-from stentor.domains.steps.waits import WaitService
+from stentor.domains.steps.waits import WaitService, read_waits
 from stentor.domains.steps.wakeups import WaitScheduler
 from stentor.domains.tasks import queries, rows
 from stentor.domains.tasks.damaged import DamagedTasks

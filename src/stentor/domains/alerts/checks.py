@@ -19,7 +19,7 @@ from stentor.domains.alerts.model import (
     key_finding,
 )
 from stentor.domains.alerts.service import Check
-from stentor.domains.keys import queries as key_queries
+from stentor.domains.keys import store as key_store
 from stentor.domains.llm import queries as llm_queries
 from stentor.domains.llm.costs import Budget, unit_scale
 from stentor.domains.llm.queries import BudgetSpending
@@ -174,7 +174,7 @@ def key_check(db: Database, clock: Clock) -> Check:
 
     def find(tx: Tx) -> list[Finding]:
         now = clock.now()
-        rows = key_queries.list_expiring(tx, now - KEY_WARNING_US, now + KEY_WARNING_US)
+        rows = key_store.list_expiring(tx, now - KEY_WARNING_US, now + KEY_WARNING_US)
         findings = [key_finding(*row, now=now) for row in rows]
         return [finding for finding in findings if finding is not None]
 

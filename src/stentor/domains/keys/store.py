@@ -18,6 +18,11 @@ _OF_TENANT = Sql(
     f"select {_COLUMNS} from api_keys where tenant = :tenant and created_by <> '' order by created_at, name"
 )
 _CHANGED = Sql(f"select {_COLUMNS} from api_keys where updated_at >= :since")
+_EXPIRING = Sql(
+    """select tenant, name, created_at, expires_at from api_keys
+    where revoked_at is null and created_by <> '' and expires_at between :since and :until
+    order by expires_at, name"""
+)
 _COUNT = Sql(
     """select count(*) from api_keys
     where tenant = :tenant and revoked_at is null and (expires_at is null or expires_at > :now)"""
@@ -88,3 +93,14 @@ def _key(row: tuple[Any, ...]) -> ApiKey:
     values = dict(zip(_FIELDS, row, strict=True))
     values |= {name: msgspec.json.decode(values[name], type=tuple[str, ...]) for name in ("permissions", "budgets")}
     return ApiKey(**values)
+
+
+def list_expiring(tx: Tx, since: int, until: int) -> list[tuple[str, str, int, int]]:
+    """Return (tenant, name, created_at, expires_at) of the keys of all tenants that expire between two times.
+
+    Times in microseconds. Revoked keys are left out.
+    """
+    return [
+        (str(tenant), str(name), int(made), int(ends))
+        for tenant, name, made, ends in tx.rows(_EXPIRING, since=since, until=until)
+    ]

@@ -9,7 +9,6 @@ import msgspec
 
 from stentor.core.clock import DAY, HOUR
 from stentor.core.db import Sql, Tx
-from stentor.core.db.distinct import iter_distinct
 from stentor.core.errors import NotFound
 from stentor.core.jsontext import JsonObject
 from stentor.domains.llm import costs, store
@@ -207,7 +206,7 @@ def count_unpriced(tx: Tx, tenant: str, first_day: int) -> Counter[BudgetAccount
 
 def iter_spending_tenants(tx: Tx) -> Iterator[str]:
     """Yield the tenants whose keys or agents ever spent anything."""
-    return iter_distinct(tx, _NEXT_SPENDING_TENANT)
+    return tx.iter_distinct(_NEXT_SPENDING_TENANT)
 
 
 def read_cost_series(tx: Tx, tenant: str, start: int, width: int, count: int) -> dict[str, list[float]]:

@@ -23,13 +23,14 @@ from stentor.domains.steps import model, queries, store
 from stentor.domains.steps.model import Step, StepDraft, StepOutcome
 from stentor.domains.steps.queries import Decision
 from stentor.domains.steps.service import JournalEntry, begin_step, ended_event, require_step
-from stentor.domains.steps.starts import AFTER
+from stentor.domains.steps.starts import AFTER, START
 from stentor.domains.steps.wait_endings import Ending, WaitEndings, child_outcome, lock_waits
 from stentor.domains.tasks import store as tasks
 from stentor.domains.tasks import waiting
 from stentor.domains.tasks.leases import require_held
 from stentor.domains.tasks.model import TERMINAL_STATUSES, Task
 from stentor.domains.tasks.placement import TaskRouter
+from stentor.domains.tasks.progress import MAX_WAITS, TaskWait
 from stentor.domains.tasks.service import check_approver, require_visible_task
 
 _BEGINS = {
@@ -38,6 +39,8 @@ _BEGINS = {
     "question": "Asks: {reference}",
     "child": "Waits for the child {reference}.",
 }
+MAX_TEXT = 200
+"""Characters of a question, or of the name of a signal, in the text of a wait."""
 
 
 class WaitService:
@@ -274,3 +277,26 @@ def _require_wait(tx: Tx, task: Task, key: str) -> Step:
     if step is None or step.kind in ("step", "effect"):
         raise StepUnknown(f"No wait has the key {key!r}: begin it before you suspend the task.")
     return step
+
+
+def read_waits(tx: Tx, task: Task) -> list[TaskWait]:
+    """Return what a task waits for, the oldest first."""
+    return [describe_wait(step) for step in store.list_open_waits(tx, task.tenant, task.task_id, MAX_WAITS)]
+
+
+def describe_wait(step: Step) -> TaskWait:
+    """Return an open wait in words."""
+    reference = (step.reference or "")[:MAX_TEXT]
+    if step.key == START:
+        return TaskWait("start", "Waits for its start", step.wake_at, step.key)
+    if step.key.startswith(AFTER):
+        title = step.name.removeprefix("after ")
+        return TaskWait("task", f"Waits for another task to complete: {title}", None, step.key, step.reference)
+    if step.kind == "sleep":
+        return TaskWait("sleep", "Sleeps", step.wake_at, step.key)
+    if step.kind == "signal":
+        return TaskWait("signal", f"Waits for the signal {reference!r}", step.wake_at, step.key)
+    if step.kind == "question":
+        options = f" ({', '.join(map(str, step.options))[:MAX_TEXT]})" if step.options else ""
+        return TaskWait("question", f"Waits for an answer to {reference!r}{options}", step.wake_at, step.key)
+    return TaskWait("child", f"Waits for its child {step.name!r}", step.wake_at, step.key, step.reference)

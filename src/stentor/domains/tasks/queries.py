@@ -14,7 +14,6 @@ from typing import Any
 from stentor.core import jsontext
 from stentor.core.clock import HOUR
 from stentor.core.db import CounterTable, RowsSql, Sql, Tx
-from stentor.core.db.distinct import iter_distinct
 from stentor.core.errors import NotFound
 from stentor.core.ids import LAST_GROUP_START, UUID_LENGTH
 from stentor.domains.tasks.model import TaskFilter, TaskSummary
@@ -187,7 +186,7 @@ def count_by_status(tx: Tx, tenant: str) -> dict[str, int]:
 
 def iter_tenants(tx: Tx) -> Iterator[str]:
     """Yield the tenants that have tasks."""
-    return iter_distinct(tx, _NEXT_TENANT)
+    return tx.iter_distinct(_NEXT_TENANT)
 
 
 def count_outcomes(tx: Tx, tenant: str, since: int) -> dict[str, tuple[int, int]]:
@@ -354,12 +353,12 @@ def _id_params(ids: Sequence[str]) -> dict[str, Any]:
 
 def list_types(tx: Tx, tenant: str) -> list[str]:
     """Return the types of all tasks, in their order."""
-    return list(islice(iter_distinct(tx, _NEXT_VALUE["type"], tenant=tenant), MAX_CHOICES))
+    return list(islice(tx.iter_distinct(_NEXT_VALUE["type"], tenant=tenant), MAX_CHOICES))
 
 
 def list_submitters(tx: Tx, tenant: str) -> list[str]:
     """Return the names of the keys that submitted tasks, in their order."""
-    return list(islice(iter_distinct(tx, _NEXT_VALUE["submitted_by"], tenant=tenant), MAX_CHOICES))
+    return list(islice(tx.iter_distinct(_NEXT_VALUE["submitted_by"], tenant=tenant), MAX_CHOICES))
 
 
 def _count_own_tasks(tx: Tx, tenant: str, task_filter: TaskFilter) -> int:
