@@ -86,7 +86,7 @@ class Executor:
     def claim(self, tx: Tx, queued: QueuedTask, lease: int) -> TaskClaim | None:
         return store.claim(tx, queued, lease, queued.head_id)
 
-    async def claim_and_run(self, queued: QueuedTask) -> None:
+    async def claim_and_run(self, queued: QueuedTask, _done: Callable[[], None]) -> None:
         self.started.append(queued.task_id)
         if await self._db.write(partial(self.claim, queued=queued, lease=SECOND), NO_LOCKS) is not None:
             await self._db.write(lambda tx: tx.run(FINISH, task_id=queued.task_id))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
 
 import msgspec
 import pytest
@@ -25,16 +26,38 @@ async def test_an_attempt_is_stopped_by_its_epoch_and_not_by_what_was_said_of_an
     running = RunningTasks(lambda _: None)
     over = asyncio.Event()
 
-    async def attempt() -> None:
+    async def attempt(_done: Callable[[], None]) -> None:
         await over.wait()
 
-    running.start(KEY, "ann", 2, attempt())
+    running.start(KEY, "ann", 2, attempt)
     task = running._tasks[KEY]
     running.stop(KEY, epoch)
     over.set()
     await asyncio.wait([task])
     assert task.cancelled() == is_stopped
     assert not running.has(KEY)
+
+
+async def test_an_agent_has_room_again_when_it_has_done_its_work_and_only_its_outcome_is_not_stored_yet() -> None:
+    freed: list[str] = []
+    running = RunningTasks(freed.append)
+    over = asyncio.Event()
+
+    async def attempt(done: Callable[[], None]) -> None:
+        done()
+        await over.wait()
+
+    running.start(KEY, "ann", 1, attempt)
+    task = running._tasks[KEY]
+    assert running.taken_by("ann") == 1
+    await asyncio.sleep(0)
+    assert running.taken_by("ann") == 0
+    assert freed == ["ann"]
+    assert running.has(KEY), "it can still be stopped, and is waited for at the end"
+    over.set()
+    await asyncio.wait([task])
+    assert not running.has(KEY)
+    assert freed == ["ann"], "it is not given back twice"
 
 
 @requirement("execution.lost-lease")
@@ -60,7 +83,7 @@ async def test_what_is_claimed_while_a_process_stops_is_given_back(
             await let_go.wait()
         return claims
 
-    async def stay(claim: TaskClaim) -> None:
+    async def stay(claim: TaskClaim, _done: Callable[[], None]) -> None:
         dispatcher._executor.held_claims[claim.tenant, claim.task_id] = claim
         await asyncio.Event().wait()
 

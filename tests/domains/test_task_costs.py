@@ -9,14 +9,34 @@ import pytest
 from stentor.core.db import AppendOnlyTable, Sql, Tx
 from stentor.core.runlog import EVENT_COLUMNS
 from tests.conftest import World
+from tests.requirements import requirement
 
 TASK_ID = EVENT_COLUMNS.index("task_id")
 
 
-async def test_a_task_writes_nothing_for_what_it_does_not_use(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
-    agent_id = await world.register()
-    written: list[tuple[Tx, str]] = []
-    of_tasks: list[tuple[Tx, Any]] = []
+class Writes:
+    """What is written, by transaction, and the transactions of events of tasks."""
+
+    def __init__(self) -> None:
+        self.written: list[tuple[Tx, str]] = []
+        self.of_tasks: list[tuple[Tx, Any]] = []
+
+    def of(self, task_id: str) -> tuple[int, list[str], int]:
+        """Return how many events a task has, what else its transactions write, and how many transactions there are.
+
+        Background jobs write too, but in transactions without an event of the task.
+        """
+        own = [tx for tx, of_task in self.of_tasks if of_task == task_id]
+        written = [what for tx, what in self.written if tx in own]
+        # Each event waits for its number in the Merkle tree.
+        assert sum(what.startswith("events") for what in written) == 2 * len(own)
+        return len(own), [what for what in written if not what.startswith("events")], len(set(map(id, own)))
+
+
+@pytest.fixture
+def writes(monkeypatch: pytest.MonkeyPatch) -> Writes:
+    writes = Writes()
+    written, of_tasks = writes.written, writes.of_tasks
 
     def record_statements(name: str) -> None:
         method = getattr(Tx, name)
@@ -39,18 +59,24 @@ async def test_a_task_writes_nothing_for_what_it_does_not_use(world: World, monk
     for name in ("run", "rows", "many", "put"):
         record_statements(name)
     monkeypatch.setattr(Tx, "append", record_row)
-    task_id = await world.do(agent_id)
-    # Background jobs write too, but in transactions without an event of the task.
-    own = [tx for tx, of_task in of_tasks if of_task == task_id]
-    assert [what for tx, what in written if tx in own and not what.startswith("events")] == [
-        "insert into tasks",
-        "update tasks set",
-        "insert into hebbian_weights",
-        "hebbian_history",
-        "insert into trust_scores",
-        "trust_changes",
-        "update tasks set",
-    ]
-    # Submitted, routed, queued, started, ended, learned; and each waits for its number in the Merkle tree.
-    assert len(own) == 6
-    assert sum(what.startswith("events") for tx, what in written if tx in own) == 12
+    return writes
+
+
+LEARNED = ["insert into hebbian_weights", "hebbian_history", "insert into trust_scores", "trust_changes"]
+"""What an outcome that counts writes of what was learned."""
+EVENTS = 6
+"""Submitted, routed, queued, started, ended, learned."""
+
+
+async def test_a_task_writes_nothing_for_what_it_does_not_use(world: World, writes: Writes) -> None:
+    task_id = await world.do(await world.register())
+    statements = ["insert into tasks", "update tasks set", *LEARNED, "update tasks set"]
+    assert writes.of(task_id) == (EVENTS, statements, 3)
+
+
+@requirement("execution.start-at-once")
+async def test_a_task_that_starts_at_once_is_stored_as_one_that_executes(world: World, writes: Writes) -> None:
+    await world.register(capabilities=["sum"], runtime={"kind": "builtin", "name": "summarizer"})
+    task_id = await world.submit(required_capabilities=["sum"], input="A text.")
+    assert (await world.ended(task_id))["status"] == "completed"
+    assert writes.of(task_id) == (EVENTS, ["insert into tasks", *LEARNED, "update tasks set"], 2)

@@ -90,18 +90,25 @@ class Dispatcher(TaskQueue, Protocol):
         ...
 
 
+Attempt = Callable[[Callable[[], None]], Coroutine[Any, Any, None]]
+"""An attempt at a task; calls what it gets when its agent has done its work, before the outcome is stored."""
+
+
 class RunningTasks:
     """Attempts that run in this process, and room that is reserved for more of them.
 
-    `freed` is called with the agent's id after each attempt, and after each release.
+    An agent has room again when it has done its work; the attempt ends when the outcome is stored. `freed` is called
+    with the agent's id when it has room, and after each release.
     """
 
     def __init__(self, freed: Callable[[str], None]) -> None:
         self._freed = freed
         self._tasks: dict[TaskRef, asyncio.Task[None]] = {}
         self._epochs: dict[TaskRef, int] = {}
+        self._working: set[asyncio.Task[None]] = set()
         self._reserved: Counter[str] = Counter()
         self.count_by_agent: Counter[str] = Counter()
+        """Attempts that take room of their agent."""
 
     def __len__(self) -> int:
         return len(self._tasks)
@@ -129,10 +136,11 @@ class RunningTasks:
             del self._reserved[agent_id]
         self._freed(agent_id)
 
-    def start(self, key: TaskRef, agent_id: str, epoch: int, attempt: Coroutine[Any, Any, None]) -> None:
+    def start(self, key: TaskRef, agent_id: str, epoch: int, attempt: Attempt) -> None:
         """Run the attempt of a task whose claim has this epoch."""
         self.count_by_agent[agent_id] += 1
-        task = self._tasks[key] = asyncio.create_task(attempt)
+        task = self._tasks[key] = asyncio.create_task(attempt(lambda: self._give_room(task, agent_id)))
+        self._working.add(task)
         self._epochs[key] = epoch
         task.add_done_callback(lambda done: self._after(key, agent_id, done))
 
@@ -160,10 +168,16 @@ class RunningTasks:
             task.cancel()
         await asyncio.gather(*running, return_exceptions=True)
 
-    def _after(self, key: TaskRef, agent_id: str, task: asyncio.Task[None]) -> None:
+    def _give_room(self, task: asyncio.Task[None], agent_id: str) -> None:
+        if task not in self._working:
+            return
+        self._working.remove(task)
         self.count_by_agent[agent_id] -= 1
         if not self.count_by_agent[agent_id]:
             del self.count_by_agent[agent_id]
+        self._freed(agent_id)
+
+    def _after(self, key: TaskRef, agent_id: str, task: asyncio.Task[None]) -> None:
         # After a requeue a newer attempt of the same task may already have this key.
         if self._tasks.get(key) is task:
             del self._tasks[key], self._epochs[key]
@@ -171,7 +185,7 @@ class RunningTasks:
             # In an outage this would be one line per task, and the database already logs the outage.
             level = logging.DEBUG if isinstance(error, StoreUnavailable) else logging.ERROR
             log.log(level, "dispatcher: run failed, left to the reconciler task_id=%s error=%r", key[1], error)
-        self._freed(agent_id)
+        self._give_room(task, agent_id)
 
 
 class RegistryFreshness:

@@ -27,11 +27,11 @@ from stentor.domains.execution.runtimes import EmitToken, RuntimeDriver
 from stentor.domains.execution.spans import AttemptTrace, caller_trace
 from stentor.domains.learning.service import learning_skipped_event
 from stentor.domains.registry.agent_cache import AgentCache
-from stentor.domains.registry.model import Agent
 from stentor.domains.routing.model import RoutingRequest
 from stentor.domains.routing.service import RoutingEngine
 from stentor.domains.sessions.service import append_of_task
 from stentor.domains.tasks import queries, store
+from stentor.domains.tasks.events import started_event
 from stentor.domains.tasks.grants import GrantService
 from stentor.domains.tasks.model import QueuedTask, Task, TaskClaim
 from stentor.domains.tasks.service import require_task
@@ -81,19 +81,23 @@ class TaskExecutor:
         self.held_claims: dict[tuple[str, str], TaskClaim] = {}
         """Claims whose attempt runs in this process, by tenant and task id. `LeaseRenewer` renews their leases."""
 
-    async def claim_and_run(self, queued: QueuedTask) -> None:
-        """Claim a task and run it; return after the attempt, whatever its outcome, or if another claim was faster."""
+    async def claim_and_run(self, queued: QueuedTask, done: Callable[[], None]) -> None:
+        """Claim a task and run it; return after the attempt, whatever its outcome, or if another claim was faster.
+
+        `done` is called when the agent has done its work, before the outcome is stored.
+        """
         # Needs no lock: `store.claim` changes the row only while it has the status and the epoch of the queue's entry.
         claim = await self._db.write(lambda tx: self.claim(tx, queued, self.lease_us), NO_LOCKS)
         if claim is not None:
-            await self.run_claim(claim)
+            await self.run_claim(claim, done)
 
-    async def run_claim(self, claim: TaskClaim) -> None:
-        """Run a claimed task and record its outcome."""
+    async def run_claim(self, claim: TaskClaim, done: Callable[[], None]) -> None:
+        """Run a claimed task, call `done` and record the outcome."""
         key = (claim.tenant, claim.task_id)
         self.held_claims[key] = claim
         try:
             outcome = await self._run(claim)
+            done()
             # Take the lock of learning up front: requested midway while another process holds it, it makes the whole
             # group run again.
             await self._db.write(
@@ -119,9 +123,7 @@ class TaskExecutor:
             return None
         if queued.limit is not None and not self._limits.admit(tx, queued, queued.limit):
             return None
-        started = EventDraft(
-            "task_started", "execution", "Started.", {"epoch": queued.epoch + 1}, queued.agent_id, None
-        )
+        started = started_event(queued.agent_id, queued.epoch + 1)
         claim = store.claim(tx, queued, lease, started.event_id)
         if claim is None:
             return None
@@ -131,6 +133,13 @@ class TaskExecutor:
         changes = ("queued", claim.agent_id, -1), ("executing", claim.agent_id, 1)
         queries.update_counts(tx, claim.tenant, claim.created_at, *changes)
         return claim
+
+    def is_surely_admitted(self, tenant: str, agent_id: str) -> bool:
+        """Return whether admission needs no check: active and unchanged, no trust floor, no policy file."""
+        agent, policy = self._agents.get(tenant, agent_id), self._routing.policy
+        if agent is None or agent.status != "active" or agent.updated_at != agent.created_at:
+            return False
+        return policy.trust_floor == 0 and policy.is_permitted is None
 
     def record_outcome(self, tx: Tx, claim: TaskClaim, outcome: AttemptOutcome) -> None:
         """Record the outcome of a claim, with what it adds to a session. Raises LeaseLost.
@@ -176,10 +185,9 @@ class TaskExecutor:
 
     def _find_denial(self, tx: Tx, queued: QueuedTask) -> tuple[Task, RoutingDenied] | None:
         """Return the task and its denial if the agent may no longer have it, else None."""
-        agent = self._agents.get(queued.tenant, queued.agent_id)
         # The task is not read for most claims. With a grant it must be read: the grant may have ended while the task
         # waited.
-        if agent is not None and self._is_surely_admitted(agent) and not queued.granted:
+        if self.is_surely_admitted(queued.tenant, queued.agent_id) and not queued.granted:
             return None
         try:
             task = require_task(tx, queued.tenant, queued.task_id)
@@ -192,12 +200,6 @@ class TaskExecutor:
         request = RoutingRequest(task.tenant, task.type, task.required_capabilities, authority)
         denial = self._routing.recheck_admission(request, queued.agent_id)
         return None if denial is None else (task, denial)
-
-    def _is_surely_admitted(self, agent: Agent) -> bool:
-        """Return whether admission needs no check: active and unchanged, no trust floor, no policy file."""
-        policy = self._routing.policy
-        unchanged = agent.updated_at == agent.created_at
-        return unchanged and agent.status == "active" and policy.trust_floor == 0 and policy.is_permitted is None
 
     def _deny(self, tx: Tx, task: Task, denial: RoutingDenied) -> None:
         error = {"code": denial.code, "message": denial.message, "details": denial.details or {}}
@@ -233,14 +235,26 @@ class Reservation:
         self._is_current = is_current
         running.reserve(agent_id)
 
+    def admit_new(self, tx: Tx, task: Task) -> int | None:
+        """Return the end of the lease of a task that may be stored as one that executes; None if it must be checked."""
+        assert task.assigned_agent is not None
+        if task.metadata.grant_id is not None or task.metadata.limit is not None:
+            return None
+        if not self._executor.is_surely_admitted(task.tenant, task.assigned_agent) or not self._is_current(tx):
+            return None
+        return tx.now + self._executor.lease_us
+
+    def start(self, tx: Tx, claim: TaskClaim) -> None:
+        """Run the attempt after the commit: one whose claim is rolled back must not run."""
+        tx.after_commit(partial(self._start, claim))
+
     def try_start(self, tx: Tx, queued: QueuedTask) -> bool:
         """Claim a task that was just stored, to start after the commit; False if it must be queued instead."""
         if not self._is_current(tx):
             return False
         claim = self._executor.claim(tx, queued, self._executor.lease_us)
         if claim is not None:
-            # After the commit: an attempt whose claim is rolled back must not run.
-            tx.after_commit(partial(self._start, claim))
+            self.start(tx, claim)
         return True
 
     def release(self) -> None:
@@ -249,7 +263,7 @@ class Reservation:
 
     def _start(self, claim: TaskClaim) -> None:
         key = (claim.tenant, claim.task_id)
-        self._running.start(key, claim.agent_id, claim.epoch, self._executor.run_claim(claim))
+        self._running.start(key, claim.agent_id, claim.epoch, partial(self._executor.run_claim, claim))
 
 
 class LeaseRenewer:

@@ -145,7 +145,8 @@ class InMemoryDispatcher:
                 return
             queued = taken[0]
             key = (queued.tenant, queued.task_id)
-            self._running.start(key, agent_id, queued.epoch + 1, self._executor.claim_and_run(queued))
+            attempt = partial(self._executor.claim_and_run, queued)
+            self._running.start(key, agent_id, queued.epoch + 1, attempt)
 
 
 class _Poll:

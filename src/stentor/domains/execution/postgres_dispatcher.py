@@ -11,6 +11,7 @@ import asyncio
 import logging
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import partial
 
 from stentor.core.db import NO_LOCKS, Database, Tx
 from stentor.core.db.polling import ConcurrentWrites, PollQuery
@@ -235,7 +236,7 @@ class PostgresDispatcher:
             try:
                 for claim in await self._claim_next():
                     key = (claim.tenant, claim.task_id)
-                    self._running.start(key, claim.agent_id, claim.epoch, self._executor.run_claim(claim))
+                    self._running.start(key, claim.agent_id, claim.epoch, partial(self._executor.run_claim, claim))
             except StoreUnavailable:
                 await asyncio.sleep(RETRY_SECONDS)  # the database logs the outage
                 self._wake.set()

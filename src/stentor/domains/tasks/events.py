@@ -86,6 +86,11 @@ def queued_event(priority: int) -> EventDraft:
     return EventDraft("task_queued", "execution", "Queued.", {"priority": priority})
 
 
+def started_event(agent_id: str, epoch: int) -> EventDraft:
+    """Return the event of a claim with this epoch."""
+    return EventDraft("task_started", "execution", "Started.", {"epoch": epoch}, agent_id)
+
+
 def waiting_event() -> EventDraft:
     """Return the event of a task that waits before its first attempt."""
     return EventDraft("task_waiting", "tasks", "Waits for its start.", {"status": "waiting"})

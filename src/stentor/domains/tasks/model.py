@@ -353,6 +353,29 @@ def to_queued_task(task: Task) -> QueuedTask:
     )
 
 
+def first_claim(task: Task, content: Any, lease_until: int, head_id: str) -> TaskClaim:
+    """Return the claim of a new task that is stored as one that executes; `content` is its input for the agent."""
+    assert task.assigned_agent is not None
+    assert task.runtime_kind is not None
+    return TaskClaim(
+        task.tenant,
+        task.task_id,
+        1,
+        task.type,
+        content,
+        task.assigned_agent,
+        task.runtime_kind,
+        task.created_at,
+        task.created_at,
+        task.timeout_seconds,
+        lease_until,
+        head_id,
+        task.required_capabilities,
+        task.metadata,
+        task.submitted_by,
+    )
+
+
 class TaskStreamStep(msgspec.Struct, frozen=True):
     """An event of a task's stream. A reader resumes from `id`: `<event>`, or `<event>:<attempt>:<n>` after a token."""
 

@@ -19,7 +19,7 @@ from stentor.domains.registry.agent_cache import AgentCache
 from stentor.domains.routing.model import Authority, RoutingDecision, RoutingRequest
 from stentor.domains.routing.service import RoutingEngine
 from stentor.domains.tasks import model
-from stentor.domains.tasks.model import QueuedTask, Task, TaskDraft, TaskStatus
+from stentor.domains.tasks.model import QueuedTask, Task, TaskClaim, TaskDraft, TaskStatus
 from stentor.domains.tasks.progress import Notice, describe_inactive, describe_offline
 
 _WAITING: tuple[TaskStatus, ...] = ("waiting", "pending_approval")
@@ -27,6 +27,17 @@ _WAITING: tuple[TaskStatus, ...] = ("waiting", "pending_approval")
 
 class Room(Protocol):
     """Room of an agent in this process for a task that starts at once."""
+
+    def admit_new(self, tx: Tx, task: Task) -> int | None:
+        """Return the end of the lease (microseconds) of a task that may be stored as one that executes.
+
+        None if more must be checked than this process has in memory: store it, and then call `try_start`.
+        """
+        ...
+
+    def start(self, tx: Tx, claim: TaskClaim) -> None:
+        """Start a task that is stored as one that executes, after the commit."""
+        ...
 
     def try_start(self, tx: Tx, queued: QueuedTask) -> bool:
         """Claim a task that was just stored, to start after the commit; False if it must be queued instead.

@@ -24,7 +24,6 @@ from stentor.domains.tasks.model import (
     QueuedTask,
     Task,
     TaskClaim,
-    TaskDraft,
     TaskMetadata,
     TaskStatus,
 )
@@ -42,11 +41,7 @@ _FIND_ALL = RowsSql(
         on tasks.tenant = given.tenant and tasks.task_id = given.task_id""",
 )
 _RESULT = Sql(f"select result from tasks where {_KEY}")
-_INSERT_COLUMNS = tuple(
-    field
-    for field in FIELDS
-    if field not in ("lease_until", "deadline_at", "performance", "result", "first_started_at", "heartbeat_at")
-)
+_INSERT_COLUMNS = tuple(field for field in FIELDS if field not in ("performance", "result"))
 _INSERT = Sql(
     f"insert into tasks ({', '.join(_INSERT_COLUMNS)}, session_id, input) "
     f"values ({', '.join(':' + name for name in _INSERT_COLUMNS)}, :session_id, :input)"
@@ -147,14 +142,20 @@ _INSERT_GRADE = Sql(
 )
 
 
-def insert(tx: Tx, task: Task, draft: TaskDraft) -> None:
-    params = {name: getattr(task, name) for name in _INSERT_COLUMNS}
-    for structured in ("required_capabilities", "metadata"):
-        params[structured] = jsontext.dump(params[structured])
+def insert(tx: Tx, task: Task, content: Any, claim: TaskClaim | None = None) -> None:
+    """Store a new task with its input, with a claim as one that executes."""
+    params = msgspec.structs.asdict(task)
+    params["required_capabilities"] = jsontext.dump(task.required_capabilities)
+    params["metadata"] = jsontext.dump(task.metadata)
     params["error"] = None if task.error is None else jsontext.dump(task.error)
     params["learning_eligible"] = None if task.learning_eligible is None else int(task.learning_eligible)
     params["learning_pending"] = int(task.learning_pending)
-    tx.run(_INSERT, **params, session_id=task.metadata.session, input=jsontext.dump(draft.input))
+    if claim is not None:
+        started = claim.start_time
+        params |= {"status": "executing", "epoch": claim.epoch, "head_id": claim.head_id, "start_time": started}
+        params |= {"first_started_at": started, "heartbeat_at": started, "lease_until": claim.lease_until}
+        params["deadline_at"] = started + claim.timeout_seconds * SECOND
+    tx.run(_INSERT, **params, session_id=task.metadata.session, input=jsontext.dump(content))
 
 
 def next_deadline(tx: Tx) -> int | None:

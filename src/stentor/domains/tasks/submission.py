@@ -21,11 +21,12 @@ from stentor.core.errors import Conflict, InvalidRequest, NotFound, ParentCancel
 from stentor.core.metrics import REQUEST_BUCKETS_S, create_histogram
 from stentor.core.runlog import EventDraft, RunLog, read_task_events
 from stentor.domains.atp.model import AtpHeader
+from stentor.domains.atp.text_format import content_for_agent
 from stentor.domains.routing.model import Authority
 from stentor.domains.sessions.service import require_session
 from stentor.domains.tasks import events, missing, model, queries, store, visibility_queries
 from stentor.domains.tasks.drafts import inherit_limits, with_parent_task, with_traceparent
-from stentor.domains.tasks.model import SubmitResult, Task, TaskDraft
+from stentor.domains.tasks.model import SubmitResult, Task, TaskClaim, TaskDraft
 from stentor.domains.tasks.placement import (
     AuthorityResolver,
     Placement,
@@ -210,15 +211,18 @@ class SubmissionService:
             placement = msgspec.structs.replace(placement, status="waiting")
         event_drafts = events.submission_events(principal, draft, placement, header)
         task = self._new_task(tx, principal, draft, placement, event_drafts, body_hash)
-        store.insert(tx, task, draft)
+        claim = _claim_new(tx, task, draft, event_drafts, room)
+        store.insert(tx, task, draft.input, claim)
         self._runlog.append(tx, task.tenant, event_drafts, task_id=task.task_id, parent=cause)
-        queries.update_counts(tx, task.tenant, task.created_at, (task.status, task.assigned_agent, 1))
+        status = task.status if claim is None else "executing"
+        queries.update_counts(tx, task.tenant, task.created_at, (status, task.assigned_agent, 1))
         if draft.metadata.rerun_from is not None:
             self._starts.take_over(tx, principal, task)
         if waits and placement.denial is None:
             self._starts.begin(tx, principal, task, draft)
         self._router.record_placement(tx, task)
-        start_or_enqueue(tx, task, self._dispatch, room)
+        if claim is None:
+            start_or_enqueue(tx, task, self._dispatch, room)
         return _first_response(tx, task, placement)
 
     def _new_task(
@@ -287,6 +291,23 @@ class SubmissionService:
             yield
         finally:
             self._running.discard(key.scope)
+
+
+def _claim_new(
+    tx: Tx, task: Task, draft: TaskDraft, event_drafts: list[EventDraft], room: Room | None
+) -> TaskClaim | None:
+    """Return the claim of a new task that starts at once, and add its event; None if it must be stored first."""
+    if room is None or task.status != "queued" or draft.metadata.rerun_from is not None:
+        return None
+    lease_until = room.admit_new(tx, task)
+    if lease_until is None:
+        return None
+    assert task.assigned_agent is not None
+    started = events.started_event(task.assigned_agent, 1)
+    event_drafts.append(started)
+    claim = model.first_claim(task, content_for_agent(draft.input), lease_until, started.event_id)
+    room.start(tx, claim)
+    return claim
 
 
 def _require_parent(tx: Tx, principal: Principal, parent_task_id: str, granted_parent: str | None) -> Task:
