@@ -7,6 +7,7 @@ programs must reproduce see `canonical_json`.
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Callable
 from typing import Any
 
 import msgspec
@@ -28,7 +29,8 @@ __all__ = [
     "parse_float",
     "sorted_digest",
 ]
-_decoder: msgspec.json.Decoder[Any] = msgspec.json.Decoder(float_hook=parse_float)
+load: Callable[[str | bytes], Any] = msgspec.json.Decoder(float_hook=parse_float).decode
+"""Decodes a JSON text from the database. Raises msgspec.DecodeError."""
 
 
 def decode_or_none(body: bytes) -> Any:
@@ -37,11 +39,6 @@ def decode_or_none(body: bytes) -> Any:
         return decode(body) if body else None
     except InvalidRequest:
         return None
-
-
-def load(text: str | bytes) -> Any:
-    """Decode a JSON text from the database. Raises msgspec.DecodeError."""
-    return _decoder.decode(text)
 
 
 def dump(value: Any) -> str:

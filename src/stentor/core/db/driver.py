@@ -107,7 +107,7 @@ class Sql:
     `tables` are the tables in the statement, `writes` is whether it may change one.
     """
 
-    __slots__ = ("_pick", "_pick_numbered", "numbered", "qmark", "tables", "text", "writes")
+    __slots__ = ("numbered", "numbered_values", "qmark", "tables", "text", "values", "writes")
 
     def __init__(self, text: str) -> None:
         self.text = " ".join(text.split())
@@ -119,18 +119,12 @@ class Sql:
         self.tables = frozenset(_TABLE.findall(self.text))
         self.qmark = _PARAMETER.sub("?", self.text)
         names = _PARAMETER.findall(self.text)
-        self._pick = _picker(names)
+        self.values = _picker(names)
+        """Returns the parameters in the order of the question marks. Raises KeyError if one is missing."""
         numbers = {name: number for number, name in enumerate(dict.fromkeys(names), 1)}
         self.numbered = as_literal(_PARAMETER.sub(lambda match: f"${numbers[match[1]]}", self.text))
-        self._pick_numbered = _picker(list(numbers))
-
-    def values(self, params: Mapping[str, Any]) -> tuple[Any, ...]:
-        """Return the parameters in the order of the question marks. Raises KeyError if one is missing."""
-        return self._pick(params)
-
-    def numbered_values(self, params: Mapping[str, Any]) -> tuple[Any, ...]:
-        """Return the parameters in the order of their numbers. Raises KeyError if one is missing."""
-        return self._pick_numbered(params)
+        self.numbered_values = _picker(list(numbers))
+        """Returns the parameters in the order of their numbers. Raises KeyError if one is missing."""
 
     def __repr__(self) -> str:
         return f"Sql({self.text!r})"
@@ -140,7 +134,10 @@ def _picker(names: list[str]) -> Callable[[Params], Row]:
     # itemgetter is the fastest way to a tuple, but returns a bare value for one name.
     if len(names) > 1:
         return itemgetter(*names)
-    return lambda params: tuple(params[name] for name in names)
+    if names:
+        [name] = names
+        return lambda params: (params[name],)
+    return lambda params: ()
 
 
 _INSERT_SIZES = (64, 32, 16, 8, 4, 3, 2, 1)

@@ -15,7 +15,8 @@ FIELDS = Task.__struct_fields__
 COLUMNS_OF_TASK = ", ".join(f"tasks.{name}" for name in FIELDS)
 _EMPTY = {"required_capabilities": "[]", "metadata": "{}"}
 _capabilities_decoder = msgspec.json.Decoder(tuple[str, ...])
-_metadata_decoder = msgspec.json.Decoder(TaskMetadata)
+decode_metadata = msgspec.json.Decoder(TaskMetadata).decode
+"""Decodes the metadata of a row. Raises msgspec.MsgspecError."""
 
 
 def task_from_row(row: tuple[Any, ...]) -> Task:
@@ -47,11 +48,6 @@ def decode_claimed(
         return jsontext.load(content), _capabilities_decoder.decode(capabilities), decode_metadata(metadata)
     except msgspec.MsgspecError as error:
         raise corrupt_task(queued.tenant, queued.task_id, error) from error
-
-
-def decode_metadata(text: str) -> TaskMetadata:
-    """Raises msgspec.MsgspecError."""
-    return _metadata_decoder.decode(text)
 
 
 def _decode(values: dict[str, Any]) -> Task:
