@@ -371,8 +371,18 @@ def test_a_grade_takes_the_place_of_its_outcome() -> None:
     assert list(evidence.decode_rewards(low.encoded_rewards)) == [255, 52, 255]
     assert low.weight < record.weight
     assert low.recent == record.recent
-    forgotten = apply_grade(after("S" * 60), sample=1, was=1.0, grade=0.0, now=0)
-    assert forgotten.counted_rewards == (50.0, 50.0)
+
+
+@requirement("tasks.grade")
+def test_a_grade_of_an_outcome_that_is_no_longer_stored_takes_the_place_of_the_newest_ungraded_success() -> None:
+    record = after("S" * 60 + "F")
+    for sample, grade in ((60, 0.4), (1, 0.0), (2, 0.2)):
+        record = apply_grade(record, sample=sample, was=1.0, grade=grade, now=0)
+    assert list(evidence.decode_rewards(record.encoded_rewards))[-5:] == [255, 52, 0, 102, 0]
+    for sample in range(3, 60):
+        record = apply_grade(record, sample=sample, was=1.0, grade=0.2, now=0)
+    graded = record.encoded_rewards
+    assert apply_grade(record, sample=1, was=1.0, grade=1.0, now=0).encoded_rewards == graded
 
 
 @requirement("tasks.grade")

@@ -102,6 +102,20 @@ async def test_an_agent_with_a_good_record_that_only_degrades_loses_its_tasks(wo
     assert 1 <= chosen[best] <= 5, chosen
 
 
+@requirement("tasks.grade")
+async def test_grades_that_come_after_many_more_tasks_still_count(world: World) -> None:
+    poor = await world.register("poor")
+    graded = [await world.do(poor) for _ in range(8)]
+    later = [EligibleOutcome("default", f"t{n}", 1, poor, "echo", True, 1.0, 10) for n in range(50)]
+    await learn(world, later)
+    good = await world.register("good")
+    assert await one(world, set()) == poor
+    for task_id in graded:
+        answer = await world.admin.post(f"/api/v1/tasks/{task_id}/grade", json={"grade": 0})
+        assert answer.status_code == 200, answer.text
+    assert await one(world, set()) == good
+
+
 @requirement("routing.evidence-outweighs-declaration")
 async def test_a_new_agent_loses_no_first_task_by_what_it_never_had(world: World) -> None:
     old = await world.register("old")

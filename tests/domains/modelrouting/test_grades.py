@@ -84,14 +84,16 @@ async def test_a_key_of_an_agent_grades_answers_to_itself_alone(world: World) ->
 
 
 @requirement("modelrouting.grades")
-async def test_a_grade_of_an_outcome_that_is_forgotten_stands_and_moves_the_weight_alone(make_auto: Make) -> None:
+async def test_a_grade_of_an_outcome_that_is_forgotten_takes_the_place_of_the_newest_ungraded_one(
+    make_auto: Make,
+) -> None:
     world = await make_auto(SERVICE_LLM_GROUPS="auto=east/m")
     client = openai_client(world)
     first = await ask(client)
     for _ in range(50):
         await ask(client)
     assert (await grade(world, first.id, 0.0)).json()["learned"] is True
-    assert await rewards(world) == [("east/m", "ff" * 50)]
+    assert await rewards(world) == [("east/m", "ff" * 49 + "00")]
 
 
 @requirement("modelrouting.grades")

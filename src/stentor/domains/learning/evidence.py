@@ -92,13 +92,22 @@ def append_reward(rewards: str, reward: float) -> str:
     return (rewards + encode_reward(reward))[-2 * MAX_OUTCOMES :]
 
 
-def replace_reward(rewards: str, age: int, reward: float) -> str | None:
-    """Put a grade for the outcome `age` outcomes ago (0 is the newest); None if it is no longer stored."""
+def replace_reward(rewards: str, age: int, grade: float) -> str | None:
+    """Put a grade for the outcome `age` outcomes ago (0 is the newest); None if it changes nothing.
+
+    If the outcome is no longer stored, the grade takes the place of the newest ungraded success: it says more about the
+    agent than an outcome that nobody has judged.
+    """
+    if age < 0:
+        return None
     # Two digits for each reward.
     start = len(rewards) - 2 * (age + 1)
-    if age < 0 or start < 0:
+    if start < 0:
+        parts = bytes.fromhex(rewards)
+        start = next((2 * n for n in range(len(parts) - 1, -1, -1) if parts[n] % 2), -1)
+    if start < 0:
         return None
-    return rewards[:start] + encode_reward(reward, graded=True) + rewards[start + 2 :]
+    return rewards[:start] + encode_reward(grade, graded=True) + rewards[start + 2 :]
 
 
 def sum_rewards(rewards: str, since_change: int, ungraded: float = 1.0) -> tuple[float, float]:

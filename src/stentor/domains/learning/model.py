@@ -200,8 +200,8 @@ def apply_outcome(
 def apply_grade(record: Weight, *, sample: int | None, was: float, grade: float, now: int) -> Weight:
     """Return the record after a grade replaced the reward `was` of an outcome.
 
-    `sample` is the outcome's number among those of the agent, None if unknown. The weight changes by the difference of
-    the deltas, the evidence only if the outcome is still stored.
+    `sample` is the outcome's number among those of the agent, None if unknown, which leaves the evidence as it is. The
+    weight changes by the difference of the deltas.
     """
     delta = weight_delta(success=grade > 0, performance=grade) - weight_delta(success=was > 0, performance=was)
     rewards = record.encoded_rewards
