@@ -15,7 +15,7 @@ from worker_service import TIMEOUT_S, Service, run_service
 
 from stentor_worker import Task, Worker
 from stentor_worker.client import Client
-from stentor_worker.connections import Connections, MalformedResponse, Response
+from stentor_worker.connections import ConnectionPool, HttpResponse, MalformedResponse
 
 OK = b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok"
 
@@ -59,16 +59,16 @@ class Peer:
 
 
 @contextmanager
-def peer(*answers: bytes) -> Iterator[tuple[Peer, Connections]]:
+def peer(*answers: bytes) -> Iterator[tuple[Peer, ConnectionPool]]:
     with closing(Peer(list(answers))) as server:
-        connections = Connections(server.url, {"Authorization": "Bearer key"}, None)
+        connections = ConnectionPool(server.url, {"Authorization": "Bearer key"}, None)
         try:
             yield server, connections
         finally:
             connections.close()
 
 
-def send(connections: Connections, body: bytes | None = None) -> Response:
+def send(connections: ConnectionPool, body: bytes | None = None) -> HttpResponse:
     return connections.request("GET" if body is None else "POST", "/x?y=1", body, {}, TIMEOUT_S)
 
 
@@ -123,7 +123,15 @@ def test_a_connection_that_ended_is_not_used_again(answer: bytes) -> None:
         b"HTTP/1.1 200 OK\r\nContent-Le[end]",
         b"HTTP/1.1 200 OK\r\nContent-Length: 3\r\n\r\nok[end]",
         b"HTTP/1.1 200 OK\r\nContent-Length: two\r\n\r\nok[end]",
+        b"HTTP/1.1 200 OK\r\nContent-Length: -2\r\n\r\nok[end]",
+        b"HTTP/1.1 200 OK\r\nContent-Length: 1000000000000000\r\n\r\nok[end]",
+        b"HTTP/1.1 200 OK\r\nContent-Length: " + b"9" * 30 + b"\r\n\r\nok[end]",
+        b"HTTP/1.1 200 OK\r\nContent-Length: " + b"9" * 5_000 + b"\r\n\r\nok[end]",
         b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\nzz\r\n[end]",
+        b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n-2\r\n\r\nok[end]",
+        b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n1_0\r\n0123456789abcdef\r\n0\r\n\r\n[end]",
+        b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n38d7ea4c68000\r\nok[end]",
+        b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n" + b"f" * 40 + b"\r\nok[end]",
         b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n5\r\nok[end]",
         b"HTTP/1.1 200 OK\r\n" + b"A: b\r\n" * 1_001 + b"\r\n[end]",
         b"HTTP/1.1 200 OK\r\nA: " + b"b" * 70_000 + b"\r\n\r\n[end]",

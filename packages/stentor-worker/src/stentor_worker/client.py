@@ -13,7 +13,7 @@ from contextlib import suppress
 from typing import Any
 from urllib.parse import quote
 
-from stentor_worker.connections import Connections, Response
+from stentor_worker.connections import ConnectionPool, HttpResponse
 
 log = logging.getLogger(__name__)
 MAX_PAUSE = 10.0
@@ -83,7 +83,7 @@ class Client:
         # The address of the service is meant, and the API's is easily given.
         root = url.partition("?")[0].rstrip("/").removesuffix("/api/v1")
         headers = {"Authorization": f"Bearer {key}", "User-Agent": "stentor-worker"}
-        self._pool = Connections(f"{root}/api/v1", headers, self._tls_context if is_tls else None)
+        self._pool = ConnectionPool(f"{root}/api/v1", headers, self._tls_context if is_tls else None)
         self._stopping = stopping
         self._is_reachable = True
         self._answered_at = 0.0
@@ -222,7 +222,7 @@ def _describe(error: OSError) -> str:
     return f"The service is unreachable ({type(error).__name__})."
 
 
-def _to_json(response: Response) -> dict[str, Any]:
+def _to_json(response: HttpResponse) -> dict[str, Any]:
     if response.status >= 300:
         raise _to_error(response)
     try:
@@ -236,7 +236,7 @@ def _to_json(response: Response) -> dict[str, Any]:
     return content
 
 
-def _to_error(response: Response) -> ServiceError:
+def _to_error(response: HttpResponse) -> ServiceError:
     try:
         body = json.loads(response.content)
     except ValueError:
@@ -256,6 +256,6 @@ def _to_error(response: Response) -> ServiceError:
     return ServiceError(response.status, code, message, is_unknown_route=is_unknown_route)
 
 
-def _retry_after(response: Response) -> float:
+def _retry_after(response: HttpResponse) -> float:
     value = response.headers.get("retry-after", "")
     return min(float(value), MAX_RETRY_AFTER) if value.isdecimal() else 0.0

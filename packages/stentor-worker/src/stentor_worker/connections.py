@@ -5,6 +5,7 @@ A durable step is one request, and urllib3 took a third of all processor time of
 
 from __future__ import annotations
 
+import re
 import select
 import socket
 import ssl
@@ -18,13 +19,15 @@ CONNECT_SECONDS, READ_SECONDS = 30.0, 90.0
 MAX_IDLE = 256
 """Connections that stay open without a request."""
 MAX_LINE, MAX_HEADERS = 65_536, 1_000
+MAX_PART = 1_048_576
+"""Bytes that are read of a response at once."""
 
 
 class MalformedResponse(OSError):
     """What arrived is no response of HTTP/1.1, or ended before its end."""
 
 
-class Response(NamedTuple):
+class HttpResponse(NamedTuple):
     """A response. The names in `headers` are in lower case."""
 
     status: int
@@ -32,7 +35,7 @@ class Response(NamedTuple):
     content: bytes
 
 
-class Connections:
+class ConnectionPool:
     """Sends requests to one service; thread-safe. `headers` are those of each request, `url` may have a path.
 
     Raises ValueError for a `url` without a host or with a wrong port.
@@ -54,7 +57,7 @@ class Connections:
 
     def request(
         self, method: str, path: str, body: bytes | None, headers: dict[str, str], timeout_s: float | None = None
-    ) -> Response:
+    ) -> HttpResponse:
         """Send a request to `path`, relative to the URL, and return the response. Does not follow redirects.
 
         `timeout_s` replaces CONNECT_SECONDS and READ_SECONDS. Raises OSError without a complete response.
@@ -118,13 +121,13 @@ class _Connection:
             # The other side may have said why it does not read the rest, such as of a body that is too long.
             self.may_stay = False
 
-    def read_response(self) -> Response:
+    def read_response(self) -> HttpResponse:
         version, status, headers = self._read_head()
         while status < 200:  # it only says that the response will come
             version, status, headers = self._read_head()
         if version != b"HTTP/1.1" or "close" in headers.get("connection", "").lower():
             self.may_stay = False
-        return Response(status, headers, self._read_content(status, headers))
+        return HttpResponse(status, headers, self._read_content(status, headers))
 
     def is_usable(self) -> bool:
         """Return whether an idle connection is open: one that was closed has its end to read.
@@ -179,34 +182,42 @@ class _Connection:
         if length is None:
             self.may_stay = False
             return self._file.read()
-        if not length.isdecimal():
-            raise MalformedResponse("The length of the response is no number.")
-        return self._read(int(length))
+        return self._read(_to_size(length, 10))
 
     def _read_chunks(self) -> bytes:
         chunks: list[bytes] = []
         while True:
-            try:
-                size = int(self._read_line().partition(b";")[0], 16)
-            except ValueError:
-                raise MalformedResponse("The size of a chunk is no number.") from None
-            if size <= 0:
+            size = _to_size(self._read_line().partition(b";")[0].strip().decode("latin-1"), 16)
+            if size == 0:
                 self._read_headers()
                 return b"".join(chunks)
             chunks.append(self._read(size))
             self._read_line()
 
     def _read(self, size: int) -> bytes:
-        content = self._file.read(size)
-        if len(content) < size:
-            raise MalformedResponse("The response ended before its end.")
-        return content
+        # In parts, as `read` takes the memory for all that is announced, however little comes.
+        parts: list[bytes] = []
+        while size > 0:
+            part = self._file.read(min(size, MAX_PART))
+            if not part:
+                raise MalformedResponse("The response ended before its end.")
+            parts.append(part)
+            size -= len(part)
+        return b"".join(parts)
 
     def _read_line(self) -> bytes:
         line = self._file.readline(MAX_LINE)
         if not line.endswith(b"\n"):
             raise MalformedResponse("The response ended before its end, or has a line that is too long.")
         return line.rstrip(b"\r\n")
+
+
+def _to_size(text: str, base: int) -> int:
+    """Return a number of bytes. Raises MalformedResponse for anything but a few digits."""
+    # `int` takes signs, underscores and other scripts, and raises an error for thousands of digits.
+    if not re.fullmatch("[0-9]{1,18}" if base == 10 else "[0-9a-fA-F]{1,15}", text):
+        raise MalformedResponse("The length of the response is no number, or too large.")
+    return int(text, base)
 
 
 def _to_lines(headers: dict[str, str]) -> str:
