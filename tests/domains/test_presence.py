@@ -81,6 +81,40 @@ def test_an_agent_whose_provider_failed_rests_and_is_then_tried_with_one_task(kn
     assert not presence.is_resting(worker.agent_id, 1)
 
 
+@requirement("routing.shared-outages")
+def test_after_an_outage_of_all_each_agent_is_tried_once_and_blamed_no_more_if_it_works(known: Known) -> None:
+    presence, _, _ = known
+    presence.record_outcome("a", "provider_failure")
+    presence.record_outcome("a", "success")
+    before = presence.failing_share("a")
+    for name in "abc" * 8:
+        presence.record_outcome(name, "provider_failure")
+    assert all(presence.is_resting(name, 0) and presence.failing_share(name) > 0.3 for name in "abc")
+    presence.record_outcome("b", "success")
+    assert presence.failing_share("b") == 0
+    assert [presence.is_resting("a", ahead) for ahead in (0, 1)] == [False, True]
+    assert presence.failing_share("a") <= before
+    presence.record_outcome("a", "success")
+    assert not presence.is_resting("a", 1)
+    assert presence.failing_share("a") <= before
+    presence.record_outcome("c", "provider_failure")
+    assert presence.is_resting("c", 0)
+    assert presence.failing_share("c") > 0.3
+    presence.record_outcome("b", "success")
+    assert presence.is_resting("c", 0)
+
+
+@requirement("routing.shared-outages")
+def test_an_agent_whose_provider_fails_now_and_then_brings_back_no_other_one(known: Known) -> None:
+    presence, _, _ = known
+    for _ in range(8):
+        presence.record_outcome("down", "provider_failure")
+    for outcome in ("provider_failure", "provider_failure", "provider_failure", "success"):
+        presence.record_outcome("flaky", outcome)
+    assert presence.is_resting("down", 0)
+    assert presence.failing_share("flaky") > 0.1
+
+
 @requirement("routing.provider-failures")
 def test_the_share_of_tasks_that_a_provider_fails_fades_with_time(known: Known) -> None:
     presence, clock, worker = known

@@ -27,6 +27,10 @@ MAX_FAILURES = 3
 rests."""
 ENDPOINT_PAUSE_US = 30 * SECOND
 """How long an endpoint is paused, or an agent rests, after these failures, in microseconds."""
+SHARED_OUTAGE_FAILURES = 6
+"""Consecutive failures of an agent's provider after which its recovery says that the providers of others may work too:
+more than an agent has by chance whose provider fails every second task.
+"""
 FAILING_SHARE = 0.05
 """Share of the newest attempt in the moving share of those that failed by the agent's provider or were degraded."""
 FAILING_HALF_LIFE_US = 2 * MINUTE
@@ -71,6 +75,10 @@ class Presence:
         self._unserved: set[str] = set()
         self._provider_failures: dict[str, tuple[int, int]] = {}
         """For each agent how many of its last attempts in a row its provider failed, and until when it rests."""
+        self._before_failures: dict[str, float] = {}
+        """For each of these agents the share below as it was before the first of these attempts."""
+        self._retried: set[str] = set()
+        """Agents that are to be tried once, because another agent's provider works again."""
         self._failing: dict[str, tuple[float, int, int]] = {}
         """For each agent the share of its attempts that its provider failed or that were degraded, when it was
         computed, and the usual time between two attempts in microseconds."""
@@ -193,22 +201,43 @@ class Presence:
 
     def record_outcome(self, agent_id: str, outcome_class: str) -> None:
         """Record how an attempt ended: after some failures of its provider in a row an agent rests."""
+        if outcome_class == "cancelled":
+            return
         is_failure = outcome_class == "provider_failure"
+        now, previous = self._now(), self.failing_share(agent_id)
         # Neither teaches anything, so without this share an agent with a good record would keep all its tasks.
         is_lost = is_failure or outcome_class == "degraded_success"
-        if is_lost or (outcome_class != "cancelled" and agent_id in self._failing):
-            share = (1 - FAILING_SHARE) * self.failing_share(agent_id) + FAILING_SHARE * is_lost
-            now = self._now()
+        if is_failure:
+            count = self._provider_failures.get(agent_id, (0, 0))[0] + 1
+            self._provider_failures[agent_id] = count, now + ENDPOINT_PAUSE_US if count >= MAX_FAILURES else 0
+            self._before_failures.setdefault(agent_id, previous)
+            if agent_id in self._retried:
+                self._retried.discard(agent_id)
+                previous = self.failing_share(agent_id)
+        elif agent_id in self._provider_failures:
+            previous = self._record_recovery(agent_id, previous)
+        if is_lost or agent_id in self._failing:
+            share = (1 - FAILING_SHARE) * previous + FAILING_SHARE * is_lost
             _, at, interval = self._failing.get(agent_id, (0.0, now, 0))
             # Limited: an agent without tasks for a week would otherwise count as one with a task a week.
             longest = FAILING_HALF_LIFE_ATTEMPTS * max(interval, FAILING_HALF_LIFE_US)
             self._failing[agent_id] = share, now, (interval + min(longest, max(0, now - at))) // 2
-        if is_failure:
-            count = self._provider_failures.get(agent_id, (0, 0))[0] + 1
-            until = self._now() + ENDPOINT_PAUSE_US if count >= MAX_FAILURES else 0
-            self._provider_failures[agent_id] = count, until
-        elif outcome_class != "cancelled":
-            self._provider_failures.pop(agent_id, None)
+
+    def _record_recovery(self, agent_id: str, share: float) -> float:
+        """Forget an agent's failures in a row; return its share of failures from now on.
+
+        Where several agents rest at the same time, their providers are most likely one. So once one of them works, each
+        other one is tried once, and the failures in a row of those that work too no longer count.
+        """
+        count, _ = self._provider_failures.pop(agent_id)
+        before = self._before_failures.pop(agent_id)
+        resting = [other for other, (failures, _) in self._provider_failures.items() if failures >= MAX_FAILURES]
+        is_first = count >= SHARED_OUTAGE_FAILURES and bool(resting)
+        is_shared = is_first or agent_id in self._retried
+        if is_first:
+            self._retried.update(resting)
+        self._retried.discard(agent_id)
+        return before if is_shared else share
 
     def is_resting(self, agent_id: str, ahead: int) -> bool:
         """Return whether other agents are preferred, because the provider of this one fails.
@@ -220,7 +249,7 @@ class Presence:
             return False
         now = self._now()
         count, until = self._provider_failures[agent_id]
-        return count >= MAX_FAILURES and (ahead > 0 or now < until)
+        return count >= MAX_FAILURES and (ahead > 0 or (now < until and agent_id not in self._retried))
 
     def failing_share(self, agent_id: str) -> float:
         """Return which share of an agent's tasks its provider fails or ends degraded, from 0 to 1.
@@ -229,6 +258,8 @@ class Presence:
         """
         if agent_id not in self._failing:
             return 0.0
+        if agent_id in self._retried:
+            return self._before_failures[agent_id]
         now = self._now()
         share, at, interval = self._failing[agent_id]
         half_life = min(MAX_FAILING_HALF_LIFE_US, max(FAILING_HALF_LIFE_US, FAILING_HALF_LIFE_ATTEMPTS * interval))
