@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from typing import Any
 
 import pytest
@@ -9,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from stentor.core import jsontext
-from stentor_vault.notes import frontmatter
+from stentor_vault.notes import frontmatter, yaml_codec
 from stentor_vault.notes.frontmatter import InvalidFrontmatter
 
 NOTE = """---
@@ -171,3 +172,8 @@ def test_any_text_is_split_without_loss_and_read_or_refused(text: str) -> None:
             frontmatter.read(note)
         except InvalidFrontmatter:
             continue
+
+
+@given(st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False, allow_infinity=False))
+def test_a_value_that_is_no_text_is_written_as_in_json(value: Any) -> None:
+    assert yaml_codec.dump_entry("key", value, "\n") == f"key: {json.dumps(value)}\n"
