@@ -5,13 +5,14 @@ from __future__ import annotations
 import asyncio
 import math
 import threading
+import time
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from stentor.core.db import Database, Sql, Tx, server_waits
+from stentor.core.db import Database, Sql, Tx, group_commit, server_waits
 from stentor.core.db.driver import DbConnection, Driver, Insert, Locks, Params, Row
 from stentor.core.db.lock_session import LockSession
 from stentor.core.db.postgres import PostgresDriver
@@ -109,6 +110,24 @@ async def test_units_that_share_a_commit_fail_one_by_one(db: Database) -> None:
 async def test_many_writers_at_once_lose_nothing(db: Database) -> None:
     await asyncio.gather(*(db.write(put(f"{i:04}")) for i in range(500)))
     assert await names(db) == [f"{i:04}" for i in range(500)]
+
+
+async def test_what_is_written_in_one_iteration_of_the_event_loop_shares_a_commit(
+    db: Database, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    groups, run_group = [], group_commit.run_group
+
+    def counted(connection: DbConnection, units: list[group_commit.WriteUnit]) -> None:
+        groups.append(len(units))
+        run_group(connection, units)
+
+    async def write() -> None:
+        time.sleep(0.01)  # the thread of the writer may run meanwhile, but the event loop may not
+        await db.write(lambda _: None)
+
+    monkeypatch.setattr(group_commit, "run_group", counted)
+    await asyncio.gather(*(write() for _ in range(5)))
+    assert groups == [5]
 
 
 async def test_a_part_that_fails_is_undone_alone(db: Database) -> None:

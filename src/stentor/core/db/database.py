@@ -54,7 +54,9 @@ class Database:
 
     def __init__(self, driver: Driver) -> None:
         self.driver = driver
-        self._queue: queue.SimpleQueue[WriteUnit | None] = queue.SimpleQueue()
+        self._queue: queue.SimpleQueue[list[WriteUnit] | None] = queue.SimpleQueue()
+        self._gathered: dict[asyncio.AbstractEventLoop, list[WriteUnit]] = {}
+        """What the writer thread is handed at the end of this iteration of the event loop; almost always of one."""
         # A daemon: Python waits for other threads at its exit, so a program that forgot `close` would hang.
         self._writer = threading.Thread(target=self._write_loop, name="stentor-db-writer", daemon=True)
         self._readers = ThreadPoolExecutor(READER_THREADS, thread_name_prefix="stentor-db-reader")
@@ -103,7 +105,7 @@ class Database:
         met: list[CorruptRow] = []
         while True:
             unit = WriteUnit(fn, locks, loop, loop.create_future(), ahead=ahead, ended=ended)
-            self._queue.put(unit)
+            self._hand_in(unit)
             try:
                 result: T = await unit.future
                 break
@@ -117,6 +119,21 @@ class Database:
         self.commits += 1
         self.write_event.set()
         return result
+
+    def _hand_in(self, unit: WriteUnit) -> None:
+        """Queue a unit, together with those of the same iteration of the event loop.
+
+        The writer thread is then woken once for all of them, when the event loop is about to wait and lets go of
+        Python's lock, and gets them as one group.
+        """
+        units = self._gathered.setdefault(unit.loop, [])
+        units.append(unit)
+        if len(units) == 1:
+            unit.loop.call_soon(self._hand_over, unit.loop)
+
+    def _hand_over(self, loop: asyncio.AbstractEventLoop) -> None:
+        if units := self._gathered.pop(loop, None):
+            self._queue.put(units)
 
     async def read(self, fn: Callable[[Tx], T]) -> T:
         """Run `fn` on a read-only connection, in one snapshot of the data."""
@@ -141,6 +158,8 @@ class Database:
         self.driver.wait_less()
         self._readers.shutdown()
         self._connections.close()
+        for loop in list(self._gathered):
+            self._hand_over(loop)
         # The writer closes last: the last connection moves SQLite's WAL into the file, which a reader cannot.
         self._queue.put(None)
         self._writer.join()
@@ -186,7 +205,8 @@ class Database:
 
     def _write_loop(self) -> None:
         connection: DbConnection | None = None
-        while units := self._next_group():
+        left: list[WriteUnit] = []
+        while units := self._next_group(left):
             try:
                 # Opened here and not at the start, so that a database that is down fails these units and not the
                 # thread.
@@ -229,17 +249,20 @@ class Database:
         text = "Tries that failed because the store could not be used."
         yield labeled_counter_family("stentor_database_failures", text, ("operation",), failures)
 
-    def _next_group(self) -> list[WriteUnit]:
-        """Wait for one unit and take all others that are queued. Returns an empty group after `close`."""
-        first = self._queue.get()
-        group: list[WriteUnit] = []
-        while first is not None:
-            group.append(first)
-            # Only this thread takes from the queue, so after `empty` said no, `get` cannot block.
-            if len(group) == MAX_GROUP_SIZE or self._queue.empty():
-                return group
-            first = self._queue.get()
-        self._queue.put(None)  # finish this group first; the next call finds the end marker again
+    def _next_group(self, left: list[WriteUnit]) -> list[WriteUnit]:
+        """Take the units that are queued, or wait for some; `left` keeps those that are too many for one group.
+
+        Returns an empty group after `close`.
+        """
+        # Only this thread takes from the queue, so after `empty` said no, `get` cannot block.
+        while not left or (len(left) < MAX_GROUP_SIZE and not self._queue.empty()):
+            units = self._queue.get()
+            if units is None:
+                self._queue.put(None)  # finish these first; the next call finds the end marker again
+                break
+            left += units
+        group = left[:MAX_GROUP_SIZE]
+        del left[:MAX_GROUP_SIZE]
         return group
 
 
