@@ -3,7 +3,7 @@
 import os
 import sys
 
-from agents import Agent, ModelSettings, OpenAIChatCompletionsModel, RunConfig, Runner, function_tool
+from agents import Agent, OpenAIChatCompletionsModel, RunConfig, Runner, function_tool
 from agents import set_tracing_disabled as disable_tracing
 from openai import AsyncOpenAI
 
@@ -11,7 +11,6 @@ from stentor_worker import Task, Worker
 
 url, key = sys.argv[1:] if len(sys.argv) == 3 else sys.exit(__doc__)
 disable_tracing(True)  # the SDK would send its traces to OpenAI
-models = AsyncOpenAI(base_url=f"{url}/v1", api_key=key)
 
 
 @function_tool
@@ -23,7 +22,6 @@ def count_words(text: str) -> int:
 agent = Agent(
     name="Editor",
     instructions="Summarize the text in at most 30 words. Check the length with the tool.",
-    model=OpenAIChatCompletionsModel(os.environ.get("MODEL", "openai/gpt-5-mini"), models),
     tools=[count_words],
 )
 worker = Worker.register(url, key, "openai-editor", ["summarize-short"])
@@ -31,8 +29,10 @@ worker = Worker.register(url, key, "openai-editor", ["summarize-short"])
 
 @worker.handler
 async def summarize(task: Task) -> str:
-    for_task = RunConfig(model_settings=ModelSettings(extra_headers={"X-Task-Id": task.id}))
-    return (await Runner.run(agent, task.input, run_config=for_task)).final_output
+    # A client for each task: connections belong to an event loop, and each task has its own.
+    async with AsyncOpenAI(base_url=f"{url}/v1", api_key=key, default_headers={"X-Task-Id": task.id}) as models:
+        model = OpenAIChatCompletionsModel(os.environ.get("MODEL", "openai/gpt-5-mini"), models)
+        return (await Runner.run(agent, task.input, run_config=RunConfig(model=model))).final_output
 
 
 worker.run()
