@@ -34,7 +34,7 @@ from stentor.domains.tasks.chart_queries import CHART_RANGES, MINUTE_US
 from stentor.domains.tasks.wire import GradeOut
 from stentor.surfaces.dashboard.gateway import GatewayError, quote_segment
 from stentor.surfaces.dashboard.pages import task_selection
-from stentor.surfaces.dashboard.pages.agents import read_agent_choices
+from stentor.surfaces.dashboard.pages.agents import label_agents, read_agent_choices
 from stentor.surfaces.dashboard.pages.decisions import CHOICES
 from stentor.surfaces.dashboard.pages.overview import TASK_STATUSES
 from stentor.surfaces.dashboard.presenters.filters import shorten_id
@@ -172,15 +172,12 @@ def _agents_for_rerun(page: PageRequest, trail: JsonObject, names: dict[str, str
 async def show_task(page: PageRequest, problem: str = "", status: int = 200) -> Response:
     """Show a task. `problem` is why it cannot run again as asked for."""
     task_id = page.path_param("task_id")
-    (trail, has_gap), names, current, input_text, subtasks, calls = await asyncio.gather(
+    (trail, has_gap), subtasks, (names, current, input_text, calls) = await asyncio.gather(
         _read_trail(page, task_id),
-        page.read(registry_queries.read_names),
-        read_agent_choices(page),
-        page.read(task_queries.read_input, task_id, MAX_TEXT_CHARACTERS),
         page.call("tasks.list", parent_task_id=task_id, limit=MAX_SUBTASKS),
-        page.read(llm_queries.read_task_calls, task_id),
+        page.read(_read_records, task_id),
     )
-    is_completed = trail["task"] is not None and trail["task"]["status"] == "completed"
+    linked, grade = await page.read(_find_linked_and_grade, trail["task"])
     journal = await _read_journal(page, trail, has_gap=has_gap)
     decisions = await _read_decisions(page, trail["task"], journal)
     state = await _read_state(page, trail["task"])
@@ -202,7 +199,7 @@ async def show_task(page: PageRequest, problem: str = "", status: int = 200) -> 
         task_input=None if input_text is None else jsontext.decode_or_none(input_text.encode()) or input_text,
         result_text=find_result_text(trail["task"]["result"]) if trail["task"] else None,
         state=state,
-        linked=await page.read(_find_linked, trail["task"]),
+        linked=linked,
         choices=CHOICES,
         may_approve=await task_selection.may_approve(page, task_id),
         typed=None,
@@ -215,7 +212,7 @@ async def show_task(page: PageRequest, problem: str = "", status: int = 200) -> 
         subtasks=subtasks,
         max_characters=MAX_TEXT_CHARACTERS,
         terms=LEGACY_SCORE_TERMS,
-        grade=await page.read(_find_grade, task_id) if is_completed else None,
+        grade=grade,
         grades=GRADES,
     )
 
@@ -232,17 +229,26 @@ async def _read_state(page: PageRequest, task: JsonObject | None) -> JsonObject:
     return found if found is not None and found["status"] == task["status"] else state
 
 
-def _find_grade(tx: Tx, tenant: str, task_id: str) -> JsonObject | None:
-    """Return the grade of a task that the page may show, as JSON values; None if it has none."""
-    grade = task_store.find_grade(tx, tenant, task_id)
-    return None if grade is None else GradeOut.of(grade).model_dump(mode="json")
+def _read_records(
+    tx: Tx, tenant: str, task_id: str
+) -> tuple[dict[str, str], dict[str, str], str | None, llm_queries.TaskCalls]:
+    """Return the names of all agents, those to choose from, and of a task its input and its calls of models."""
+    return (
+        registry_queries.read_names(tx, tenant),
+        label_agents(registry_queries.read_current_names(tx, tenant)),
+        task_queries.read_input(tx, tenant, task_id, MAX_TEXT_CHARACTERS),
+        llm_queries.read_task_calls(tx, tenant, task_id),
+    )
 
 
-def _find_linked(tx: Tx, tenant: str, task: JsonObject | None) -> set[str]:
-    """Return which of the session and the schedule of a task still have a page."""
-    names = task["metadata"] if task else {}
-    finders = {"session": session_store.find, "schedule": schedule_store.find}
-    return {kind for kind, find in finders.items() if names.get(kind) and find(tx, tenant, str(names[kind]))}
+def _find_linked_and_grade(tx: Tx, tenant: str, task: JsonObject | None) -> tuple[set[str], JsonObject | None]:
+    """Return which of the session and the schedule of a task still have a page, and its grade if it has one."""
+    if task is None:
+        return set(), None
+    finders, names = {"session": session_store.find, "schedule": schedule_store.find}, task["metadata"]
+    linked = {kind for kind, find in finders.items() if names.get(kind) and find(tx, tenant, str(names[kind]))}
+    grade = task_store.find_grade(tx, tenant, task["task_id"]) if task["status"] == "completed" else None
+    return linked, None if grade is None else GradeOut.of(grade).model_dump(mode="json")
 
 
 async def _read_trail(page: PageRequest, task_id: str) -> tuple[JsonObject, bool]:
