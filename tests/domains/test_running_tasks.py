@@ -51,12 +51,14 @@ async def test_an_agent_has_room_again_when_it_has_done_its_work_and_only_its_ou
     task = running._tasks[KEY]
     assert running.taken_by("ann") == 1
     await asyncio.sleep(0)
-    assert running.taken_by("ann") == 0
+    assert (running.taken_by("ann"), running.count_taken()["ann"]) == (0, 0)
     assert freed == ["ann"]
+    assert running.count_by_agent["ann"] == 1, "to routing it is busy until it is known how the work ended"
     assert running.has(KEY), "it can still be stopped, and is waited for at the end"
     over.set()
     await asyncio.wait([task])
     assert not running.has(KEY)
+    assert not running.count_by_agent
     assert freed == ["ann"], "it is not given back twice"
 
 

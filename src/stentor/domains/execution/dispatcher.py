@@ -106,9 +106,11 @@ class RunningTasks:
         self._tasks: dict[TaskRef, asyncio.Task[None]] = {}
         self._epochs: dict[TaskRef, int] = {}
         self._working: set[asyncio.Task[None]] = set()
+        """Attempts whose agent has not done its work yet, so that they take room; `_working_by_agent` counts them."""
+        self._working_by_agent: Counter[str] = Counter()
         self._reserved: Counter[str] = Counter()
         self.count_by_agent: Counter[str] = Counter()
-        """Attempts that take room of their agent."""
+        """Attempts whose outcome is not stored yet: to routing their agent is busy, as nothing is known of them."""
 
     def __len__(self) -> int:
         return len(self._tasks)
@@ -117,23 +119,21 @@ class RunningTasks:
         return key in self._tasks
 
     def count_taken(self) -> Counter[str]:
-        """Count by agent what runs and what is reserved; from any thread."""
+        """Count by agent what takes room and what is reserved; from any thread."""
         # In this order: one that starts meanwhile may count twice, but is never overlooked.
         reserved = Counter(self._reserved)
-        return reserved + Counter(self.count_by_agent)
+        return reserved + Counter(self._working_by_agent)
 
     def taken_by(self, agent_id: str) -> int:
-        """Return what runs and what is reserved of one agent; on the event loop."""
-        return self._reserved.get(agent_id, 0) + self.count_by_agent.get(agent_id, 0)
+        """Return what takes room and what is reserved of one agent; on the event loop."""
+        return self._reserved.get(agent_id, 0) + self._working_by_agent.get(agent_id, 0)
 
     def reserve(self, agent_id: str) -> None:
         """Keep room for one attempt, until `release`."""
         self._reserved[agent_id] += 1
 
     def release(self, agent_id: str) -> None:
-        self._reserved[agent_id] -= 1
-        if not self._reserved[agent_id]:
-            del self._reserved[agent_id]
+        _decrement(self._reserved, agent_id)
         self._freed(agent_id)
 
     def start(self, key: TaskRef, agent_id: str, epoch: int, attempt: Attempt) -> None:
@@ -141,6 +141,7 @@ class RunningTasks:
         self.count_by_agent[agent_id] += 1
         task = self._tasks[key] = asyncio.create_task(attempt(lambda: self._give_room(task, agent_id)))
         self._working.add(task)
+        self._working_by_agent[agent_id] += 1
         self._epochs[key] = epoch
         task.add_done_callback(lambda done: self._after(key, agent_id, done))
 
@@ -172,12 +173,11 @@ class RunningTasks:
         if task not in self._working:
             return
         self._working.remove(task)
-        self.count_by_agent[agent_id] -= 1
-        if not self.count_by_agent[agent_id]:
-            del self.count_by_agent[agent_id]
+        _decrement(self._working_by_agent, agent_id)
         self._freed(agent_id)
 
     def _after(self, key: TaskRef, agent_id: str, task: asyncio.Task[None]) -> None:
+        _decrement(self.count_by_agent, agent_id)
         # After a requeue a newer attempt of the same task may already have this key.
         if self._tasks.get(key) is task:
             del self._tasks[key], self._epochs[key]
@@ -186,6 +186,13 @@ class RunningTasks:
             level = logging.DEBUG if isinstance(error, StoreUnavailable) else logging.ERROR
             log.log(level, "dispatcher: run failed, left to the reconciler task_id=%s error=%r", key[1], error)
         self._give_room(task, agent_id)
+
+
+def _decrement(counts: Counter[str], agent_id: str) -> None:
+    # Without a key for 0, or the agents that are idle or gone would add up.
+    counts[agent_id] -= 1
+    if not counts[agent_id]:
+        del counts[agent_id]
 
 
 class RegistryFreshness:
