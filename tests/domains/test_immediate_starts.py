@@ -186,6 +186,7 @@ async def test_a_task_is_not_started_by_an_outdated_copy_of_its_agent(
         task_id = await world.submit()
         stored = seen["prompt_received"]
         assert "task_started" not in seen
+        assert world.kernel.tasks.freshness._skips[agent_id] == 1
         may_refresh.set()
         gate.open.set()
         assert (await world.ended(task_id))["status"] == "completed"

@@ -232,7 +232,8 @@ class Reservation:
         self._agent_id = agent_id
         self._running = running
         self._executor = executor
-        self._is_current = is_current
+        self._check_version = is_current
+        self._checked: tuple[Tx | None, bool] = None, False
         running.reserve(agent_id)
 
     def admit_new(self, tx: Tx, task: Task) -> int | None:
@@ -243,6 +244,12 @@ class Reservation:
         if not self._executor.is_surely_admitted(task.tenant, task.assigned_agent) or not self._is_current(tx):
             return None
         return tx.now + self._executor.lease_us
+
+    def _is_current(self, tx: Tx) -> bool:
+        # Once in a transaction: each check that finds the copy outdated counts as a skip of the agent.
+        if self._checked[0] is not tx:
+            self._checked = tx, self._check_version(tx)
+        return self._checked[1]
 
     def start(self, tx: Tx, claim: TaskClaim) -> None:
         """Run the attempt after the commit: one whose claim is rolled back must not run."""
