@@ -31,6 +31,8 @@
   // Without a pointer on it the legend has no values, only names.
   const mark = (plot) => plot.root.classList.toggle("unread", plot.cursor.idx == null);
   const bars = uPlot.paths.bars({ size: [0.7, 32] });
+  // Room for the longest label of the axis, such as $0.00040.
+  const widest = (_, labels) => Math.max(58, 12 + 7 * Math.max(...(labels ?? []).map((label) => label.length)));
   const drawn = new Map();
 
   const options = (box, series) => ({
@@ -40,7 +42,7 @@
     scales: { x: { range: (plot, low, high) => { const half = (plot.data[0][1] - plot.data[0][0]) / 2; return [low - half, high + half]; } }, y: { range: (_, low, high) => [0, high > 0 ? high * 1.1 : 1] } },
     axes: [
       { stroke: colour("--faint"), grid: { show: false }, ticks: { stroke: colour("--line") }, size: 28, space: 64, values: (_, found) => found.map(clock) },
-      { stroke: colour("--faint"), grid: { stroke: colour("--line"), width: 1 }, ticks: { show: false }, size: 58, values: (_, found) => found.map(series[0].show) },
+      { stroke: colour("--faint"), grid: { stroke: colour("--line"), width: 1 }, ticks: { show: false }, size: widest, values: (_, found) => found.map(series[0].show) },
     ],
     series: [{ label: "time", value: (_, at) => at == null ? "–" : new Date(at * 1000).toLocaleString("en-GB", moment) }, ...series.map((one) => ({
       label: one.label, stroke: colour(one.ink), width: one.bars ? 0 : 2, paths: one.bars ? bars : undefined, fill: one.bars ? colour(one.ink) : undefined,
