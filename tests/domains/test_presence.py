@@ -105,6 +105,17 @@ def test_after_an_outage_of_all_each_agent_is_tried_once_and_blamed_no_more_if_i
 
 
 @requirement("routing.shared-outages")
+def test_an_agent_that_was_tried_and_works_brings_back_none_that_was_tried_and_failed(known: Known) -> None:
+    presence, _, _ = known
+    for name in "abc" * 8:
+        presence.record_outcome(name, "provider_failure")
+    presence.record_outcome("b", "success")
+    presence.record_outcome("c", "provider_failure")
+    presence.record_outcome("a", "success")
+    assert presence.is_resting("c", 0)
+
+
+@requirement("routing.shared-outages")
 def test_an_agent_whose_provider_fails_now_and_then_brings_back_no_other_one(known: Known) -> None:
     presence, _, _ = known
     for _ in range(8):

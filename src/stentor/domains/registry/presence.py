@@ -232,12 +232,12 @@ class Presence:
         count, _ = self._provider_failures.pop(agent_id)
         before = self._before_failures.pop(agent_id)
         resting = [other for other, (failures, _) in self._provider_failures.items() if failures >= MAX_FAILURES]
-        is_first = count >= SHARED_OUTAGE_FAILURES and bool(resting)
-        is_shared = is_first or agent_id in self._retried
+        was_retried = agent_id in self._retried
+        self._retried.discard(agent_id)
+        is_first = count >= SHARED_OUTAGE_FAILURES and bool(resting) and not was_retried
         if is_first:
             self._retried.update(resting)
-        self._retried.discard(agent_id)
-        return before if is_shared else share
+        return before if is_first or was_retried else share
 
     def is_resting(self, agent_id: str, ahead: int) -> bool:
         """Return whether other agents are preferred, because the provider of this one fails.
