@@ -33,7 +33,6 @@ from stentor.surfaces.dashboard.site.sessions import is_https_request
 VISIT_COOKIE, VISIT_SECONDS = "stentor_visited", 90 * 86_400
 """When this browser last had the overview, in seconds since 1970. Only its own reader sees what it decides."""
 MAX_LOOKBACK_US = 30 * DAY
-MAX_ALERTS = 50
 DAYS_OF_COST = 8
 """Today and the seven days whose mean it is compared with."""
 
@@ -73,7 +72,7 @@ def _read_changes(
     tx: Tx, tenant: str, reader: str | None, since: int
 ) -> tuple[list[RunLogEvent], list[Alert], dict[str, str], set[str]]:
     events = audit_store.list_recent_changes(tx, tenant, min_id_at(since))
-    alerts = alert_store.list_recent(tx, tenant, reader, since, MAX_ALERTS)
+    alerts = alert_store.list_recent(tx, tenant, reader, since, recent_changes.MAX_ALERTS)
     return events, alerts, registry_queries.read_names(tx, tenant), schedule_store.list_names(tx, tenant)
 
 

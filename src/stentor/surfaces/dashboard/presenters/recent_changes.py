@@ -12,6 +12,8 @@ from stentor.surfaces.dashboard.gateway import quote_segment
 
 MAX_LINES = 10
 MAX_FIELDS = 3
+MAX_ALERTS = 50
+"""Alerts that are read, offline agents last; so of that many there may be more offline agents."""
 MIN_GROUPED_OFFLINE = 3
 """From how many offline agents on their alerts are one row."""
 PERMISSIONS = {
@@ -49,7 +51,7 @@ class RecentChange(msgspec.Struct, frozen=True):
 
 
 def describe_changes(
-    events: Iterable[RunLogEvent], alerts: Iterable[Alert], alert_url: Callable[[Alert], str], since: int,
+    events: Iterable[RunLogEvent], alerts: Sequence[Alert], alert_url: Callable[[Alert], str], since: int,
     names: Mapping[str, str], schedules: Collection[str],
 ) -> list[RecentChange]:  # fmt: skip
     """Return a line for each change since a time, the latest first; the same change of one thing is one line.
@@ -61,7 +63,7 @@ def describe_changes(
     return _merge(sorted(lines, key=lambda line: line.at or 0, reverse=True))
 
 
-def _describe_alerts(alerts: Iterable[Alert], alert_url: Callable[[Alert], str], since: int) -> Iterator[RecentChange]:
+def _describe_alerts(alerts: Sequence[Alert], alert_url: Callable[[Alert], str], since: int) -> Iterator[RecentChange]:
     """Yield a line for each alert, but one for many offline agents, which would leave no room for anything else."""
     offline: dict[str, dict[str | None, RecentChange]] = {"Opened": {}, "Resolved": {}}
     for alert in alerts:
@@ -80,8 +82,9 @@ def _describe_alerts(alerts: Iterable[Alert], alert_url: Callable[[Alert], str],
             yield from lines.values()
             continue
         state = "are offline" if change == "Opened" else "were offline"
+        number = f"{len(lines)}+" if len(alerts) == MAX_ALERTS else str(len(lines))
         latest = max(line.at or 0 for line in lines.values())
-        yield RecentChange("Alert", f"{change}: {len(lines)} agents {state}", "/alerts", latest)
+        yield RecentChange("Alert", f"{change}: {number} agents {state}", "/alerts", latest)
 
 
 def _merge(lines: Iterable[RecentChange]) -> list[RecentChange]:
