@@ -50,15 +50,15 @@ def writes(monkeypatch: pytest.MonkeyPatch) -> Writes:
 
     append = Tx.append
 
-    def record_row(tx: Tx, table: AppendOnlyTable, row: tuple[Any, ...]) -> None:
-        written.append((tx, table.table))
+    def record_rows(tx: Tx, table: AppendOnlyTable, *rows: tuple[Any, ...]) -> None:
+        written.extend((tx, table.table) for _ in rows)
         if table.table == "events":
-            of_tasks.append((tx, row[TASK_ID]))
-        append(tx, table, row)
+            of_tasks.extend((tx, row[TASK_ID]) for row in rows)
+        append(tx, table, *rows)
 
     for name in ("run", "rows", "many", "put"):
         record_statements(name)
-    monkeypatch.setattr(Tx, "append", record_row)
+    monkeypatch.setattr(Tx, "append", record_rows)
     return writes
 
 

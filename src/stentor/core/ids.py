@@ -14,7 +14,7 @@ LAST_GROUP_START = 25
 """Position of the last group of a UUID, counted from 1 as in SQL."""
 _POOL = 512
 """Random tails generated at once, because each call of os.urandom releases the GIL and waits to get it back."""
-_VARIANT = str.maketrans("0123456789abcdef", "89ab89ab89ab89ab")
+_VARIANT: dict[str, str] = dict(zip("0123456789abcdef", "89ab89ab89ab89ab", strict=True))
 # Ids are made in the thread of the event loop and in those of the database.
 _lock = threading.Lock()
 _last = 0
@@ -58,8 +58,8 @@ def advance_past(other: str) -> None:
 def _random_tails() -> list[str]:
     """Return random values for the last two groups of an id; their first two bits are the variant."""
     random_hex = os.urandom(_POOL * 8).hex()
-    words = (random_hex[start : start + 16] for start in range(0, _POOL * 16, 16))
-    return [f"-{word[0].translate(_VARIANT)}{word[1:4]}-{word[4:]}" for word in words]
+    starts = range(0, _POOL * 16, 16)
+    return [f"-{_VARIANT[random_hex[n]]}{random_hex[n + 1 : n + 4]}-{random_hex[n + 4 : n + 16]}" for n in starts]
 
 
 def rewind(record_id: str, milliseconds: int) -> str:

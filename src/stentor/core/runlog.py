@@ -241,15 +241,15 @@ class RunLog:
         parent: str | None = None,
     ) -> str:
         """Record the drafts as a chain under `parent`; returns the id of the last event."""
-        events = []
+        events, rows = [], []
         for draft in drafts:
-            events.append(RunLogEvent.from_draft(draft, tenant, task_id, parent, tx.now))
+            event = RunLogEvent.from_draft(draft, tenant, task_id, parent, tx.now)
+            events.append(event)
+            rows.append(_encode_row(event))
             parent = draft.event_id
+        tx.append(_EVENTS, *rows)
         # The leaf hash is stored at once, so that a later change of the row is detected even before it gets a number.
-        for event in events:
-            row = _encode_row(event)
-            tx.append(_EVENTS, row)
-            tx.append(_WAITING, (event.event_id, leaf_hash(row).hex()))
+        tx.append(_WAITING, *[(row[0], leaf_hash(row).hex()) for row in rows])
         # In the transaction, so that an event and the deliveries of it are stored together or not at all.
         for hook in self.append_hooks:
             hook(tx, tenant, events)

@@ -222,12 +222,12 @@ class PendingRows:
         self.tables: set[str] = set()
         """The tables for which rows are pending."""
 
-    def add(self, table: AppendOnlyTable, row: tuple[Any, ...]) -> None:
+    def add(self, table: AppendOnlyTable, rows: Iterable[Row]) -> None:
         entry = self._by_table.get(table.table)
         if entry is None:
             entry = self._by_table[table.table] = (table, [])
             self.tables.add(table.table)
-        entry[1].append(row)
+        entry[1].extend(rows)
 
     def put(self, sql: Sql, key: Row, params: Params) -> None:
         """Replace what was put for the key before."""

@@ -91,12 +91,12 @@ class Tx:
         found = None if self._ahead is None else self._ahead.take(sql, given)
         return self.rows_for(sql, [given]) if found is None else found
 
-    def append(self, table: AppendOnlyTable, row: Row) -> None:
-        """Insert a row at the commit, or earlier if a statement uses its table."""
+    def append(self, table: AppendOnlyTable, *rows: Row) -> None:
+        """Insert rows at the commit, or earlier if a statement uses their table."""
         self.wrote = True
         if self._ahead is not None:
             self._ahead.forget({table.table})
-        self._pending.add(table, row)
+        self._pending.add(table, rows)
 
     def insert_new(self, table: AppendOnlyTable, row: Row) -> bool:
         """Insert a row, like `append`, unless its key is there already; returns whether it was inserted.
@@ -108,7 +108,7 @@ class Tx:
         if not self._shared:
             return bool(self.run(table.insert_new, **dict(zip(table.columns, row, strict=True))))
         self.wrote = True
-        self._pending.add(table, row)
+        self._pending.add(table, (row,))
         return True
 
     def put(self, sql: Sql, key: Row, **params: Any) -> None:

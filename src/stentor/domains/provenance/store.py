@@ -198,8 +198,7 @@ def append_leaves(tx: Tx, size: int, batch: list[tuple[str, bytes]], tiles: Iter
     """Insert the batch with the numbers from `size` on. Raises NumberingConflict, which must roll back."""
     if tree_size(tx) != size:
         raise NumberingConflict
-    for number, (event_id, leaf) in enumerate(batch, size):
-        tx.append(_LEAVES, (number, event_id, leaf.hex()))
+    tx.append(_LEAVES, *[(number, event_id, leaf.hex()) for number, (event_id, leaf) in enumerate(batch, size)])
     # After the leaves: their primary key is the fence, and of two leaders the second one fails there.
     tx.many(_PUT_TILE, ({"level": level, "position": at, "hashes": hashes} for level, at, hashes in tiles))
     # Fewer rows: another process numbered some of these events, or an entry was removed. The exception rolls back.
