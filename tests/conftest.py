@@ -25,13 +25,13 @@ from stentor.bootstrap.surface_context import SurfaceContext, open_surface_conte
 from stentor.core import settings
 from stentor.core.db import Database
 from stentor.core.db.driver import Driver
-from stentor.core.db.postgres import PostgresDriver
 from stentor.core.db.sqlite import SqliteDriver
 from stentor.core.live import Hub
 from stentor.testing import BrokenRunLog, FixedClock
 from tests import certificates, forkserver, order, parallel, warm
 from tests.databases import Databases, chosen, fastest_folder, locked, needless, stores, thorough
 from tests.patience import soon
+from tests.reused import may_reuse
 from tests.service import ADMIN, KEYS, Service, serving
 
 __all__ = ["ADMIN", "KEYS", "MakeWorld", "Service", "World", "serving"]
@@ -149,9 +149,9 @@ def postgres_server(databases: Databases) -> str:
 
 
 @pytest.fixture
-def postgres_url(databases: Databases) -> Iterator[str]:
-    """A fresh PostgreSQL database with the schema, dropped afterwards."""
-    with databases.postgresql() as url:
+def postgres_url(request: pytest.FixtureRequest, databases: Databases) -> Iterator[str]:
+    """An empty PostgreSQL database with the schema."""
+    with databases.reused_postgresql() if may_reuse(request.node.nodeid) else databases.postgresql() as url:
         yield url
 
 
@@ -170,11 +170,15 @@ def clock() -> FixedClock:
 @pytest.fixture
 def driver(
     request: pytest.FixtureRequest, database: str, databases: Databases, tmp_path: Path, clock: FixedClock
-) -> Driver:
-    """A driver of each database over a fresh one with the schema; its time is the fixed clock's."""
-    if database == "sqlite":
-        return SqliteDriver(databases.sqlite(tmp_path / "stentor.db"), clock)
-    return PostgresDriver(request.getfixturevalue("postgres_url"), clock)
+) -> Iterator[Driver]:
+    """A driver of each database over an empty one with the schema; its time is the fixed clock's."""
+    if database == "postgresql":
+        yield databases.postgres_driver(request.getfixturevalue("postgres_url"), clock)
+    elif may_reuse(request.node.nodeid):
+        with databases.reused_sqlite.driver(tmp_path / "stentor.db", clock) as made:
+            yield made
+    else:
+        yield SqliteDriver(databases.sqlite(tmp_path / "stentor.db"), clock)
 
 
 @pytest.fixture

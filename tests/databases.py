@@ -24,9 +24,11 @@ import psycopg
 import pytest
 
 from stentor.core import migrations
+from stentor.core.clock import Clock
 from stentor.core.db.postgres import PostgresDriver
 from stentor.core.db.sqlite import SqliteDriver
 from tests import parallel
+from tests.reused import PostgresDatabase, ReusedPostgresDriver, SqliteFiles
 
 KINDS = ("sqlite", "postgresql")
 QUICK = """
@@ -229,6 +231,8 @@ class Databases:
         self._folder = folder
         self._shared = shared
         self._stack = stack
+        self._idle: list[PostgresDatabase] = []
+        self._used: dict[str, PostgresDatabase] = {}
 
     @cached_property
     def server(self) -> Server:
@@ -237,7 +241,16 @@ class Databases:
         else:
             made = Server(self._stack.enter_context(self._embedded()).get_uri(), self._shared)
         self._stack.callback(made.close)
+        self._stack.callback(self._drop_idle)
         return made
+
+    def _drop_idle(self) -> None:
+        while self._idle:
+            self._drop(self._idle.pop())
+
+    def _drop(self, database: PostgresDatabase) -> None:
+        database.close()
+        self.server.drop(database.name)
 
     def _embedded(self) -> AbstractContextManager[Any]:
         # Not in the shared folder: it is private, and the server may run as another user.
@@ -261,14 +274,47 @@ class Databases:
         path.chmod(0o600)  # as a service leaves it: one that finds it open says so
         return path
 
+    @cached_property
+    def reused_sqlite(self) -> SqliteFiles:
+        """Files that tests use one after another."""
+        made = SqliteFiles(self._folder, self.sqlite)
+        self._stack.callback(made.close)
+        return made
+
+    @contextmanager
+    def reused_postgresql(self) -> Iterator[str]:
+        """The address of a database with the schema, which other tests have used or will use."""
+        _skip_without_postgresql()
+        if self._idle:
+            database = self._idle.pop()
+        else:
+            name = self.server.fresh()
+            database = PostgresDatabase(name, self.server.at(name))
+        self._used[database.url] = database
+        yield database.url
+        del self._used[database.url]
+        if database.empty():
+            self._idle.append(database)
+        else:
+            self._drop(database)
+
+    def postgres_driver(self, url: str, clock: Clock) -> PostgresDriver:
+        if url in self._used:
+            return ReusedPostgresDriver(self._used[url], clock)
+        return PostgresDriver(url, clock)
+
     @contextmanager
     def postgresql(self, *, bare: bool = False) -> Iterator[str]:
         """The address of a database with the schema, or without. Skips when the tests are not to run on PostgreSQL."""
-        if "postgresql" not in chosen():
-            pytest.skip("SERVICE_TEST_DATABASE is sqlite")
+        _skip_without_postgresql()
         name = self.server.empty() if bare else self.server.fresh()
         yield self.server.at(name)
         self.server.drop(name)
+
+
+def _skip_without_postgresql() -> None:
+    if "postgresql" not in chosen():
+        pytest.skip("SERVICE_TEST_DATABASE is sqlite")
 
 
 @contextmanager
