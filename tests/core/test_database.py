@@ -6,14 +6,14 @@ import asyncio
 import math
 import threading
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from stentor.core.db import Database, Sql, Tx, group_commit, server_waits
-from stentor.core.db.driver import DbConnection, Driver, Insert, Locks, Params, Row
+from stentor.core.db.driver import DbConnection, Driver, Insert, Locks, Params, Read, Row
 from stentor.core.db.lock_session import LockSession
 from stentor.core.db.postgres import PostgresDriver
 from stentor.core.db.sqlite import SqliteDriver
@@ -240,6 +240,9 @@ class Flaky:
     def begin(self, locks: Locks = ()) -> int:
         return self._inner.begin(locks)
 
+    def begin_reading(self, locks: Locks, reads: Sequence[Read]) -> tuple[int, list[list[Row]]]:
+        return self._inner.begin_reading(locks, reads)
+
     def lock(self, name: str) -> bool:
         return self._inner.lock(name)
 
@@ -260,6 +263,9 @@ class Flaky:
 
     def add(self, inserts: list[Insert]) -> None:
         self._inner.add(inserts)
+
+    def add_at_commit(self, inserts: list[Insert]) -> None:
+        self._inner.add_at_commit(inserts)
 
     def rows(self, sql: Sql, params: Params) -> list[Row]:
         return self._inner.rows(sql, params)

@@ -17,7 +17,7 @@ from stentor.core.db import Database, Sql, Tx, postgres, readers, server_waits
 from stentor.core.db.database import MAX_GROUP_SIZE, READER_THREADS
 from stentor.core.db.database_url import parse_database_url
 from stentor.core.db.leader import LeaderElection
-from stentor.core.db.locks import SERVING_LOCK_ID
+from stentor.core.db.locks import NAMED_LOCKS, SERVING_LOCK_ID, to_number
 from stentor.core.db.postgres import PostgresConnection, PostgresDriver
 from stentor.core.db.transfer.postgres import PostgresSide
 from stentor.core.errors import Conflict, StartRefused, StoreConflict, StoreUnavailable
@@ -102,7 +102,7 @@ async def test_a_lock_of_what_was_undone_is_taken_again_before_others_rely_on_it
     def look(tx: Tx) -> None:
         tx.lock("a")
         with psycopg.connect(postgres_url) as other:
-            key = (postgres._NAMED_LOCKS, postgres._lock_number("a"))
+            key = (NAMED_LOCKS, to_number("a"))
             row = other.execute("select pg_try_advisory_xact_lock(%s, %s)", key).fetchone()
         seen.append(row == (True,))
 

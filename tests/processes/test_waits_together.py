@@ -12,7 +12,7 @@ import httpx
 import psycopg
 import pytest
 
-from stentor.core.db import locks, postgres
+from stentor.core.db import locks
 from tests.patience import until
 from tests.processes.calls import claim, known, post, register, submit, task
 from tests.processes.conftest import Installation
@@ -159,7 +159,7 @@ def held_up(racers: Racers, lock: str) -> Iterator[Callable[[int], None]]:
 
     The first waits for that lock. The next may wait for a row that the first has written, and comes after it as well.
     """
-    key = (postgres._NAMED_LOCKS, postgres._lock_number(lock))
+    key = (locks.NAMED_LOCKS, locks.to_number(lock))
     for_lock = (
         "select count(*) from pg_locks where locktype = 'advisory' and not granted "
         "and classid = %s::bigint::oid and objid = (%s::bigint & 4294967295)::oid"

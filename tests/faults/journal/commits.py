@@ -100,6 +100,11 @@ class FailingConnection:
         self._changed.clear()
         return self._connection.begin(*locks)
 
+    def begin_reading(self, *reads: Any) -> Any:
+        self._require_alive()
+        self._changed.clear()
+        return self._connection.begin_reading(*reads)
+
     def run(self, sql: Sql, params: Params) -> int:
         self._changed |= sql.tables
         return self._connection.run(sql, params)
@@ -111,6 +116,10 @@ class FailingConnection:
     def add(self, inserts: list[Insert]) -> None:
         self._changed |= {table.table for table, _ in inserts}
         self._connection.add(inserts)
+
+    def add_at_commit(self, inserts: list[Insert]) -> None:
+        self._changed |= {table.table for table, _ in inserts}
+        self._connection.add_at_commit(inserts)
 
     def commit(self) -> None:
         self._require_alive()

@@ -24,6 +24,12 @@ Locks = Collection[str] | None
 NO_LOCKS: Locks = ()
 """For a transaction whose statements are all safe against concurrent writers."""
 Row = tuple[Any, ...]
+Statement = tuple[str, Sequence[Any]]
+"""Text with the placeholders `$1` and so on, and its parameters: texts, numbers, bytes and None."""
+
+
+class StatementFailed(Exception):
+    """A statement failed that was sent together with others. Nothing was committed."""
 
 
 class DbConnection(Protocol):
@@ -33,6 +39,13 @@ class DbConnection(Protocol):
         """Open a transaction and wait for the locks; returns the database's time (microseconds) after that.
 
         The time is read under the locks, so that it increases from one holder of a lock to the next.
+        """
+        ...
+
+    def begin_reading(self, locks: Locks, reads: Sequence[Read]) -> tuple[int, list[list[Row]]]:
+        """Open a transaction like `begin`, and return also what these statements read in it.
+
+        Raises StatementFailed if one of them fails.
         """
         ...
 
@@ -60,6 +73,10 @@ class DbConnection(Protocol):
 
     def add(self, inserts: list[Insert]) -> None:
         """Insert rows, those of a table in their order."""
+        ...
+
+    def add_at_commit(self, inserts: list[Insert]) -> None:
+        """Insert rows like `add`, now or with the commit, which raises StatementFailed if that fails."""
         ...
 
     def rows(self, sql: Sql, params: Params) -> list[Row]: ...
@@ -128,6 +145,10 @@ class Sql:
 
     def __repr__(self) -> str:
         return f"Sql({self.text!r})"
+
+
+Read = tuple[Sql, Params]
+"""A statement that reads, and its parameters."""
 
 
 def _picker(names: list[str]) -> Callable[[Params], Row]:

@@ -19,7 +19,7 @@ from itertools import chain
 from typing import Any
 
 from stentor.core.db.counters import CounterIncrement, write_increments
-from stentor.core.db.driver import DbConnection, Locks, PendingRows
+from stentor.core.db.driver import DbConnection, Locks, PendingRows, StatementFailed
 from stentor.core.db.read_ahead import Ahead, ReadAhead
 from stentor.core.db.transaction import LockContended, RetryWithSavepoints, Tx
 from stentor.core.errors import StentorError, StoreConflict, StoreUnavailable
@@ -29,7 +29,7 @@ MAX_TRIES, RETRY_PAUSE_SECONDS = 6, 0.01
 log = logging.getLogger(__name__)
 
 
-RunAll = Callable[[DbConnection, list["WriteUnit"], int], None]
+RunAll = Callable[[DbConnection, list["WriteUnit"], int, ReadAhead], None]
 
 
 @dataclass(slots=True)
@@ -61,7 +61,7 @@ def run_group(connection: DbConnection, group: list[WriteUnit]) -> None:
             connection.rollback()
             locks = {*(locks or ()), error.name}
             continue
-        except RetryWithSavepoints:
+        except (RetryWithSavepoints, StatementFailed):
             connection.rollback()
         except StoreConflict:
             connection.rollback()
@@ -81,11 +81,14 @@ def run_group(connection: DbConnection, group: list[WriteUnit]) -> None:
 
 
 def _attempt(connection: DbConnection, group: list[WriteUnit], locks: Locks, run_all: RunAll) -> None:
-    now = connection.begin(locks)
+    is_shared = run_all is _run_without_savepoints
+    ahead = ReadAhead(unit.ahead for unit in group if is_shared and unit.ahead is not None)
+    now, results = connection.begin_reading(locks, reads) if (reads := ahead.reads) else (connection.begin(locks), [])
+    ahead.fill(results)
     for unit in group:
         # A try before this one may have left a result, and hooks for changes that were rolled back.
         unit.result, unit.error, unit.hooks, unit.added = None, None, [], []
-    run_all(connection, group, now)
+    run_all(connection, group, now, ahead)
     # Last: the rows of counters are the same for many transactions, so their locks are held for the commit alone.
     write_increments(connection, chain.from_iterable([unit.added for unit in group]))
     connection.commit()
@@ -101,14 +104,12 @@ def _combined_locks(group: list[WriteUnit]) -> Locks:
     return names
 
 
-def _run_without_savepoints(connection: DbConnection, group: list[WriteUnit], now: int) -> None:
+def _run_without_savepoints(connection: DbConnection, group: list[WriteUnit], now: int, ahead: ReadAhead) -> None:
     pending = PendingRows()
-    wanted = [unit.ahead for unit in group if unit.ahead is not None]
     try:
-        ahead = ReadAhead(connection, wanted) if wanted else None
         for unit in group:
             _run_unit(unit, Tx(connection, now, pending, ahead))
-        Tx(connection, now, pending).flush()
+        Tx(connection, now, pending).flush(at_commit=True)
     except Exception:  # noqa: BLE001 - the second run finds the unit whose read or row failed
         raise RetryWithSavepoints from None
 
@@ -128,7 +129,7 @@ def _run_unit(unit: WriteUnit, tx: Tx) -> None:
         raise RetryWithSavepoints from None
 
 
-def _run_with_savepoints(connection: DbConnection, group: list[WriteUnit], now: int) -> None:
+def _run_with_savepoints(connection: DbConnection, group: list[WriteUnit], now: int, _ahead: ReadAhead) -> None:
     for unit in group:
         _run_unit_in_savepoint(connection, unit, Tx(connection, now))
 

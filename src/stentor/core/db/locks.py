@@ -7,6 +7,10 @@ is in `leader`.
 
 from __future__ import annotations
 
+import zlib
+
+from stentor.core.db.driver import Statement
+
 
 def agent_lock(agent_id: str) -> str:
     """Protect the learned state of an agent: routing weights, trust and alerts."""
@@ -62,6 +66,32 @@ MESSAGES_LOCK = "messages"
 """Protects the choice of the next message."""
 RUN_LOG_NUMBERS_LOCK = "numbers"
 """Protects the numbers of the run log's events."""
+
+# PostgreSQL keeps locks with one key and with two keys apart, so that no name can be the lock for everything.
+EVERYTHING_LOCK, NAMED_LOCKS = 7_305_000, 7_305_002
+"""Locks of a transaction: the key of the lock for everything, and the first of the two keys of a named lock."""
+
+
+def to_number(name: str) -> int:
+    """Return the second key of a named lock."""
+    # Two names with the same number only exclude each other without need.
+    # PostgreSQL's form with two keys takes signed integers of 32 bits.
+    return zlib.crc32(name.encode()) - 2**31
+
+
+def lock_statements(lock_space: int, numbers: set[int] | None) -> list[Statement]:
+    """Return the statements that take the named locks with these numbers at the begin of a transaction; None is all.
+
+    A transaction with named locks shares the lock for everything, whose key is `lock_space`; one that locks everything
+    has it alone.
+    """
+    if numbers is None:
+        return [("select pg_advisory_xact_lock($1)", (lock_space,))]
+    # Sorted, so that all processes take the locks in the same order and cannot deadlock.
+    named = f"select pg_advisory_xact_lock({NAMED_LOCKS}, $1)"
+    shared = "select pg_advisory_xact_lock_shared($1)"
+    return [(shared, (lock_space,)), *((named, (number,)) for number in sorted(numbers))]
+
 
 # Session locks of PostgreSQL. The number is "Stentor" in ASCII and a counter, so that no other program takes the same.
 SCHEMA_LOCK_ID = 0x53_74_65_6E_74_6F_72_01

@@ -10,8 +10,7 @@ that an earlier one left on its connection, and locks that outlive a transaction
 from __future__ import annotations
 
 import threading
-import zlib
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -24,18 +23,23 @@ from stentor.core.db.driver import (
     Insert,
     Locks,
     Params,
+    Read,
     Row,
     Sql,
+    Statement,
+    StatementFailed,
     as_literal,
     joint_insert_statements,
 )
 from stentor.core.db.lock_session import LockSession
+from stentor.core.db.pipeline import Pipeline, PipelineError
 from stentor.core.db.server_waits import (
     STATEMENT_SECONDS,
     ConnectPause,
     LimitedConnection,
     NoAnswer,
     SilenceLimit,
+    connect_options,
 )
 from stentor.core.errors import StoreConflict, StoreUnavailable
 
@@ -44,17 +48,8 @@ IDLE_IN_TRANSACTION_SECONDS = 10
 
 _NOW = "select (extract(epoch from clock_timestamp()) * 1000000)::bigint"
 # Not the level that is the database's default: what is read under a lock must be newer than the lock.
-_BEGIN = "begin isolation level read committed; "
-_BEGIN_SNAPSHOT = "begin isolation level repeatable read read only; "
-_CONNECT = {
-    "connect_timeout": 10,
-    "keepalives_idle": 10,
-    "keepalives_interval": 5,
-    "keepalives_count": 3,
-    # In milliseconds, unlike its neighbours.
-    "tcp_user_timeout": 30_000,
-    "application_name": "stentor",
-}
+_BEGIN = "begin isolation level read committed"
+_BEGIN_SNAPSHOT = "begin isolation level repeatable read read only"
 # No sequential scans: a plan made while a table is empty would read the complete table later, until it is analyzed.
 _SETTINGS = {
     "synchronous_commit": "on",
@@ -65,9 +60,6 @@ _SETTINGS = {
 }
 _RETRYABLE = frozenset(("40001", "40P01", "55P03", "25P03"))
 """Serialization failure, deadlock, lock not available, idle in transaction timeout: nothing was committed."""
-# PostgreSQL keeps locks with one key and with two keys apart, so that no name can be the lock for everything.
-_EVERYTHING_LOCK, _NAMED_LOCKS = 7_305_000, 7_305_002
-"""Advisory locks: the key of the lock for everything, and the first of the two keys of a named lock."""
 # Without a session of its own a writer shows in each transaction that it serves, and sees whether it may.
 _NOW_SERVING = f"{_NOW}, pg_try_advisory_xact_lock_shared({advisory.SERVING_LOCK_ID})"
 _COPY_RUNS = "The database is being copied (`stentor db copy`). No other process may write to it until the copy ends."
@@ -75,7 +67,7 @@ _OUTCOME_UNKNOWN = (
     "The database was lost during the commit, so the change may have been made. Look before you repeat it, or repeat "
     "it with the same Idempotency-Key."
 )
-_TRY_NAMED_LOCK = as_literal(f"select pg_try_advisory_xact_lock({_NAMED_LOCKS}, $1)")
+_TRY_NAMED_LOCK = as_literal(f"select pg_try_advisory_xact_lock({advisory.NAMED_LOCKS}, $1)")
 
 
 class TableMissing(StoreUnavailable):
@@ -107,10 +99,16 @@ class PostgresConnection:
         self._pooled = pooled
         # The server behind a pooler is another one in each transaction, and so has the settings of others.
         self._locally = _set_statements(settings, "set local") if pooled else ""
-        self._raw = self._connect()
-        self._cursor = self._raw.cursor()
         self._held_locks: set[int] | None = set()
         self._held_at_savepoints: list[set[int]] = []
+        self._open()
+
+    def _open(self) -> None:
+        self._raw = self._connect()
+        self._cursor = self._raw.cursor()
+        # What is prepared at a pooler's server is not there for the next transaction.
+        self._pipeline = None if self._pooled or self._read_only else Pipeline(self._raw)
+        self._at_commit: list[Statement] = []
 
     def _connect(self) -> LimitedConnection:
         try:
@@ -120,7 +118,7 @@ class PostgresConnection:
                     autocommit=True,
                     # With numbers in place of names, because psycopg would parse each long statement again.
                     cursor_factory=psycopg.RawCursor,
-                    **_options(self._url, "primary" if self._read_only else "read-write"),
+                    **connect_options(self._url, "primary" if self._read_only else "read-write"),
                 )
             raw.limit = self._limit
             if self._pooled:
@@ -141,12 +139,17 @@ class PostgresConnection:
         return raw
 
     def begin(self, locks: Locks = ()) -> int:
-        if self._raw.closed or self._raw.broken:
-            self._raw = self._connect()
-            self._cursor = self._raw.cursor()
+        self._reopen()
+        if self._pipeline is not None:
+            now, _ = self.begin_reading(locks, ())
+            return now
+        begin, locking, now = _BEGIN_SNAPSHOT, "", _NOW
+        if not self._read_only:
+            taking = (text.replace("$1", str(number)) for text, (number,) in self._note_locks(locks))
+            begin, locking, now = _BEGIN, "".join(f"{text}; " for text in taking), _NOW_SERVING
         with self._store_errors():
             # Not prepared, as psycopg would after five executions: several statements in one message cannot be.
-            statements = _BEGIN_SNAPSHOT + self._locally + _NOW if self._read_only else self._begin_statements(locks)
+            statements = f"{begin}; {self._locally}{locking}{now}"
             cursor = self._cursor.execute(as_literal(statements), prepare=False)
             # The time is the result of the last statement.
             while cursor.nextset():
@@ -158,25 +161,49 @@ class PostgresConnection:
             raise StoreUnavailable(_COPY_RUNS)
         return int(row[0]) if self._clock is None else self._clock.now()
 
-    def _begin_statements(self, locks: Locks) -> str:
-        """Return the statements that open a transaction, take its locks and read the time.
+    def begin_reading(self, locks: Locks, reads: Sequence[Read]) -> tuple[int, list[list[Row]]]:
+        if self._pipeline is None:
+            now = self.begin(locks)
+            try:
+                return now, [self.rows(sql, params) for sql, params in reads]
+            except Exception as error:
+                raise StatementFailed from error
+        self._reopen()
+        begin: list[Statement] = [(_BEGIN, ()), *self._note_locks(locks), (_NOW, ())]
+        statements = [*begin, *((sql.numbered, sql.numbered_values(params)) for sql, params in reads)]
+        with self._store_errors():
+            try:
+                results = self._run_first(self._pipeline, statements)
+            except PipelineError as failed:
+                if failed.place < len(begin):
+                    raise failed.error from None
+                raise StatementFailed from failed.error
+        ((now,),) = results[len(begin) - 1]
+        return int(now) if self._clock is None else self._clock.now(), results[len(begin) :]
 
-        A transaction with named locks shares the lock for everything; one that locks everything has it alone. Sent as
-        one message, not as a pipeline: after a pipeline PostgreSQL does not apply the idle in transaction timeout.
-        """
-        self._held_locks = None if locks is None else {_lock_number(name) for name in locks}
+    def _run_first(self, pipeline: Pipeline, statements: list[Statement]) -> list[list[Row]]:
+        """Run the first statements of a transaction, again if what is prepared has become outdated."""
+        try:
+            return pipeline.run(statements)
+        except PipelineError as failed:
+            if not failed.is_outdated:
+                raise
+        self.rollback()
+        return pipeline.run(statements)
+
+    def _reopen(self) -> None:
+        self._at_commit = []
+        if self._raw.closed or self._raw.broken:
+            self._open()
+
+    def _note_locks(self, locks: Locks) -> list[Statement]:
+        """Return the statements that take the locks of a transaction which has just begun."""
+        self._held_locks = None if locks is None else {advisory.to_number(name) for name in locks}
         self._held_at_savepoints = []
-        begin, now = _BEGIN + self._locally, _NOW_SERVING if self._pooled else _NOW
-        if self._held_locks is None:
-            return f"{begin}select pg_advisory_xact_lock({self._lock_space}); {now}"
-        # Sorted, so that all processes take the locks in the same order and cannot deadlock.
-        named = "".join(
-            f"select pg_advisory_xact_lock({_NAMED_LOCKS}, {number}); " for number in sorted(self._held_locks)
-        )
-        return f"{begin}select pg_advisory_xact_lock_shared({self._lock_space}); {named}{now}"
+        return advisory.lock_statements(self._lock_space, self._held_locks)
 
     def lock(self, name: str) -> bool:
-        number = _lock_number(name)
+        number = advisory.to_number(name)
         if self._held_locks is None or number in self._held_locks:
             return True
         with self._store_errors():
@@ -193,7 +220,7 @@ class PostgresConnection:
         that says so, not a retry.
         """
         try:
-            self._cursor.execute("commit", prepare=False)
+            self._commit()
         except psycopg.Error as error:
             if error.sqlstate in _RETRYABLE:
                 raise StoreConflict.of_driver(_outage_text(error)) from error
@@ -203,11 +230,25 @@ class PostgresConnection:
                 failure.is_repeatable = False
             raise failure from error
 
+    def _commit(self) -> None:
+        """Commit. Raises psycopg.Error, and StatementFailed if rows cannot be inserted."""
+        if self._pipeline is None or not self._at_commit:
+            self._cursor.execute("commit", prepare=False)
+            return
+        statements, self._at_commit = [*self._at_commit, ("commit", ())], []
+        try:
+            self._pipeline.run(statements)
+        except PipelineError as failed:
+            if failed.place == len(statements) - 1:
+                raise failed.error from None
+            raise StatementFailed from failed.error
+
     def rollback(self) -> None:
+        self._at_commit = []
         if not self.in_transaction():
             return
         try:
-            self._raw.execute("rollback")
+            self._control("rollback")
         except psycopg.Error:
             # It cannot be used any more; `begin` opens another one.
             self._raw.close()
@@ -221,7 +262,7 @@ class PostgresConnection:
 
     def control(self, text: str) -> None:
         with self._store_errors():
-            self._raw.execute(as_literal(text))
+            self._control(text)
         # A rollback to a savepoint releases the locks that were taken after it, too.
         if self._held_locks is None:
             return
@@ -231,6 +272,16 @@ class PostgresConnection:
             self._held_locks = set(self._held_at_savepoints[-1])
         elif text.startswith("release savepoint "):
             self._held_at_savepoints.pop()
+
+    def _control(self, text: str) -> None:
+        if self._pipeline is None:
+            self._raw.execute(as_literal(text))
+            return
+        # Not by psycopg, which takes a rollback as a reason to forget all prepared statements, also of the pipeline.
+        try:
+            self._pipeline.run([(text, ())])
+        except PipelineError as failed:
+            raise failed.error from None
 
     def run(self, sql: Sql, params: Params) -> int:
         with self._store_errors():
@@ -247,6 +298,12 @@ class PostgresConnection:
         with self._store_errors():
             for text, values in joint_insert_statements(inserts):
                 self._cursor.execute(as_literal(text), values)
+
+    def add_at_commit(self, inserts: list[Insert]) -> None:
+        if self._pipeline is None:
+            self.add(inserts)
+        else:
+            self._at_commit = list(joint_insert_statements(inserts))
 
     def rows(self, sql: Sql, params: Params) -> list[Row]:
         with self._store_errors():
@@ -277,22 +334,8 @@ class PostgresConnection:
             raise
 
 
-def _lock_number(name: str) -> int:
-    # Two names with the same number only exclude each other without need.
-    # PostgreSQL's form with two keys takes signed integers of 32 bits.
-    return zlib.crc32(name.encode()) - 2**31
-
-
 def _outage_text(error: psycopg.Error) -> str:
     return f"The database cannot be used: {str(error).rstrip('.')}."
-
-
-def _options(url: str, server: str) -> dict[str, Any]:
-    """Return our connection options, without those that the URL sets. `server` is the kind of server to accept."""
-    in_url = psycopg.conninfo.conninfo_to_dict(url)
-    # A standby accepts connections and transactions too, and its locks do not exclude users of the primary.
-    options = {**_CONNECT, "target_session_attrs": server}
-    return {name: value for name, value in options.items() if name not in in_url}
 
 
 def _set_statements(settings: Mapping[str, str], how: str) -> str:
@@ -323,7 +366,7 @@ class PostgresDriver:
         url: str,
         clock: Clock | None = None,
         settings: Mapping[str, str] | None = None,
-        lock_space: int = _EVERYTHING_LOCK,
+        lock_space: int = advisory.EVERYTHING_LOCK,
         session_url: str = "",
     ) -> None:
         self.url = url
@@ -355,7 +398,7 @@ class PostgresDriver:
 
         Raises psycopg.Error.
         """
-        return psycopg.connect(self.session_url, **_options(self.session_url, server))
+        return psycopg.connect(self.session_url, **connect_options(self.session_url, server))
 
     def writer(self) -> PostgresConnection:
         return self._open(read_only=False)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable
 
-from stentor.core.db.driver import DbConnection, Row
+from stentor.core.db.driver import Read, Row
 from stentor.core.db.rows_sql import RowsSql
 
 Ahead = tuple[RowsSql, Row]
@@ -18,18 +18,28 @@ Ahead = tuple[RowsSql, Row]
 class ReadAhead:
     """The results of statements, by the rows that were given."""
 
-    __slots__ = ("_found",)
+    __slots__ = ("_found", "_parts")
 
-    def __init__(self, connection: DbConnection, wanted: Iterable[Ahead]) -> None:
+    def __init__(self, wanted: Iterable[Ahead]) -> None:
         self._found: dict[RowsSql, dict[Row, list[Row]]] = {}
         for sql, given in wanted:
             # A row that is given twice is taken once: the second function reads what the first one wrote.
             self._found.setdefault(sql, {})[given] = []
-        for sql, by_given in self._found.items():
-            width = len(sql.columns)
-            for statement, params in sql.padded_chunks(list(by_given)):
-                for row in connection.rows(statement, params):
-                    by_given[row[:width]].append(row)
+        self._parts = [
+            (sql, part) for sql, by_given in self._found.items() for part in sql.padded_chunks(list(by_given))
+        ]
+
+    @property
+    def reads(self) -> list[Read]:
+        """The statements to execute before the first function runs."""
+        return [part for _, part in self._parts]
+
+    def fill(self, results: Iterable[list[Row]]) -> None:
+        """Take the rows of each of the statements."""
+        for (sql, _), rows in zip(self._parts, results, strict=True):
+            by_given, width = self._found[sql], len(sql.columns)
+            for row in rows:
+                by_given[row[:width]].append(row)
 
     def take(self, sql: RowsSql, given: Row) -> list[Row] | None:
         """Return the rows of a statement once; None if they were not read, or may have changed."""

@@ -28,8 +28,27 @@ SILENCE_SECONDS, SILENCE_AT_STOP_SECONDS = STATEMENT_SECONDS + 10.0, 15.0
 """How long a server may send nothing during a statement, usually and while the process stops."""
 
 
+_CONNECT = {
+    "connect_timeout": 10,
+    "keepalives_idle": 10,
+    "keepalives_interval": 5,
+    "keepalives_count": 3,
+    # In milliseconds, unlike its neighbours.
+    "tcp_user_timeout": 30_000,
+    "application_name": "stentor",
+}
+
+
 class NoAnswer(psycopg.OperationalError):
     """The server sent nothing for too long, so the connection was closed."""
+
+
+def connect_options(url: str, server: str) -> dict[str, Any]:
+    """Return our connection options, without those that the URL sets. `server` is the kind of server to accept."""
+    in_url = psycopg.conninfo.conninfo_to_dict(url)
+    # A standby accepts connections and transactions too, and its locks do not exclude users of the primary.
+    options = {**_CONNECT, "target_session_attrs": server}
+    return {name: value for name, value in options.items() if name not in in_url}
 
 
 class ConnectPause:

@@ -7,12 +7,12 @@ time, so every other connection is opened with `mode=ro`.
 from __future__ import annotations
 
 import sqlite3
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
 from stentor.core.clock import Clock, SystemClock
-from stentor.core.db.driver import Insert, Locks, Params, Row, Sql, insert_statements
+from stentor.core.db.driver import Insert, Locks, Params, Read, Row, Sql, StatementFailed, insert_statements
 from stentor.core.db.lock_session import LockSession
 from stentor.core.errors import StoreUnavailable
 
@@ -47,6 +47,13 @@ class SqliteConnection:
         """Open a transaction. There is one writer, so it holds every lock already."""
         self.control(self._begin)
         return self._clock.now()
+
+    def begin_reading(self, locks: Locks, reads: Sequence[Read]) -> tuple[int, list[list[Row]]]:
+        now = self.begin(locks)
+        try:
+            return now, [self.rows(sql, params) for sql, params in reads]
+        except Exception as error:
+            raise StatementFailed from error
 
     def lock(self, name: str) -> bool:
         return True
@@ -85,6 +92,9 @@ class SqliteConnection:
             for table, rows in inserts:
                 for text, values in insert_statements(table, rows):
                     self._raw.execute(text, values)
+
+    def add_at_commit(self, inserts: list[Insert]) -> None:
+        self.add(inserts)
 
     def rows(self, sql: Sql, params: Params) -> list[Row]:
         try:

@@ -138,10 +138,12 @@ class Tx:
         if not self._connection.lock(name):
             raise LockContended(name)
 
-    def flush(self) -> None:
-        """Write the pending rows."""
+    def flush(self, *, at_commit: bool = False) -> None:
+        """Write the pending rows; with `at_commit` nothing follows but the commit, with which rows may be inserted."""
         inserts, puts = self._pending.take()
-        if inserts:
+        if inserts and at_commit and not puts:
+            self._connection.add_at_commit(inserts)
+        elif inserts:
             self._connection.add(inserts)
         for sql, rows in puts:
             self._connection.many(sql, rows)

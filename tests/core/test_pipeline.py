@@ -1,0 +1,172 @@
+"""Several statements in one message to PostgreSQL."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Iterator
+from typing import Any
+
+import psycopg
+import pytest
+
+from stentor.core import ids, migrations
+from stentor.core.db import AppendOnlyTable, Database, RowsSql, Sql, Tx, pipeline, postgres
+from stentor.core.db.pipeline import Pipeline, PipelineError
+from stentor.core.db.postgres import PostgresDriver
+from stentor.core.db.server_waits import LimitedConnection
+
+NAMES = AppendOnlyTable("events_waiting", ("event_id", "leaf"))
+FIND = RowsSql(("name",), "select given.name, leaf from given join events_waiting on event_id = given.name")
+LIST = Sql("select event_id, leaf from events_waiting order by event_id")
+
+
+@pytest.fixture
+def db(postgres_url: str) -> Iterator[Database]:
+    driver = PostgresDriver(postgres_url)
+    migrations.upgrade(driver)
+    database = Database(driver)
+    yield database
+    database.close()
+
+
+@pytest.fixture
+def raw(postgres_url: str) -> Iterator[LimitedConnection]:
+    with LimitedConnection.connect(postgres_url, autocommit=True) as connection:
+        yield connection
+
+
+def add(name: str, leaf: Any = None) -> Any:
+    def work(tx: Tx) -> list[Any]:
+        found = tx.rows_ahead(FIND, (name,))
+        tx.append(NAMES, (name, leaf))
+        return found
+
+    return work
+
+
+async def test_a_transaction_that_reads_ahead_and_adds_rows_takes_two_messages(
+    db: Database, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await db.write(add("first"), (), (FIND, ("first",)))  # connects
+    waits: list[int] = []
+    wait = LimitedConnection.wait
+
+    def counted(self: LimitedConnection, *args: Any, **kwargs: Any) -> Any:
+        waits.append(1)
+        return wait(self, *args, **kwargs)
+
+    monkeypatch.setattr(LimitedConnection, "wait", counted)
+    assert await db.write(add("second"), ("a lock",), (FIND, ("second",))) == []
+    assert len(waits) == 2
+    assert await db.read(lambda tx: tx.rows(LIST)) == [("first", None), ("second", None)]
+
+
+@pytest.mark.parametrize("leaf", ["a\0b", "lone \ud800", object()])
+async def test_a_row_that_cannot_be_stored_fails_its_transaction_alone(db: Database, leaf: Any) -> None:
+    good, bad = await asyncio.gather(db.write(add("good")), db.write(add("bad", leaf)), return_exceptions=True)
+    assert good == []
+    assert isinstance(bad, Exception)
+    assert await db.read(lambda tx: tx.rows(LIST)) == [("good", None)]
+
+
+async def test_a_row_that_is_there_already_fails_its_transaction_alone(db: Database) -> None:
+    await db.write(add("a"))
+    again, other = await asyncio.gather(db.write(add("a")), db.write(add("b")), return_exceptions=True)
+    assert isinstance(again, psycopg.errors.UniqueViolation)
+    assert other == []
+
+
+async def test_a_process_that_stands_still_after_its_first_reads_loses_its_transaction(
+    postgres_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(postgres._SETTINGS, "idle_in_transaction_session_timeout", "'200ms'")
+    driver = PostgresDriver(postgres_url)
+    migrations.upgrade(driver)
+    stopped, other = Database(driver), Database(driver)
+    inside, go_on, tries = threading.Event(), threading.Event(), list[int]()
+
+    def still(tx: Tx) -> list[Any]:
+        tries.append(1)
+        inside.set()
+        if len(tries) == 1:
+            go_on.wait(60)
+        tx.append(NAMES, ("still", None))
+        return tx.rows_ahead(FIND, ("other",))
+
+    waiting = asyncio.create_task(stopped.write(still, None, (FIND, ("other",))))
+    await asyncio.to_thread(inside.wait)
+    await other.write(add("other"), None)  # waits for the lock of the one that stands still
+    go_on.set()
+    assert await waiting == [("other", None)]
+    assert len(tries) == 2
+    stopped.close()
+    other.close()
+
+
+def test_values_come_back_as_they_were_given(raw: LimitedConnection) -> None:
+    given = ("text 'ü\n", 2**62, -1, 0.1, b"\0\xff", None)
+    text = "select $1::text, $2::bigint, $3::integer, $4::float8, $5::bytea, $6::text"
+    assert Pipeline(raw).run([(text, given), (text, given)]) == [[given], [given]]
+
+
+def test_rows_longer_than_the_buffers_of_both_sides_are_no_deadlock(raw: LimitedConnection) -> None:
+    long = "x" * 20_000_000
+    assert [rows[0][0] for rows in Pipeline(raw).run([("select $1::text", (long,))] * 3)] == [long] * 3
+
+
+def test_few_statements_stay_prepared(raw: LimitedConnection, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(pipeline, "MAX_PREPARED", 3)
+    sends = Pipeline(raw)
+    for n in (*range(10), 9, 8, 7, 0):
+        assert sends.run([(f"select {n}", ()), ("select $1::text", (str(n),))]) == [[(n,)], [(str(n),)]]
+    assert raw.execute("select count(*) from pg_prepared_statements").fetchone() == (3,)
+
+
+def test_what_follows_an_error_is_not_executed_and_can_be_sent_again(raw: LimitedConnection) -> None:
+    raw.execute("create temporary table names (name text unique)")
+    sends, key = Pipeline(raw), ids.new_id()
+    insert, count = "insert into names values ($1)", "select count(*) from names"
+    with pytest.raises(PipelineError) as caught:
+        sends.run([("begin", ()), (insert, (key,)), (insert, (key,)), (count, ()), ("commit", ())])
+    assert caught.value.place == 2
+    assert isinstance(caught.value.error, psycopg.errors.UniqueViolation)
+    raw.execute("rollback")
+    assert sends.run([(insert, (key,)), (count, ()), ("select 1", ())]) == [[], [(1,)], [(1,)]]
+
+
+def test_a_plan_that_fits_its_table_no_longer_is_made_again(raw: LimitedConnection) -> None:
+    raw.execute("create temporary table names as select 'a' as name")
+    sends = Pipeline(raw)
+    sends.run([("select * from names", ())])
+    raw.execute("alter table names add column n integer")
+    with pytest.raises(PipelineError):
+        sends.run([("select * from names", ())])
+    assert sends.run([("select * from names", ())]) == [[("a", None)]]
+
+
+async def test_prepared_statements_outlive_a_rollback_and_are_made_again_if_they_are_gone(db: Database) -> None:
+    def refuse(tx: Tx) -> None:
+        tx.rows(LIST)
+        tx.append(NAMES, ("refused", None))
+        raise ValueError
+
+    def deallocate(tx: Tx) -> None:
+        tx.run(Sql("deallocate all"))
+
+    for n in range(8):  # psycopg prepares what was executed five times
+        outcomes = await asyncio.gather(db.write(add(f"{n}")), db.write(refuse), return_exceptions=True)
+        assert [type(outcome) for outcome in outcomes] == [list, ValueError]
+    await db.write(deallocate)
+    await db.write(add("last"), (), (FIND, ("last",)))
+    assert len(await db.read(lambda tx: tx.rows(LIST))) == 9
+
+
+@pytest.mark.parametrize("by", ["select pg_terminate_backend(pg_backend_pid())", "select 1"])
+def test_a_lost_connection_is_an_outage_and_closed(raw: LimitedConnection, by: str) -> None:
+    if by == "select 1":
+        with psycopg.connect(raw.info.dsn, autocommit=True) as other:
+            other.execute("select pg_terminate_backend(%s)", (raw.info.backend_pid,))
+    with pytest.raises(psycopg.OperationalError):
+        Pipeline(raw).run([("select 0", ()), (by, ()), ("select 2", ())])
+    assert raw.closed
