@@ -346,10 +346,9 @@ def _build_commands() -> None:
 
     typer.main.get_command = cache(typer.main.get_command)
     typer.main.get_command(app)
-    LazyCommand.load = cache(LazyCommand.load)  # pyrefly: ignore[method-assign] - replaced for this process
     commands = {name: LazyCommand(name, target) for name, target in COMMANDS.items()}
     for command in commands.values():
-        _build_parameters(command.load())
+        _build_parameters(command.loaded)
     LazyGroup.get_command = lambda self, ctx, cmd_name: commands.get(cmd_name)  # pyrefly: ignore[method-assign] - replaced for this process
 
 

@@ -13,12 +13,12 @@ from tests.cli.program import Program
 
 @pytest.mark.parametrize("name", COMMANDS)
 def test_the_list_says_what_the_command_says_of_itself(name: str) -> None:
-    help_text = LazyCommand(name, COMMANDS[name]).load().help or ""
+    help_text = LazyCommand(name, COMMANDS[name]).loaded.help or ""
     assert " ".join(help_text.split("\n\n")[0].split()) == COMMANDS[name].help
 
 
 def test_a_paragraph_of_the_help_is_broken_by_the_terminal_alone(program: Program) -> None:
-    text = LazyCommand("keys", COMMANDS["keys"]).load().commands["make"].help
+    text = LazyCommand("keys", COMMANDS["keys"]).loaded.commands["make"].help
     assert "must share their keys: generate them once" in text
     assert "\n\n" in text
 

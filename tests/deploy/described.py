@@ -107,7 +107,7 @@ def known_variables() -> frozenset[str]:
 def options(words: list[str]) -> tuple[list[str], set[str]]:
     """The options among the words, and those that the command has which the words name."""
     name, *rest = words
-    command = LazyCommand(name, COMMANDS[name]).load()
+    command = LazyCommand(name, COMMANDS[name]).loaded
     while rest and hasattr(command, "commands"):
         command = command.commands[rest.pop(0)]
     return [word for word in rest if word.startswith("--")], {name for one in command.params for name in one.opts}

@@ -10,6 +10,7 @@ import io
 import os
 import re
 import sys
+from functools import cached_property
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -117,8 +118,9 @@ class LazyCommand(TyperCommand):
         super().__init__(name, help=target.help)
         self._target = target
 
-    def load(self) -> Any:
-        """Return the command itself."""
+    @cached_property
+    def loaded(self) -> Any:
+        """The command itself."""
         module, _, attribute = self._target.path.partition(":")
         command = getattr(importlib.import_module(module), attribute)
         parent = typer.Typer()
@@ -132,7 +134,7 @@ class LazyCommand(TyperCommand):
         return found
 
     def make_context(self, *args: Any, **kwargs: Any) -> Any:
-        return self.load().make_context(*args, **kwargs)
+        return self.loaded.make_context(*args, **kwargs)
 
 
 def _join_lines(command: Any) -> None:
