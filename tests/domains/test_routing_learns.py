@@ -11,7 +11,7 @@ import pytest
 from stentor.core.clock import SECOND, format_iso
 from stentor.core.db.driver import Sql
 from stentor.domains.learning.service import EligibleOutcome
-from stentor.domains.routing.explain import explain_decision
+from stentor.domains.routing.explain import check_decision, explain_decision
 from tests.conftest import MakeWorld, World
 from tests.requirements import requirement
 
@@ -489,3 +489,41 @@ async def test_an_endpoint_that_cannot_be_reached_is_left_for_half_a_minute(worl
     presence.record_delivery(endpoint.agent_id)
     presence.record_failed_delivery(endpoint.agent_id)
     assert presence.is_online(endpoint)
+
+
+async def work_at_once(world: World, capacity: dict[str, int], tasks: int, at_once: int) -> tuple[int, int]:
+    """Keep `at_once` tasks at the agents; one that begins more than its capacity fails them. Answers the numbers of
+    tasks and of failures of the last half.
+    """
+    open_tasks: list[tuple[str, Any, bool]] = []
+    held, failures = Counter[str](), 0
+    for n in range(tasks):
+        agent = str((await world.task(await world.submit()))["assigned_agent"])
+        claim = await world.claim(agent)
+        held[agent] += 1
+        open_tasks.append((agent, claim, held[agent] <= capacity[agent]))
+        if len(open_tasks) < at_once:
+            continue
+        agent, claim, ok = open_tasks.pop(0)
+        held[agent] -= 1
+        body: dict[str, Any] = {"epoch": claim["epoch"]} | ({"result": "yes"} if ok else {"error": {"message": "no"}})
+        verb = "complete" if ok else "fail"
+        answer = await world.admin.post(f"/api/v1/tasks/{claim['task_id']}/{verb}", json=body)
+        assert answer.status_code == 200, answer.text
+        failures += not ok and n >= tasks // 2
+    return tasks // 2, failures
+
+
+@requirement("routing.load")
+async def test_tasks_are_spread_over_agents_that_get_worse_with_many_at_once(make_world: MakeWorld) -> None:
+    world: World = await make_world()
+    capacity = {await world.register(name): 4 for name in ("a", "b", "c", "d")}
+    tasks, failures = await work_at_once(world, capacity, 300, 13)
+    assert failures < tasks / 4, failures
+    again: World = await make_world()
+    records, known = (each.kernel.agents.learning.view.records("default", "echo") for each in (world, again))
+    assert known.weights_by_agent == records.weights_by_agent
+    assert known.load_effect() is not None
+    decision = await routing_of(world, await world.submit())
+    assert any(row["overload"] > 0 for row in decision["candidates"])
+    assert check_decision(decision).is_reproduced

@@ -127,7 +127,7 @@ CREATE TABLE hebbian_weights (
     mean_ms double precision not null,
     samples integer not null,
     recent text not null,
-    updated_at bigint not null, rewards text not null default '', tick bigint not null default 0, since_change integer not null default -1, changed_tick bigint not null default 0, mean_cost double precision,
+    updated_at bigint not null, rewards text not null default '', tick bigint not null default 0, since_change integer not null default -1, changed_tick bigint not null default 0, mean_cost double precision, loads text not null default '',
     primary key (agent_id, task_type)
 );
 CREATE INDEX hebbian_weights_by_change on hebbian_weights (updated_at);
@@ -539,7 +539,7 @@ CREATE TABLE model_weights (
     tick bigint not null,
     since_change integer not null,
     changed_tick bigint not null,
-    mean_cost double precision,
+    mean_cost double precision, loads text not null default '',
     primary key (tenant, model, kind)
 );
 CREATE TABLE model_answers (
@@ -864,4 +864,4 @@ CREATE TABLE task_spent (
     primary key (tenant, task_id)
 );
 CREATE INDEX task_steps_open_of_task on task_steps (tenant, task_id, event_id) where state = 'started';
-insert into alembic_version values ('0044');
+insert into alembic_version values ('0046');

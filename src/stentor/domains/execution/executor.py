@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from collections import Counter
 from collections.abc import Callable, Mapping
 from functools import partial
 
@@ -80,6 +81,8 @@ class TaskExecutor:
         self._trace = trace
         self.held_claims: dict[tuple[str, str], TaskClaim] = {}
         """Claims whose attempt runs in this process, by tenant and task id. `LeaseRenewer` renews their leases."""
+        self._running = Counter[str]()
+        """Number of these by agent."""
 
     async def claim_and_run(self, queued: QueuedTask, done: Callable[[], None]) -> None:
         """Claim a task and run it; return after the attempt, whatever its outcome, or if another claim was faster.
@@ -95,17 +98,20 @@ class TaskExecutor:
         """Run a claimed task, call `done` and record the outcome."""
         key = (claim.tenant, claim.task_id)
         self.held_claims[key] = claim
+        load = self._running[claim.agent_id]
+        self._running[claim.agent_id] += 1
         try:
             outcome = await self._run(claim)
             done()
             # Take the lock of learning up front: requested midway while another process holds it, it makes the whole
             # group run again.
             await self._db.write(
-                lambda tx: self.record_outcome(tx, claim, outcome), (locks.agent_lock(claim.agent_id),)
+                lambda tx: self.record_outcome(tx, claim, outcome, load), (locks.agent_lock(claim.agent_id),)
             )
         except LeaseLost:
             log.info("executor: lease lost task_id=%s", claim.task_id)
         finally:
+            self._running[claim.agent_id] -= 1
             # After a lost lease a newer attempt of the task may run here; its claim and its tokens must stay.
             if self.held_claims.get(key) is claim:
                 del self.held_claims[key]
@@ -141,7 +147,7 @@ class TaskExecutor:
             return False
         return policy.trust_floor == 0 and policy.is_permitted is None
 
-    def record_outcome(self, tx: Tx, claim: TaskClaim, outcome: AttemptOutcome) -> None:
+    def record_outcome(self, tx: Tx, claim: TaskClaim, outcome: AttemptOutcome, load: int | None = None) -> None:
         """Record the outcome of a claim, with what it adds to a session. Raises LeaseLost.
 
         The result of an agent that was quarantined while it ran is not accepted.
@@ -149,7 +155,7 @@ class TaskExecutor:
         agent = self._agents.get(claim.tenant, claim.agent_id)
         if outcome.error is None and agent is not None and agent.status == "quarantined":
             outcome = msgspec.structs.replace(QUARANTINED_OUTCOME, cost=outcome.cost)
-        self._outcomes.record(tx, claim, claim.agent_id, claim.start_time, outcome)
+        self._outcomes.record(tx, claim, claim.agent_id, claim.start_time, outcome, load=load)
         if outcome.items and claim.metadata.session is not None:
             append_of_task(tx, claim.tenant, claim.metadata.session, claim.task_id, outcome.items)
 

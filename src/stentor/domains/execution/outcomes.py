@@ -90,15 +90,17 @@ class OutcomeRecorder:
         started: int,
         outcome: AttemptOutcome,
         ended_by: str | None = None,
+        load: int | None = None,
     ) -> None:
         """Record an outcome. Raises LeaseLost, which undoes everything, if the task has a newer epoch.
 
         `started` in microseconds. `ended_by` is the key of the worker that reported the outcome, None if the service
-        observed it.
+        observed it. `load` is the number of tasks that the agent already worked on when it began, None if
+        that is unknown.
         """
         tenant, task_id, epoch = attempt.tenant, attempt.task_id, attempt.epoch
         duration = max(0, (tx.now - started) // 1000)
-        eligible = _eligible_outcome(attempt, agent_id, outcome, duration)
+        eligible = _eligible_outcome(attempt, agent_id, outcome, duration, load)
         ineligible_reason = self._eligibility.check_outcome(tx, attempt, agent_id, ended_by) if eligible else None
         if ineligible_reason is not None:
             eligible = None
@@ -202,7 +204,7 @@ def _outcome_event(outcome: AttemptOutcome, agent_id: str, duration: int, *, lea
 
 
 def _eligible_outcome(
-    attempt: TaskAttempt, agent_id: str, outcome: AttemptOutcome, duration: int
+    attempt: TaskAttempt, agent_id: str, outcome: AttemptOutcome, duration: int, load: int | None = None
 ) -> EligibleOutcome | None:
     """Return the outcome as evidence, None if its class is none. `duration` in milliseconds."""
     if not outcome.is_learnable:
@@ -217,6 +219,7 @@ def _eligible_outcome(
         1.0 if outcome.performance is None else outcome.performance,
         duration,
         outcome.cost,
+        load,
     )
 
 

@@ -115,7 +115,7 @@ class WorkerService:
             if claims := await poll.claim(limit, lease * SECOND):
                 self._presence.record_claim(agent_id)
                 for claim in claims:
-                    self._presence.record_lease(agent_id, claim.task_id, claim.lease_until)
+                    self._presence.record_start(agent_id, claim.task_id, claim.lease_until)
                 return claims if self._spans is None else [self._spans.with_trace(claim) for claim in claims]
             left = deadline - loop.time()
             if left <= 0:
@@ -214,7 +214,8 @@ class WorkerService:
             assert task.assigned_agent is not None
             tx.after_commit(lambda: self._record_activity(task, None))
             started = task.start_time or tx.now
-            self._outcomes.record(tx, task, task.assigned_agent, started, outcome, ended_by=principal.name)
+            load = self._presence.load_at_start(task.assigned_agent, task_id)
+            self._outcomes.record(tx, task, task.assigned_agent, started, outcome, principal.name, load)
             return require_task(tx, task.tenant, task_id)
 
         # The agent is known only inside, so its lock is taken there; `run_claim`, which knows it, names it up front.

@@ -13,6 +13,7 @@ import msgspec
 
 from stentor.core.clock import DAY
 from stentor.domains.learning import evidence
+from stentor.domains.learning.load import LoadCounts, append_load, count_loads, replace_load
 
 INITIAL_WEIGHT = 1.0
 MIN_WEIGHT = 0.01
@@ -31,7 +32,8 @@ class Weight(msgspec.Struct, frozen=True, dict=True):
     `recent` has a letter S or F and `rewards` two hexadecimal digits for each recent outcome, newest last. `tick`
     counts the outcomes of all agents at the task type up to this agent's last one, `changed_tick` those up to the last
     change of this agent's results, `since_change` this agent's outcomes since the last change of any agent's results.
-    `mean_cost` is in US dollars.
+    `mean_cost` is in US dollars. `loads` has a letter for each recent outcome (`learning/load.py`), none as long
+    as the agent works on one task at a time.
     """
 
     agent_id: str
@@ -46,6 +48,7 @@ class Weight(msgspec.Struct, frozen=True, dict=True):
     since_change: int = evidence.NO_CHANGE
     changed_tick: int = 0
     mean_cost: float | None = None
+    loads: str = ""
 
     def weight_at(self, now: int) -> float:
         """Return the weight after its decay up to `now`."""
@@ -63,6 +66,11 @@ class Weight(msgspec.Struct, frozen=True, dict=True):
     def counted_rewards(self) -> tuple[float, float]:
         """Sum of the rewards and number of outcomes, as far as they still count."""
         return evidence.sum_rewards(self.encoded_rewards, self.since_change)
+
+    @cached_property
+    def load_counts(self) -> LoadCounts:
+        """Number of outcomes and of successes by group of load."""
+        return count_loads(self.loads)
 
     @cached_property
     def variation(self) -> float:
@@ -159,9 +167,13 @@ def apply_outcome(
     duration_ms: int,
     now: int,
     cost: float | None = None,
+    load: int | None = 0,
     progress: TaskTypeProgress | None = None,
 ) -> Weight:
-    """Return the record after one more outcome; `cost` in US dollars, None if it was not reported."""
+    """Return the record after one more outcome; `cost` in US dollars, None if it was not reported.
+
+    `load` is the number of tasks that the agent already worked on when it began, None if that is unknown.
+    """
     progress = progress or TaskTypeProgress()
     # The record may be ahead of the progress in memory, and the progress ahead of the record.
     tick = max(progress.tick, record.tick) + 1
@@ -194,6 +206,7 @@ def apply_outcome(
         since_change if drop is None else drop,
         record.changed_tick if drop is None else tick,
         record.mean_cost if cost is None else _moving_average(record.mean_cost, cost),
+        append_load(record.loads, load, performance if success else 0.0),
     )
 
 
@@ -213,6 +226,7 @@ def apply_grade(record: Weight, *, sample: int | None, was: float, grade: float,
         weight=add_to_weight(record.weight_at(now), delta),
         updated_at=now,
         rewards=changed or rewards,
+        loads=record.loads if sample is None else replace_load(record.loads, record.samples - sample, grade),
         since_change=record.since_change if drop is None else drop,
         changed_tick=record.changed_tick if drop is None else record.tick,
     )

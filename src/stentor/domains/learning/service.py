@@ -16,11 +16,15 @@ from stentor.core.db.polling import ConcurrentWrites, PollQuery
 from stentor.core.jsontext import JsonObject
 from stentor.core.runlog import EventDraft, RunLog
 from stentor.domains.learning import model, store
+from stentor.domains.learning.load import Factors, measure_effect
 from stentor.domains.learning.model import AgentConnection, HistoryEntry, SentinelAlert, TaskTypeProgress, Weight
 
 
 class EligibleOutcome(msgspec.Struct, frozen=True):
-    """An eligible outcome of an attempt. `performance` in (0,1] is the reward of a success; `cost` in US dollars."""
+    """An eligible outcome of an attempt. `performance` in (0,1] is the reward of a success; `cost` in US dollars.
+
+    `load` is the number of tasks that the agent already worked on when it began, None if that is unknown.
+    """
 
     tenant: str
     task_id: str
@@ -31,11 +35,14 @@ class EligibleOutcome(msgspec.Struct, frozen=True):
     performance: float
     duration_ms: int
     cost: float | None = None
+    load: int | None = None
 
 
 MAX_RECENT_OUTCOMES = 64.0
 MAX_RECENT_AT_ONE_TYPE = 16.0
 """Outcomes of an agent, over its task types and at each one, that say what it does at others."""
+LOAD_EFFECT_STEP = 4
+"""Outcomes at a task type after which the effect of the load is measured again."""
 
 
 class RecentRewards(msgspec.Struct, frozen=True):
@@ -75,9 +82,23 @@ class TaskTypeRecords:
         self.progress = TaskTypeProgress()
         self.well_graded = 0
         """Number of agents with a good grade among their recent outcomes: if none, only bad answers may be graded."""
+        self.loaded = 0
+        """Number of agents that worked on several tasks at once."""
+        self._load_effect: tuple[int, Factors | None] = (-1, None)
         self.derived: dict[str, Any] = {}
         """Cache of routing by agent; routing itself checks whether an entry is still valid."""
         self.derived_at = (0, 0, False)
+
+    def load_effect(self) -> Factors | None:
+        """Return by which factors results are worse at higher loads; None if they do not depend on the load."""
+        if not self.loaded:
+            return None
+        # Computed again after every few outcomes only: it looks at all agents of the task type.
+        at = self.progress.tick // LOAD_EFFECT_STEP
+        if self._load_effect[0] != at:
+            effect = measure_effect(weight.load_counts for weight in self.weights_by_agent.values() if weight.loads)
+            self._load_effect = at, effect
+        return self._load_effect[1]
 
 
 NO_RECORDS = TaskTypeRecords()
@@ -119,6 +140,7 @@ class LearningView:
         records = self._by_type.setdefault((tenant, weight.task_type), TaskTypeRecords())
         previous = records.weights_by_agent.get(weight.agent_id)
         records.weights_by_agent[weight.agent_id] = weight
+        records.loaded += bool(weight.loads) - (previous is not None and bool(previous.loads))
         records.well_graded += weight.has_good_grade - (previous is not None and previous.has_good_grade)
         records.progress = TaskTypeProgress(
             max(records.progress.tick, weight.tick), max(records.progress.changed_tick, weight.changed_tick)
@@ -163,6 +185,7 @@ class LearningService:
             duration_ms=outcome.duration_ms,
             now=tx.now,
             cost=outcome.cost,
+            load=outcome.load,
             progress=self.view.records(outcome.tenant, outcome.task_type).progress,
         )
         store.put(tx, weight)

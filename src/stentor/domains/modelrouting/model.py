@@ -78,6 +78,7 @@ class ModelCandidate(msgspec.Struct, frozen=True):
     unlearned: int = 0
     stalled_ms: float = 0.0
     failing: float = 0.0
+    overload: float = 0.0
 
 
 class ModelOption(msgspec.Struct, frozen=True):

@@ -85,6 +85,8 @@ class Presence:
         self._slots: dict[str, dict[object, int]] = {}
         """For each agent how many tasks each of its polls asks for."""
         self._leases: dict[str, dict[str, int]] = {}
+        self._start_loads: dict[str, dict[str, int]] = {}
+        """For each agent and task that it took in this process, how many others it worked on then."""
         self._polled: dict[str, int] = {}
         """When a worker last polled this process."""
         self._progressed: dict[str, int] = {}
@@ -303,12 +305,26 @@ class Presence:
         """Record the lease of a worker on a task; `until` in microseconds."""
         self._leases.setdefault(agent_id, {})[task_id] = until
 
+    def record_start(self, agent_id: str, task_id: str, until: int) -> None:
+        """Record that a worker took a task, with its lease."""
+        held = self._leases.get(agent_id, {})
+        if load := len(held.keys() - {task_id}) if held else 0:
+            self._start_loads.setdefault(agent_id, {})[task_id] = load
+        self.record_lease(agent_id, task_id, until)
+
+    def load_at_start(self, agent_id: str, task_id: str) -> int | None:
+        """Return how many other tasks a worker worked on when it took this one; None if it took it elsewhere."""
+        if task_id not in self._leases.get(agent_id, {}):
+            return None
+        return self._start_loads.get(agent_id, {}).get(task_id, 0)
+
     def record_claim(self, agent_id: str) -> None:
         """Record that a worker took tasks in this process."""
         self._progressed[agent_id] = self._now()
 
     def remove_lease(self, agent_id: str, task_id: str) -> None:
         leases = self._leases.get(agent_id)
+        self._start_loads.get(agent_id, {}).pop(task_id, None)
         if leases is not None and leases.pop(task_id, None) is not None and agent_id in self._progressed:
             self._progressed[agent_id] = self._now()
 
@@ -344,6 +360,7 @@ class Presence:
         # Nobody reports an expired lease of another process, so it is forgotten when it is counted.
         for task_id in [task_id for task_id, until in leases.items() if until < now]:
             del leases[task_id]
+            self._start_loads.get(agent_id, {}).pop(task_id, None)
         return len(leases)
 
     def concurrency(self, agent_id: str) -> int:

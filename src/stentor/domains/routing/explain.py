@@ -29,7 +29,7 @@ from stentor.domains.routing.track_record import TrackRecord, build_track_record
 
 TOLERANCE = 1e-9
 """Relative difference up to which two numbers are equal."""
-_EVIDENCE_RULES = ("evidence-3", "evidence-4", "evidence-5", "evidence-6", RULE_VERSION)
+_EVIDENCE_RULES = ("evidence-3", "evidence-4", "evidence-5", "evidence-6", "evidence-7", RULE_VERSION)
 """Rules with the same terms: the earlier ones have other formulas for time, cost and uncertainty."""
 # Fields that records of the earlier rule have: the whole decision, and each candidate.
 _SHARES_DECISION_FIELDS = frozenset(
@@ -147,7 +147,7 @@ class _Recomputation:
         """Return the recomputed fields of a candidate by name."""
         decision = self._decision
         expected, uncertainty = estimate_reward(track_record, mean, slope, candidate.ahead, candidate.unlearned)
-        left = (expected + uncertainty) * (1 - candidate.failing)
+        left = (expected + uncertainty) * (1 - candidate.failing) * (1 - candidate.overload)
         time_penalty, cost_penalty = compute_penalties(
             left, decision.prefer, candidate.ready_ms, fastest, cost, decision.cheapest
         )
@@ -284,6 +284,7 @@ def _advantage(record: JsonObject, first: JsonObject, second: JsonObject) -> str
         "expected": ("its expected result is better", 1 - beta),
         "uncertainty": ("it has fewer results so far, so routing tries it", 1 - beta),
         "failing": ("fewer of its results fail by its provider or are degraded", beta - 1),
+        "overload": ("it has fewer tasks, and results are worse with many at once", beta - 1),
         "time_penalty": ("it is ready sooner", beta - 1),
         "cost_penalty": ("it costs less", beta - 1),
         "trust": ("it has more trust", beta),

@@ -9,7 +9,7 @@
     q           = optimism variation / (strength + outcomes + ahead + unlearned)
     possible    = (expected + q / 2 + sqrt(q expected (1 - expected) + q^2 / 4)) / (1 + q)
     uncertainty = possible - expected                                the exploration bonus
-    left        = possible (1 - failing)                           failing: provider failed or degraded, as a share
+    left        = possible (1 - failing) (1 - overload)            failing: provider failed or degraded, as a share
     time + cost = min(t + c, left (1 - 0.7 / (1 + t + c)))        each in proportion to t and c
     blended     = (1 - beta) (left - time - cost) + beta trust
 
@@ -26,6 +26,8 @@
   nothing: cancelled, failed by a provider, degraded, or above the daily limit. They are tries all the same, so an agent
   is not explored for ever for outcomes that never count. For a task that will wait for its start or an approval itself
   those that wait so are tries too.
+- `overload` is the share of its successes that the agent loses by the tasks that it has already, 0 unless results at
+  the task type are significantly worse at higher loads (learning/load.py). Then `outcomes` are those of an idle agent.
 - The time is that of one task, times the tasks that come before it at the agent's concurrency. An agent that has all
   it can do, and has taken, ended or asked for nothing for longer than its tasks usually take, counts with that time.
 - `ahead` are the tasks that the agent has already. Each counts as up to a quarter of a failure, less the more is known
@@ -52,7 +54,7 @@ from stentor.domains.routing.track_record import TrackRecord
 
 Preference = Literal["quality", "balanced", "fast", "cheap"]
 
-RULE_VERSION = "evidence-7"
+RULE_VERSION = "evidence-8"
 """Names the formula in each recorded decision; another version must not recompute it."""
 NEUTRAL_TRUST = 0.5
 """Assumed trust of an agent without a trust score."""
@@ -86,7 +88,7 @@ class AgentCandidate(msgspec.Struct, frozen=True):
 
     `resting`: its last attempts ended because of its provider. `unlearned`: tasks since its last outcome that counted.
     `stalled_ms`: how long it has neither taken nor ended a task, if it runs all it can. `failing`: the share of its
-    last tasks that its provider failed or that were degraded.
+    last tasks that its provider failed or that were degraded. `overload`: the share of successes that its load costs.
     """
 
     agent: Agent
@@ -99,6 +101,7 @@ class AgentCandidate(msgspec.Struct, frozen=True):
     unlearned: int = 0
     stalled_ms: float = 0.0
     failing: float = 0.0
+    overload: float = 0.0
 
 
 class RankedSubject(Protocol):
@@ -135,6 +138,8 @@ class RankableCandidate(Protocol):
     def stalled_ms(self) -> float: ...
     @property
     def failing(self) -> float: ...
+    @property
+    def overload(self) -> float: ...
 
 
 class RankedCandidate(msgspec.Struct, frozen=True):
@@ -170,6 +175,7 @@ class RankedCandidate(msgspec.Struct, frozen=True):
     unlearned: int = 0
     failing: float = 0.0
     seen: int = 0
+    overload: float = 0.0
 
 
 class RankingResult(msgspec.Struct, frozen=True):
@@ -222,6 +228,8 @@ def rank_candidates(
         score = (expected + half_q + sqrt(half_q * (2 * expected * (1 - expected) + half_q))) / (1 + 2 * half_q)
         if candidate.failing:
             score *= 1 - candidate.failing
+        if candidate.overload:
+            score *= 1 - candidate.overload
         if ready_ms[n] > fastest or costs[n] > cheapest:  # as `compute_penalties`
             penalty = per_time * count_doublings(ready_ms[n], fastest, DURATION_OFFSET_MS)
             penalty += per_cost * count_doublings(costs[n], cheapest, COST_OFFSET_USD)
@@ -364,7 +372,12 @@ def _ranked_candidate(
     agent, record = candidate.agent, candidate.track_record
     expected, uncertainty = estimate_reward(record, ranking.mean, ranking.slope, candidate.ahead, candidate.unlearned)
     time_penalty, cost_penalty = compute_penalties(
-        (expected + uncertainty) * (1 - candidate.failing), prefer, ready_ms, ranking.fastest_ms, cost, ranking.cheapest
+        (expected + uncertainty) * (1 - candidate.failing) * (1 - candidate.overload),
+        prefer,
+        ready_ms,
+        ranking.fastest_ms,
+        cost,
+        ranking.cheapest,
     )
     return RankedCandidate(
         agent.agent_id,
@@ -393,4 +406,5 @@ def _ranked_candidate(
         candidate.unlearned,
         candidate.failing,
         record.seen,
+        candidate.overload,
     )

@@ -17,6 +17,7 @@ from stentor.core.clock import DAY, Clock
 from stentor.core.errors import AgentUnavailable, RoutingDenied, TenantDenied, all_errors
 from stentor.core.jsontext import JsonObject
 from stentor.core.metrics import SHORT_BUCKETS_S, create_counter, create_histogram
+from stentor.domains.learning.load import Factors, load_group, mean_factor, own_factors
 from stentor.domains.learning.model import Weight
 from stentor.domains.learning.service import NO_RECORDS, LearningView, TaskTypeRecords
 from stentor.domains.registry.agent_cache import AgentCache
@@ -175,6 +176,7 @@ class RoutingEngine:
         tenant, trust, load, alpha = request.tenant, self._trust.score, self.agent_load, self.policy.alpha
         tick, by_grades = records.progress.tick, records.well_graded > 0
         weights, recent_by_agent = records.weights_by_agent, self._learning.recent_by_agent
+        effect = records.load_effect()
         all_chosen, task_type, starts_later = self._chosen, request.task_type, request.starts_later
         candidates = []
         for agent in agents:
@@ -189,9 +191,11 @@ class RoutingEngine:
                 or entry[1] is not recent
                 or entry[2] != age
                 or entry[3] is not agent
+                or entry[4] is not effect
             ):
                 stale = records.progress.has_changed_since(weight)
                 elsewhere = recent.elsewhere(task_type) if recent else (0.0, 0.0)
+                factors = effect if effect is None or weight is None else own_factors(effect, weight.load_counts)
                 track_record = track_record_from_weight(
                     agent.composite,
                     alpha,
@@ -202,16 +206,23 @@ class RoutingEngine:
                     stale=stale,
                     by_grades=by_grades,
                     seen=tick,
+                    factors=factors,
                 )
-                entry = cache[agent_id] = (weight, recent, age, agent, track_record)
+                entry = cache[agent_id] = (weight, recent, age, agent, effect, factors, track_record)
             ahead, concurrency, online, resting, failing, stalled = load(agent)
             chosen = all_chosen.get((agent_id, task_type, False))
             unlearned = max(0, _count_chosen(chosen, weight) - ahead) if chosen else 0
             if starts_later or agent.trust_tier == "human":
                 unlearned += _count_chosen(all_chosen.get((agent_id, task_type, True), (0, 0)), weight)
             score = trust(tenant, agent_id, now)
+            overload = 0.0
+            if (factors := entry[5]) is not None and ahead:
+                # A worker that does not poll at this moment may still have room: its concurrency is what it holds.
+                overload = 1 - factors[load_group(min(ahead, concurrency))]
             candidates.append(
-                AgentCandidate(agent, entry[4], score, ahead, concurrency, online, resting, unlearned, stalled, failing)
+                AgentCandidate(
+                    agent, entry[6], score, ahead, concurrency, online, resting, unlearned, stalled, failing, overload
+                )
             )
         return candidates
 
@@ -245,16 +256,21 @@ def track_record_from_weight(
     stale: bool,
     by_grades: bool,
     seen: int,
+    factors: Factors | None = None,
 ) -> TrackRecord:
     """Return the track record of an agent at a task type; `weight` is None without an outcome.
 
     `elsewhere` are rewards and outcomes at other task types, `age` the outcomes of others since the agent's last one.
     `stale`: the results of some agent changed after that one. `by_grades`: ungraded outcomes are estimated by grades.
-    `seen` are the outcomes of all agents at the task type.
+    `seen` are the outcomes of all agents at the task type. `factors`: by how much the load lowers results, by group.
     """
     if weight is None:
         return build_track_record(composite, alpha, elsewhere=elsewhere, stale=stale, seen=seen)
     rewards, outcomes = weight.estimate_rewards(stale=stale, by_grades=by_grades)
+    if factors is not None:
+        # As many outcomes of an idle agent as would have had the same successes.
+        outcomes *= mean_factor(factors, weight.loads, len(weight.encoded_rewards) // 2)
+        rewards = min(rewards, outcomes)
     return build_track_record(
         composite,
         alpha,

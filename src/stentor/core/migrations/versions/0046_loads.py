@@ -1,0 +1,15 @@
+"""The loads of the recent outcomes of an agent at a task type; records of models have the same fields."""
+
+from alembic import op
+
+revision = "0046"
+down_revision = "0044"
+
+
+def upgrade() -> None:
+    for table in ("hebbian_weights", "model_weights"):
+        op.execute(f"alter table {table} add column loads text not null default ''")
+
+
+def downgrade() -> None:
+    raise NotImplementedError("restore the backup made before the upgrade")

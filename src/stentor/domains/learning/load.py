@@ -1,0 +1,123 @@
+"""How an agent's results depend on its load: the number of tasks that it already worked on when it began another. Pure.
+
+Loads are grouped (`LOAD_GROUPS`). The rate of success of an agent at a load is modelled as its rate when it is idle
+times a factor of the group, which never grows with the load. The factors are estimated over all agents of a task type
+(`measure_effect`), and only if results are significantly worse at higher loads; an agent's own outcomes then change
+them (`own_factors`). How the constants were chosen: docs/decisions/0036-routing-that-learns.md.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from math import sqrt
+
+MAX_LOADS = 250
+"""Number of outcomes whose loads are stored, newest last."""
+LOAD_GROUPS = 5
+"""0, 1, 2 to 3, 4 to 7, 8 and more tasks."""
+UNKNOWN = "-"
+"""Stands for an outcome whose load this process did not see."""
+SUCCESSES, FAILURES = "ABCDE", "abcde"
+"""The letter of an outcome by group; a reward of at least one half is a success."""
+SIGNIFICANCE = -3.0
+"""Standard deviations of the correlation of load and reward below which results depend on the load."""
+POOLED_WEIGHT = 2.0
+"""Outcomes that the factor of the next lower group is worth in the estimate of a group."""
+OWN_WEIGHT = 4.0
+"""Outcomes that the factors of all agents are worth in those of one agent."""
+MIN_FACTOR = 0.02
+LoadCounts = tuple[tuple[int, ...], tuple[int, ...]]
+"""Number of outcomes and of successes, by group."""
+Factors = tuple[float, ...]
+"""By group: 1 for the lowest one."""
+_NO_EFFECT: Factors = (1.0,) * LOAD_GROUPS
+ROUNDS = 4
+"""Iterations of the estimate, after which it hardly changes."""
+
+
+def load_group(load: int) -> int:
+    """Return the group of a number of tasks."""
+    return min(LOAD_GROUPS - 1, load.bit_length())
+
+
+def append_load(loads: str, load: int | None, reward: float) -> str:
+    """Append an outcome. Nothing is stored as long as the agent had one task at a time."""
+    if not loads and not load:
+        return loads
+    letter = UNKNOWN if load is None else (SUCCESSES if reward >= 0.5 else FAILURES)[load_group(load)]
+    return (loads + letter)[-MAX_LOADS:]
+
+
+def replace_load(loads: str, age: int, reward: float) -> str:
+    """Correct the outcome `age` outcomes ago by its grade, if it is stored."""
+    at = len(loads) - 1 - age
+    if age < 0 or at < 0:
+        return loads
+    return loads[:at] + (loads[at].upper() if reward >= 0.5 else loads[at].lower()) + loads[at + 1 :]
+
+
+def count_loads(loads: str) -> LoadCounts:
+    """Return the number of outcomes and of successes by group."""
+    successes = tuple(loads.count(letter) for letter in SUCCESSES)
+    failures = (loads.count(letter) for letter in FAILURES)
+    return tuple(good + bad for good, bad in zip(successes, failures, strict=True)), successes
+
+
+def measure_effect(counts: Iterable[LoadCounts]) -> Factors | None:
+    """Return the factors over all agents of a task type; None if results do not depend on the load significantly."""
+    known = [each for each in counts if sum(each[0]) > 1]
+    if _correlation(known) >= SIGNIFICANCE:
+        return None
+    factors = _NO_EFFECT
+    for _ in range(ROUNDS):
+        successes, expected = [0.0] * LOAD_GROUPS, [0.0] * LOAD_GROUPS
+        for numbers, good in known:
+            rate = _idle_rate(numbers, good, factors)
+            for group in range(LOAD_GROUPS):
+                successes[group] += good[group]
+                expected[group] += rate * numbers[group]
+        factors = _falling(successes, expected, _NO_EFFECT, POOLED_WEIGHT)
+    return factors
+
+
+def own_factors(pooled: Factors, counts: LoadCounts) -> Factors:
+    """Return the factors of one agent; `pooled` are those over all agents."""
+    numbers, successes = counts
+    rate = max(MIN_FACTOR, _idle_rate(numbers, successes, pooled))
+    return _falling([good / rate for good in successes], numbers, pooled, OWN_WEIGHT)
+
+
+def mean_factor(factors: Factors, loads: str, outcomes: int) -> float:
+    """Return the mean factor of the last `outcomes` outcomes; 1 for those whose load is not stored."""
+    if not loads:
+        return 1.0
+    stored = loads[-outcomes:].upper()
+    return 1.0 - sum((1.0 - factors[n]) * stored.count(letter) for n, letter in enumerate(SUCCESSES)) / outcomes
+
+
+def _correlation(counts: Sequence[LoadCounts]) -> float:
+    """Return by how many standard deviations rewards grow with the group of the load, within agents."""
+    covariance = variance = 0.0
+    for numbers, successes in counts:
+        total = sum(numbers)
+        mean, rate = sum(g * n for g, n in enumerate(numbers)) / total, sum(successes) / total
+        covariance += sum((g - mean) * s for g, s in enumerate(successes))
+        variance += rate * (1 - rate) * sum((g - mean) ** 2 * n for g, n in enumerate(numbers))
+    return covariance / sqrt(variance) if variance > 0 else 0.0
+
+
+def _idle_rate(numbers: Sequence[int], successes: Sequence[int], factors: Factors) -> float:
+    """Return the rate of success of an agent when it is idle, given the factors."""
+    expected = sum(factor * n for factor, n in zip(factors, numbers, strict=True))
+    return min(1.0, sum(successes) / expected) if expected > 0 else 0.0
+
+
+def _falling(successes: Sequence[float], expected: Sequence[float], prior: Factors, weight: float) -> Factors:
+    """Return factors that never grow; each group borrows `weight` outcomes from the next lower one, as in `prior`."""
+    factors: list[float] = []
+    last = 1.0
+    for group in range(LOAD_GROUPS):
+        borrowed = last * (prior[group] / prior[group - 1] if group else prior[group])
+        last = min(last, (successes[group] + weight * borrowed) / (expected[group] + weight))
+        factors.append(last)
+    return tuple(max(MIN_FACTOR, factor / factors[0]) for factor in factors)
