@@ -2,7 +2,7 @@
 
 from alembic import op
 
-revision = "0046"
+revision = "0045"
 down_revision = "0044"
 
 
