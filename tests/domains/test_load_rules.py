@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from stentor.domains.learning import service
 from stentor.domains.learning.load import (
     LOAD_GROUPS,
     MAX_LOADS,
@@ -20,7 +21,7 @@ from stentor.domains.learning.load import (
     own_factors,
     replace_load,
 )
-from stentor.domains.learning.model import apply_grade, apply_outcome, initial_weight
+from stentor.domains.learning.model import TaskTypeProgress, apply_grade, apply_outcome, initial_weight
 from stentor.domains.registry.presence import Presence
 from stentor.testing import FixedClock
 from tests.requirements import requirement
@@ -52,6 +53,21 @@ def test_the_effect_of_the_load_is_measured_over_all_agents_and_for_each() -> No
         assert factors[0] == 1
         assert low < factors[4] <= high, factors
     assert own_factors(pooled, count_loads("")) == pytest.approx(pooled)
+
+
+@requirement("routing.load")
+@pytest.mark.parametrize(("agents", "measured"), [(1, 250), (100, 10)])
+def test_the_effect_is_measured_the_less_often_the_more_agents_there_are(
+    agents: int, measured: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    calls = []
+    monkeypatch.setattr(service, "measure_effect", lambda _: calls.append(1))
+    records = service.TaskTypeRecords()
+    records.loaded = agents
+    for tick in range(1000):
+        records.progress = TaskTypeProgress(tick)
+        records.load_effect()
+    assert len(calls) == measured
 
 
 @given(st.lists(st.text("ABCDEabcde-", max_size=MAX_LOADS), max_size=5))

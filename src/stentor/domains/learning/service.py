@@ -42,7 +42,8 @@ MAX_RECENT_OUTCOMES = 64.0
 MAX_RECENT_AT_ONE_TYPE = 16.0
 """Outcomes of an agent, over its task types and at each one, that say what it does at others."""
 LOAD_EFFECT_STEP = 4
-"""Outcomes at a task type after which the effect of the load is measured again."""
+"""Outcomes at a task type after which the effect of the load is measured again; as many as it has agents if these are
+more."""
 
 
 class RecentRewards(msgspec.Struct, frozen=True):
@@ -93,8 +94,8 @@ class TaskTypeRecords:
         """Return by which factors results are worse at higher loads; None if they do not depend on the load."""
         if not self.loaded:
             return None
-        # Computed again after every few outcomes only: it looks at all agents of the task type.
-        at = self.progress.tick // LOAD_EFFECT_STEP
+        # Not after each outcome: it looks at all agents of the task type, which takes 40 ms for 1,000.
+        at = self.progress.tick // max(LOAD_EFFECT_STEP, self.loaded)
         if self._load_effect[0] != at:
             effect = measure_effect(weight.load_counts for weight in self.weights_by_agent.values() if weight.loads)
             self._load_effect = at, effect
