@@ -77,6 +77,34 @@ async def test_a_row_that_is_there_already_fails_its_transaction_alone(db: Datab
     assert other == []
 
 
+async def test_a_failed_row_is_undone_alone_while_as_many_statements_as_may_are_prepared(
+    db: Database, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(pipeline, "MAX_PREPARED", 1)
+    await db.write(add("there"))
+    bad, good = await asyncio.gather(db.write(add("there")), db.write(add("good")), return_exceptions=True)
+    assert isinstance(bad, psycopg.errors.UniqueViolation)
+    assert good == []
+
+
+async def test_a_transaction_whose_connection_ends_before_its_last_rows_runs_again(
+    db: Database, postgres_url: str
+) -> None:
+    tries: list[int] = []
+
+    def lose(tx: Tx) -> None:
+        tries.append(1)
+        tx.append(NAMES, ("once", None))
+        if len(tries) == 1:
+            (pid,) = tx.rows(Sql("select pg_backend_pid()"))[0]
+            with psycopg.connect(postgres_url, autocommit=True) as other:
+                other.execute("select pg_terminate_backend(%s, 60000)", (pid,))
+
+    await db.write(lose)
+    assert len(tries) == 2
+    assert await db.read(lambda tx: tx.rows(LIST)) == [("once", None)]
+
+
 async def test_a_process_that_stands_still_after_its_first_reads_loses_its_transaction(
     postgres_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -110,6 +138,13 @@ def test_values_come_back_as_they_were_given(raw: LimitedConnection) -> None:
     assert Pipeline(raw).run([(text, given), (text, given)]) == [[given], [given]]
 
 
+def test_texts_are_sent_in_the_encoding_of_the_connection(postgres_url: str) -> None:
+    with LimitedConnection.connect(postgres_url, autocommit=True, client_encoding="latin1") as latin:
+        assert Pipeline(latin).run([("select $1::text", ("ü",))]) == [[("ü",)]]
+        with pytest.raises(PipelineError):
+            Pipeline(latin).run([("select $1::text", ("€",))])
+
+
 def test_rows_longer_than_the_buffers_of_both_sides_are_no_deadlock(raw: LimitedConnection) -> None:
     long = "x" * 20_000_000
     assert [rows[0][0] for rows in Pipeline(raw).run([("select $1::text", (long,))] * 3)] == [long] * 3
@@ -120,7 +155,8 @@ def test_few_statements_stay_prepared(raw: LimitedConnection, monkeypatch: pytes
     sends = Pipeline(raw)
     for n in (*range(10), 9, 8, 7, 0):
         assert sends.run([(f"select {n}", ()), ("select $1::text", (str(n),))]) == [[(n,)], [(str(n),)]]
-    assert raw.execute("select count(*) from pg_prepared_statements").fetchone() == (3,)
+    # One more, which the last message prepared.
+    assert raw.execute("select count(*) from pg_prepared_statements").fetchone() == (4,)
 
 
 def test_what_follows_an_error_is_not_executed_and_can_be_sent_again(raw: LimitedConnection) -> None:
@@ -167,6 +203,8 @@ def test_a_lost_connection_is_an_outage_and_closed(raw: LimitedConnection, by: s
     if by == "select 1":
         with psycopg.connect(raw.info.dsn, autocommit=True) as other:
             other.execute("select pg_terminate_backend(%s)", (raw.info.backend_pid,))
-    with pytest.raises(psycopg.OperationalError):
+    with pytest.raises(PipelineError) as caught:
         Pipeline(raw).run([("select 0", ()), (by, ()), ("select 2", ())])
+    assert isinstance(caught.value.error, psycopg.OperationalError)
+    assert caught.value.place == (0 if by == "select 1" else 1)
     assert raw.closed

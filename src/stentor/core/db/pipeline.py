@@ -22,10 +22,12 @@ from stentor.core.db.driver import Row, Statement
 from stentor.core.db.server_waits import LimitedConnection
 
 MAX_PREPARED = 100
-"""Statements that stay prepared: the server keeps the plan of each in memory."""
+"""Statements that stay prepared, and those of one message: the server keeps the plan of each in memory."""
 _FAILED = (pq.ExecStatus.FATAL_ERROR, pq.ExecStatus.PIPELINE_ABORTED)
 _OUTDATED = ("0A000", "26000")
 """A plan that does not fit its tables any more, and a name that the server does not know."""
+_ENDED = ("57P01", "25P03")
+"""The server stops, or the transaction was idle for too long. Poolers have other codes for a server that they lost."""
 
 
 class PipelineError(Exception):
@@ -52,7 +54,7 @@ class Pipeline:
     """Sends statements over one connection, which no pooler may share with others."""
 
     def __init__(self, raw: LimitedConnection) -> None:
-        self._raw, self._transformer = raw, Transformer(raw)
+        self._raw, self._transformer, self._encoding = raw, Transformer(raw), raw.info.encoding
         self._names: OrderedDict[str, bytes] = OrderedDict()
         """Names of the prepared statements by their text, the one that was used last at the end."""
         self._given_names = 0
@@ -60,11 +62,12 @@ class Pipeline:
     def run(self, statements: Sequence[Statement]) -> list[list[Row]]:
         """Execute statements one after the other and return the rows of each.
 
-        Raises PipelineError. Raises psycopg.OperationalError if the connection is lost; it is closed then.
+        Raises PipelineError, also if the server ended the connection in place of a statement, and psycopg.Error if the
+        connection was lost in another way. It is closed after both.
         """
         # All before the first is sent: a value that cannot be encoded must leave nothing half sent.
-        encoded = [(text, *_encode(values, place)) for place, (text, values) in enumerate(statements)]
-        results: list[PGresult] = []
+        encoded = [(text, *_encode(values, place, self._encoding)) for place, (text, values) in enumerate(statements)]
+        results, expected = list[PGresult](), list[_Expected]()
         try:
             expected = self._send(encoded)
             self._raw.wait(_exchange(self._raw.pgconn, results))
@@ -72,9 +75,10 @@ class Pipeline:
         except BaseException as error:
             self._raw.close()
             # Why the server closes a connection, it says before.
-            reason = next((result for result in results if result.status == pq.ExecStatus.FATAL_ERROR), None)
-            if reason is not None and isinstance(error, psycopg.OperationalError):
-                raise error_from_result(reason) from None
+            for result, (place, _) in zip(results, expected, strict=False):
+                if result.status == pq.ExecStatus.FATAL_ERROR and isinstance(error, psycopg.OperationalError):
+                    reason = error_from_result(result)
+                    raise (PipelineError(place, reason) if reason.sqlstate in _ENDED else reason) from None
             raise
         for result, (place, _) in zip(results, expected, strict=True):
             if result.status in _FAILED:
@@ -86,16 +90,17 @@ class Pipeline:
     def _send(self, statements: list[tuple[str, list[bytes | None], list[int]]]) -> list[_Expected]:
         connection, expected = self._raw.pgconn, list[_Expected]()
         connection.enter_pipeline_mode()
+        # Not in a failed transaction, which executes nothing but its rollback.
+        while len(self._names) > MAX_PREPARED and connection.transaction_status != pq.TransactionStatus.INERROR:
+            _, oldest = self._names.popitem(last=False)
+            connection.send_query_params(b"deallocate " + oldest, None)
+            expected.append(_Expected(0, ""))
         for place, (text, values, formats) in enumerate(statements):
             name = self._names.get(text)
             if name is None:
-                if len(self._names) >= MAX_PREPARED:
-                    _, oldest = self._names.popitem(last=False)
-                    connection.send_query_params(b"deallocate " + oldest, None)
-                    expected.append(_Expected(place, ""))
                 self._given_names += 1
                 name = self._names[text] = f"stentor_{self._given_names}".encode()
-                connection.send_prepare(name, text.encode())
+                connection.send_prepare(name, text.encode(self._encoding))
                 expected.append(_Expected(place, text))
             else:
                 self._names.move_to_end(text)
@@ -143,7 +148,7 @@ def _exchange(connection: PGconn, results: list[PGresult]) -> Generator[Wait, Re
             raise psycopg.OperationalError("the connection to the server was lost")
 
 
-def _encode(values: Sequence[Any], place: int) -> tuple[list[bytes | None], list[int]]:
+def _encode(values: Sequence[Any], place: int, encoding: str) -> tuple[list[bytes | None], list[int]]:
     """Return parameters without their types, which PostgreSQL knows from the statement, and their formats.
 
     0 is text, 1 is binary. Raises PipelineError for what no column can have.
@@ -157,7 +162,7 @@ def _encode(values: Sequence[Any], place: int) -> tuple[list[bytes | None], list
             if "\0" in value:
                 raise PipelineError(place, ValueError("A text cannot contain a null character."))
             try:
-                encoded.append(value.encode())
+                encoded.append(value.encode(encoding))
             except UnicodeEncodeError as error:
                 raise PipelineError(place, error) from None
         elif isinstance(value, int):

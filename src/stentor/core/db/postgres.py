@@ -288,7 +288,7 @@ class PostgresConnection:
             return self._cursor.execute(sql.numbered, sql.numbered_values(params)).rowcount
 
     def many(self, sql: Sql, rows: Iterable[Params]) -> None:
-        # Not executemany, which uses a pipeline: see `_begin_statements`.
+        # Not executemany, which uses psycopg's pipeline: see `pipeline`.
         with self._store_errors():
             for row in rows:
                 self._cursor.execute(sql.numbered, sql.numbered_values(row))
