@@ -3,6 +3,7 @@
 import os
 import sys
 
+from openai import AsyncOpenAI
 from pydantic import BaseModel
 from pydantic_ai import Agent
 from pydantic_ai.models.openai import OpenAIChatModel
@@ -18,9 +19,7 @@ class Ticket(BaseModel):
     urgent: bool
 
 
-models = OpenAIProvider(base_url=f"{url}/v1", api_key=key)
 agent = Agent(
-    OpenAIChatModel(os.environ.get("MODEL", "openai/gpt-5-mini"), provider=models),
     output_type=Ticket,
     instructions="Read the message of a customer. Name its topic in one word, and say whether it is urgent.",
 )
@@ -29,8 +28,11 @@ worker = Worker.register(url, key, "pydantic-triage", ["triage"])
 
 @worker.handler
 async def triage(task: Task) -> dict[str, object]:
-    answer = await agent.run(task.input, model_settings={"extra_headers": {"X-Task-Id": task.id}})
-    return answer.output.model_dump()
+    # A client for each task: connections belong to an event loop, and each task has its own.
+    async with AsyncOpenAI(base_url=f"{url}/v1", api_key=key, default_headers={"X-Task-Id": task.id}) as client:
+        provider = OpenAIProvider(openai_client=client)
+        model = OpenAIChatModel(os.environ.get("MODEL", "openai/gpt-5-mini"), provider=provider)
+        return (await agent.run(task.input, model=model)).output.model_dump()
 
 
 worker.run()

@@ -3,6 +3,7 @@
 import os
 import sys
 
+from openai import AsyncOpenAI
 from pydantic_ai import Agent, RunContext
 from pydantic_ai.models.openai import OpenAIChatModel
 from pydantic_ai.providers.openai import OpenAIProvider
@@ -11,13 +12,8 @@ from stentor_worker import Task, Worker
 from stentor_worker.integrations.pydantic_ai import TaskSteps
 
 url, key = sys.argv[1:] if len(sys.argv) == 3 else sys.exit(__doc__)
-models = OpenAIProvider(base_url=f"{url}/v1", api_key=key)
-agent = Agent(
-    OpenAIChatModel(os.environ.get("MODEL", "openai/gpt-5-mini"), provider=models),
-    name="clerk",
-    deps_type=Task,
-    instructions="Help with the order. Refund it if the customer asks for that.",
-)
+instructions = "Help with the order. Refund it if the customer asks for that."
+agent = Agent(name="clerk", deps_type=Task, instructions=instructions)
 worker = Worker.register(url, key, "refund-clerk", ["refund"])
 
 
@@ -33,8 +29,11 @@ async def refund(ctx: RunContext[Task], order: str) -> str:
 
 @worker.handler
 async def help_customer(task: Task) -> str:
-    headers = {"extra_headers": {"X-Task-Id": task.id}}
-    return (await agent.run(task.input, deps=task, model_settings=headers, capabilities=[TaskSteps(task)])).output
+    # A client for each task: connections belong to an event loop, and each task has its own.
+    async with AsyncOpenAI(base_url=f"{url}/v1", api_key=key, default_headers={"X-Task-Id": task.id}) as client:
+        provider = OpenAIProvider(openai_client=client)
+        model = OpenAIChatModel(os.environ.get("MODEL", "openai/gpt-5-mini"), provider=provider)
+        return (await agent.run(task.input, model=model, deps=task, capabilities=[TaskSteps(task)])).output
 
 
 worker.run()
