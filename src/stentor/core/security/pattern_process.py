@@ -13,11 +13,15 @@ import sys
 from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
+from typing import Any
 
 from stentor.core.errors import StartRefused
 from stentor.core.security.content_redaction import mark
 
 TIMEOUT_SECONDS = 2.0
+"""For the texts of one call."""
+START_SECONDS = 60.0
+"""For the start of the process, which takes long on a busy machine and must not count as the time of a pattern."""
 MAX_ANSWER_BYTES = 64 * 1024 * 1024
 _WORKER = Path(__file__).with_name("pattern_worker.py")
 
@@ -31,7 +35,7 @@ class PatternProcess:
 
     def __init__(self, entries: Sequence[str], timeout_seconds: float = TIMEOUT_SECONDS) -> None:
         self._patterns = [_parse(entry) for entry in entries]
-        self._timeout_seconds = timeout_seconds
+        self.timeout_seconds = timeout_seconds
         self._lock = asyncio.Lock()
         self._process: asyncio.subprocess.Process | None = None
 
@@ -39,7 +43,10 @@ class PatternProcess:
         """Return the texts with the marks of the patterns. Raises PatternsTooSlow; then no text must be stored."""
         async with self._lock:
             try:
-                async with asyncio.timeout(self._timeout_seconds):
+                if self._process is None:
+                    async with asyncio.timeout(START_SECONDS):
+                        await self._start()
+                async with asyncio.timeout(self.timeout_seconds):
                     return await self._exchange(texts)
             except (TimeoutError, OSError, ValueError) as error:
                 raise PatternsTooSlow(type(error).__name__) from None
@@ -51,31 +58,33 @@ class PatternProcess:
     async def close(self) -> None:
         await self._kill()
 
+    async def _start(self) -> None:
+        # Without the environment, which has secrets.
+        self._process = process = await asyncio.create_subprocess_exec(
+            # -I and -S: without site packages, so that it starts fast and runs only this file.
+            *(sys.executable, "-I", "-S", str(_WORKER)),
+            stdin=asyncio.subprocess.PIPE,
+            stdout=asyncio.subprocess.PIPE,
+            stderr=asyncio.subprocess.DEVNULL,
+            limit=MAX_ANSWER_BYTES,
+            env={},
+        )
+        await self._ask(process, self._patterns)
+
     async def _exchange(self, texts: list[str]) -> list[str]:
-        if self._process is None:
-            # Without the environment, which has secrets.
-            self._process = await asyncio.create_subprocess_exec(
-                # -I and -S: without site packages, so that it starts fast and runs only this file.
-                *(sys.executable, "-I", "-S", str(_WORKER)),
-                stdin=asyncio.subprocess.PIPE,
-                stdout=asyncio.subprocess.PIPE,
-                stderr=asyncio.subprocess.DEVNULL,
-                limit=MAX_ANSWER_BYTES,
-                env={},
-            )
-            self._send(self._process, self._patterns)
-        self._send(self._process, texts)
-        assert self._process.stdin is not None
-        assert self._process.stdout is not None
-        await self._process.stdin.drain()
-        answer = json.loads(await self._process.stdout.readline())
+        assert self._process is not None
+        answer = await self._ask(self._process, texts)
         if not isinstance(answer, list) or len(answer) != len(texts):
             raise ValueError("wrong answer")
         return answer
 
-    def _send(self, process: asyncio.subprocess.Process, value: object) -> None:
+    async def _ask(self, process: asyncio.subprocess.Process, value: object) -> Any:
+        """Send a line of JSON and return the one that answers it. Raises ValueError, OSError."""
         assert process.stdin is not None
+        assert process.stdout is not None
         process.stdin.write(json.dumps(value).encode() + b"\n")
+        await process.stdin.drain()
+        return json.loads(await process.stdout.readline())
 
     async def _kill(self) -> None:
         process, self._process = self._process, None
