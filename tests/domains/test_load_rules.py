@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from stentor.core.clock import SECOND
 from stentor.domains.learning import service
 from stentor.domains.learning.load import (
     LOAD_GROUPS,
@@ -112,3 +113,15 @@ def test_the_load_of_a_worker_is_what_it_held_when_it_took_the_task(clock: Fixed
     presence.remove_lease("a", "t0")
     presence.record_start("a", "t3", until)
     assert [presence.load_at_start("a", f"t{n}") for n in range(4)] == [None, 1, 2, 2]
+    presence.record_lease("a", "elsewhere", until)  # a heartbeat of a task that it took in another process
+    assert presence.load_at_start("a", "elsewhere") is None
+
+
+@requirement("routing.load")
+def test_a_task_that_a_worker_lost_is_no_load(clock: FixedClock) -> None:
+    presence = Presence(clock, 60, lambda *args, **kwargs: None)
+    presence.record_start("a", "lost", clock.now() + SECOND)
+    presence.record_start("a", "again", clock.now() + SECOND)
+    clock.advance(seconds=2)
+    presence.record_start("a", "again", clock.now() + SECOND)
+    assert presence.load_at_start("a", "again") == 0

@@ -307,16 +307,13 @@ class Presence:
 
     def record_start(self, agent_id: str, task_id: str, until: int) -> None:
         """Record that a worker took a task, with its lease."""
-        held = self._leases.get(agent_id, {})
-        if load := len(held.keys() - {task_id}) if held else 0:
-            self._start_loads.setdefault(agent_id, {})[task_id] = load
+        load = self.count_held(agent_id) - (task_id in self._leases.get(agent_id, {}))
+        self._start_loads.setdefault(agent_id, {})[task_id] = load
         self.record_lease(agent_id, task_id, until)
 
     def load_at_start(self, agent_id: str, task_id: str) -> int | None:
         """Return how many other tasks a worker worked on when it took this one; None if it took it elsewhere."""
-        if task_id not in self._leases.get(agent_id, {}):
-            return None
-        return self._start_loads.get(agent_id, {}).get(task_id, 0)
+        return self._start_loads.get(agent_id, {}).get(task_id)
 
     def record_claim(self, agent_id: str) -> None:
         """Record that a worker took tasks in this process."""
