@@ -29,7 +29,7 @@ MAX_TRIES, RETRY_PAUSE_SECONDS = 6, 0.01
 log = logging.getLogger(__name__)
 
 
-RunAll = Callable[[DbConnection, list["WriteUnit"], int, ReadAhead], None]
+RunAll = Callable[[DbConnection, list["WriteUnit"], int, ReadAhead | None], None]
 
 
 @dataclass(slots=True)
@@ -88,7 +88,7 @@ def _attempt(connection: DbConnection, group: list[WriteUnit], locks: Locks, run
     for unit in group:
         # A try before this one may have left a result, and hooks for changes that were rolled back.
         unit.result, unit.error, unit.hooks, unit.added = None, None, [], []
-    run_all(connection, group, now, ahead)
+    run_all(connection, group, now, ahead if reads else None)
     # Last: the rows of counters are the same for many transactions, so their locks are held for the commit alone.
     write_increments(connection, chain.from_iterable([unit.added for unit in group]))
     connection.commit()
@@ -104,7 +104,9 @@ def _combined_locks(group: list[WriteUnit]) -> Locks:
     return names
 
 
-def _run_without_savepoints(connection: DbConnection, group: list[WriteUnit], now: int, ahead: ReadAhead) -> None:
+def _run_without_savepoints(
+    connection: DbConnection, group: list[WriteUnit], now: int, ahead: ReadAhead | None
+) -> None:
     pending = PendingRows()
     try:
         for unit in group:
@@ -129,7 +131,7 @@ def _run_unit(unit: WriteUnit, tx: Tx) -> None:
         raise RetryWithSavepoints from None
 
 
-def _run_with_savepoints(connection: DbConnection, group: list[WriteUnit], now: int, _ahead: ReadAhead) -> None:
+def _run_with_savepoints(connection: DbConnection, group: list[WriteUnit], now: int, _ahead: ReadAhead | None) -> None:
     for unit in group:
         _run_unit_in_savepoint(connection, unit, Tx(connection, now))
 
