@@ -25,15 +25,18 @@ C = TypeVar("C", SqliteConnection, PostgresConnection)
 
 FRESH = (
     "tests/bench/",
+    "tests/cli/",
     "tests/conformance/",
     "tests/core/",
+    "tests/deploy/",
     "tests/domains/llm/test_providers.py",
     "tests/domains/sandbox/",
     "tests/faults/",
     "tests/processes/",
     "tests/surfaces/gateway/test_monitoring.py",
 )
-"""Tests of the databases themselves, and those that look for their files: each has its own in its own folder."""
+"""Tests of the databases themselves, those that look for their files, and those of programs that need a database in
+which nobody serves, as an idle connection of a writer shows: each has its own in its own folder."""
 MAX_BYTES = 8_000_000
 """A file or a table that has grown larger is not used again."""
 MAX_USES = 100
