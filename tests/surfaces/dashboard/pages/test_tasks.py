@@ -229,6 +229,7 @@ async def test_a_completed_task_is_graded_on_its_page_once(site: Site) -> None:
     assert '<b class="n">0.80</b> by admin' in page
     assert "Right, &lt;b&gt;but&lt;/b&gt; slow." in page
     assert f'action="{path}/grade"' not in page
+    assert "Right, " not in await site.read(path, 404, key="OTHER")
     assert "graded" in await site.read(path, notice="graded")
     await site.send(f"{path}/grade", 409, grade="0.1")
 
