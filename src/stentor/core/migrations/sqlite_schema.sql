@@ -864,4 +864,4 @@ CREATE TABLE task_spent (
     primary key (tenant, task_id)
 );
 CREATE INDEX task_steps_open_of_task on task_steps (tenant, task_id, event_id) where state = 'started';
-insert into alembic_version values ('0045');
+insert into alembic_version values ('0046');

@@ -35,9 +35,9 @@ STORED = (*_FIELDS, "deflated")
 """The columns. A value that is shorter in the DEFLATE format is in `deflated`, and `value` is empty then."""
 _COLUMNS = ", ".join(STORED)
 _TASK = "tenant = :tenant and task_id = :task_id"
-# A range in the order of the key, and below the last event in that order: of several indexes that begin with the task
-# PostgreSQL takes another one for `=` or `max`, and reads every step of the task, as long as its statistics say that a
-# task has one step or there are none.
+# A range in the order of the key, and below the last event in that order: for `=` or `max` PostgreSQL may take another
+# index that begins with the task, and so read every step of the task. From the first statistics of the table on, what
+# decides is that it expects many steps of each task (migration 0046).
 _FIND = Sql(f"select {_COLUMNS} from task_steps where {_TASK} and key >= :key and key <= :key order by key limit 1")
 _LIST = Sql(f"select {_COLUMNS} from task_steps where {_TASK} and event_id > :after order by event_id limit :limit")
 _FIND_LAST = Sql(f"select event_id from task_steps where {_TASK} order by event_id desc limit 1")
