@@ -112,6 +112,8 @@ class TaskExecutor:
             log.info("executor: lease lost task_id=%s", claim.task_id)
         finally:
             self._running[claim.agent_id] -= 1
+            if not self._running[claim.agent_id]:
+                del self._running[claim.agent_id]
             # After a lost lease a newer attempt of the task may run here; its claim and its tokens must stay.
             if self.held_claims.get(key) is claim:
                 del self.held_claims[key]
