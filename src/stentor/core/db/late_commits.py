@@ -81,6 +81,7 @@ class CommitHorizon:
         # What is not visible yet got its number after such a read.
         earlier = [n for n, (_, number) in enumerate(self._reads) if number <= oldest_running]
         if not earlier:
-            return now - LONGEST_US
+            # It may have begun just after the last read that was dropped. Without one it was there at the first read.
+            return self._dropped[0] or now - LONGEST_US
         del self._reads[: earlier[-1]]
         return self._reads[0][0]
