@@ -29,9 +29,6 @@ MAX_TRIES, RETRY_PAUSE_SECONDS = 6, 0.01
 log = logging.getLogger(__name__)
 
 
-RunAll = Callable[[DbConnection, list["WriteUnit"], int, ReadAhead | None], None]
-
-
 @dataclass(slots=True)
 class WriteUnit:
     """A function waiting for its transaction, and then its result or error."""
@@ -51,11 +48,11 @@ class WriteUnit:
 
 def run_group(connection: DbConnection, group: list[WriteUnit]) -> None:
     """Run all units in one transaction. Raises StoreUnavailable if the commit failed or its outcome is unknown."""
-    locks, run_all = _combined_locks(group), _run_without_savepoints
+    locks, with_savepoints = _combined_locks(group), False
     conflicts = 0
     while True:
         try:
-            return _attempt(connection, group, locks, run_all)
+            return _attempt(connection, group, locks, with_savepoints=with_savepoints)
         except LockContended as error:
             # No pause: `begin` now waits for this lock, together with the others in their order.
             connection.rollback()
@@ -77,18 +74,20 @@ def run_group(connection: DbConnection, group: list[WriteUnit]) -> None:
             connection.rollback()
             raise
         # After any failure use savepoints, so that the unit at fault shows itself.
-        run_all = _run_with_savepoints
+        with_savepoints = True
 
 
-def _attempt(connection: DbConnection, group: list[WriteUnit], locks: Locks, run_all: RunAll) -> None:
-    is_shared = run_all is _run_without_savepoints
-    ahead = ReadAhead(unit.ahead for unit in group if is_shared and unit.ahead is not None)
+def _attempt(connection: DbConnection, group: list[WriteUnit], locks: Locks, *, with_savepoints: bool) -> None:
+    ahead = ReadAhead(unit.ahead for unit in group if unit.ahead is not None and not with_savepoints)
     now, results = connection.begin_reading(locks, reads) if (reads := ahead.reads) else (connection.begin(locks), [])
     ahead.fill(results)
     for unit in group:
         # A try before this one may have left a result, and hooks for changes that were rolled back.
         unit.result, unit.error, unit.hooks, unit.added = None, None, [], []
-    run_all(connection, group, now, ahead if reads else None)
+    if with_savepoints:
+        _run_with_savepoints(connection, group, now)
+    else:
+        _run_without_savepoints(connection, group, now, ahead if reads else None)
     # Last: the rows of counters are the same for many transactions, so their locks are held for the commit alone.
     write_increments(connection, chain.from_iterable([unit.added for unit in group]))
     connection.commit()
@@ -131,7 +130,7 @@ def _run_unit(unit: WriteUnit, tx: Tx) -> None:
         raise RetryWithSavepoints from None
 
 
-def _run_with_savepoints(connection: DbConnection, group: list[WriteUnit], now: int, _ahead: ReadAhead | None) -> None:
+def _run_with_savepoints(connection: DbConnection, group: list[WriteUnit], now: int) -> None:
     for unit in group:
         _run_unit_in_savepoint(connection, unit, Tx(connection, now))
 
