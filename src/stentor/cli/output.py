@@ -129,6 +129,7 @@ def render_cell(value: Any) -> Text:
 
 
 MAX_NAME_CHARACTERS = 20
+"""Of an agent's name in a list."""
 UNBROKEN_COLUMNS = frozenset(("id", "name", "agent", "status", "role", "expires", "budget"))
 
 

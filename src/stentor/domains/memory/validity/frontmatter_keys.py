@@ -94,7 +94,7 @@ EMPTY = NoteValidity()
 
 
 def read_document(document: NoteDocument) -> tuple[NoteValidity, CutText | None]:
-    """Return what the note says, and its text without the invalid passages; None if there are none."""
+    """Return what the frontmatter says of validity, and the text without its invalid passages, None if it has none."""
     validity = read_validity(document.frontmatter)
     if not validity.claims:
         return validity, None

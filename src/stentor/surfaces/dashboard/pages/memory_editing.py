@@ -1,5 +1,5 @@
-"""Changes of notes: an editor with a preview, going back to an earlier version, and its name, and marks of what is
-invalid: a note, a passage of it or its source.
+"""Changes of notes: an editor with a preview, restoring and naming versions, and marking a note, a passage or a source
+as invalid.
 
 A change that somebody else made meanwhile is merged; where both changed the same lines, the other text goes to a copy.
 """
@@ -136,7 +136,7 @@ async def unmark(page: PageRequest) -> Response:
 
 
 def _marked(form: dict[str, str]) -> JsonObject:
-    """Return what the form is about: a source, or the note itself or a passage of it."""
+    """Return what the form marks: a source, a passage of the note, or the note."""
     vault, path, anchor = form.get("vault") or DEFAULT_VAULT, form.get("path", ""), form.get("anchor", "").strip()
     if source := form.get("source", ""):
         return {"source": source, "vault": vault}
