@@ -114,6 +114,9 @@ def test_tokens_are_numbered_per_attempt_bounded_and_forgotten() -> None:
         "redis://:abcdef123@host:6379/0",
         "a URL that was cut off: postgresql://me:abcdef123",
         "http://host:1/,http://me:abcdef123@host",
+        "clone https://abcdef123abcdef123@git.example.com/x failed",
+        "{'Authorization': 'Basic abcdef123'}",
+        "authorization=token abcdef123",
     ],
 )
 def test_no_secret_reaches_the_log(text: str) -> None:
@@ -131,7 +134,7 @@ def test_a_password_of_digits_is_no_port(password: str) -> None:
     assert Redactor().redact(f"nats://me:{password}@host:4222/") == f"nats://me:{MASK}@host:4222/"
 
 
-@pytest.mark.parametrize("url", ["http://host:9090/v1", "ray://:10001", "http://[::1]:80/", "http://host:80/a@b"])
+@pytest.mark.parametrize("url", ["http://host:9090/v1", "ray://:10001", "http://[::1]:80/", "http://host:80/a@b", "ssh://user@host:22/a"])
 def test_the_port_of_a_url_stays_in_the_log(url: str) -> None:
     text = f"connection failed url={url}, then {url}."
     assert Redactor().redact(text) == text

@@ -253,6 +253,12 @@ async def test_a_secret_that_json_in_a_text_escapes_is_found() -> None:
 
 
 @requirement("llm.content-redacted")
+async def test_a_token_in_place_of_a_urls_user_is_redacted() -> None:
+    stored = await redacted({"prompt": f"git clone https://{BEARER}@git.example.com/a.git"})
+    assert stored == {"prompt": "git clone https://[redacted: token]@git.example.com/a.git"}
+
+
+@requirement("llm.content-redacted")
 async def test_ordinary_text_stays_as_it_is() -> None:
     text = (
         "The bearer of this letter, a task-based sk-learn pipeline and 1234567890123456 grains. "
