@@ -241,6 +241,28 @@ def test_a_damaged_file_is_not_upgraded(tmp_path: Path) -> None:
         migrations.upgrade(SqliteDriver(path))
 
 
+@pytest.mark.parametrize("missing", [1, 4096, 100_000])
+def test_a_file_that_was_cut_off_stops_the_start_until_the_whole_one_is_back(tmp_path: Path, missing: int) -> None:
+    path = tmp_path / "stentor.db"
+    driver = SqliteDriver(path)
+    migrations.prepare_schema(driver, migrate=True)
+    whole = path.read_bytes()
+    path.write_bytes(whole[:-missing])
+    cut = f"is cut off: it has {len(whole) - missing} of {len(whole)} bytes.*restore a backup"
+    for migrate in (True, False):
+        with pytest.raises(StartRefused, match=cut):
+            migrations.prepare_schema(driver, migrate=migrate)
+    path.write_bytes(whole)
+    # An open connection has its newest pages in the file beside it alone.
+    connection = driver.writer()
+    connection.begin()
+    connection.run(Sql("create table another (x text)"), {})
+    connection.commit()
+    migrations.prepare_schema(driver, migrate=False)
+    connection.close()
+    migrations.prepare_schema(driver, migrate=False)
+
+
 @requirement("scale.upgrade-switched-off")
 def test_with_the_setting_off_a_schema_that_is_behind_stops_the_start(bare: Driver) -> None:
     for version in ("none", BEFORE):

@@ -134,7 +134,9 @@ def test_a_password_of_digits_is_no_port(password: str) -> None:
     assert Redactor().redact(f"nats://me:{password}@host:4222/") == f"nats://me:{MASK}@host:4222/"
 
 
-@pytest.mark.parametrize("url", ["http://host:9090/v1", "ray://:10001", "http://[::1]:80/", "http://host:80/a@b", "ssh://user@host:22/a"])
+@pytest.mark.parametrize(
+    "url", ["http://host:9090/v1", "ray://:10001", "http://[::1]:80/", "http://host:80/a@b", "ssh://user@host:22/a"]
+)
 def test_the_port_of_a_url_stays_in_the_log(url: str) -> None:
     text = f"connection failed url={url}, then {url}."
     assert Redactor().redact(text) == text

@@ -96,6 +96,30 @@ def check_integrity(connection: sqlite3.Connection, name: Path) -> None:
         raise StartRefused(f"{name} is damaged ({reason}). Nothing was changed: restore a backup.")
 
 
+def require_complete(database: Path) -> None:
+    """Raise StartRefused for a file that is shorter than its header says, such as a copy that was interrupted.
+
+    SQLite reads the missing rest of a page as zeros, so what is lost there would go unnoticed.
+    Source: https://www.sqlite.org/fileformat2.html#the_database_header
+    """
+    wal = database.with_name(database.name + "-wal")
+    if wal.exists() and wal.stat().st_size:
+        return  # the newest pages may be there alone
+    with database.open("rb") as file:
+        header = file.read(100)
+        size = file.seek(0, os.SEEK_END)
+    # The change counter differs from the header's own after a version of SQLite that does not write the size.
+    if not header.startswith(b"SQLite format 3\0") or header[24:28] != header[92:96]:
+        return
+    page_bytes = int.from_bytes(header[16:18]) if header[16:18] != b"\0\1" else 65_536
+    expected = page_bytes * int.from_bytes(header[28:32])
+    if size < expected:
+        raise StartRefused(
+            f"{database} is cut off: it has {size} of {expected} bytes. Nothing was changed: restore a backup, or copy "
+            "this one again."
+        )
+
+
 def _publish(temporary: Path, target: Path) -> None:
     # First the data, then the name, then the folder: after a power cut the name never points to half a copy.
     filesystem.fsync_path(temporary)

@@ -96,10 +96,15 @@ def _create_in_file(driver: SqliteDriver) -> UpgradeResult:
 
 
 def current_version(driver: Driver) -> str | None:
-    """Return the version of the database, or None if it has no schema yet. Raises StoreUnavailable."""
+    """Return the version of the database, or None if it has no schema yet.
+
+    Raises StoreUnavailable, and StartRefused for a file that was cut off.
+    """
     path: Path | None = getattr(driver, "path", None)
-    if path is not None and not path.exists():
-        return None
+    if path is not None:
+        if not path.exists():
+            return None
+        backup.require_complete(path)
     connection = driver.reader()
     try:
         if not connection.rows(_VERSION_TABLE_EXISTS[driver.name], {}):
