@@ -59,6 +59,29 @@ def test_explain_says_who_was_chosen_and_why_and_recomputes_it(served: Served) -
 
 
 @requirement("routing.decision-recomputed")
+def test_explain_shows_the_share_of_degraded_results_by_which_a_score_is_lower(served: Served) -> None:
+    program, service = served
+    ann = program("agent", "register", "ann", "--capability", "echo", "--json").json["agent_id"]
+    submit = ("task", "submit", "--type", "echo", "--capability", "echo", "--input", "x", "--id")
+    program(*submit, "t1")
+    assert "failing" not in program("task", "explain", "t1").out
+    with service.client() as http:
+        claim = http.post(f"/api/v1/agents/{ann}/claims", json={}).json()["tasks"][0]
+        body = {"epoch": claim["epoch"], "result": "y", "degraded": True}
+        assert http.post("/api/v1/tasks/t1/complete", json=body).is_success
+    program(*submit, "t2")
+    done = program("task", "explain", "t2")
+    words = " ".join(done.out.split())
+    assert "(expected + uncertainty) (1 - failing) - time - cost" in words
+    assert "failing 0.0" in words
+    assert "tries 1" in words
+    found = program("task", "explain", "t2", "--json").json["decision"]["candidates"][0]
+    left = (found["expected"] + found["uncertainty"]) * (1 - found["failing"])
+    assert abs(left - found["time_penalty"] - found["cost_penalty"] - found["blended"]) < 1e-9
+    assert "(1 - failing)" in " ".join(program("task", "show", "t2", "--activity").out.split())
+
+
+@requirement("routing.decision-recomputed")
 def test_explain_works_on_the_folder_of_a_stopped_service_and_finds_a_changed_decision(program: Program) -> None:
     submitted = program("task", "submit", *SUMMARIZE, "--input", TEXT, "--json").json
     task_id = submitted["task_id"]

@@ -70,6 +70,8 @@ def drawn(draw: st.DrawFn, alpha: float, number: int) -> AgentCandidate:
         draw(st.booleans()),
         draw(st.booleans()),
         draw(st.integers(0, 20)),
+        failing=draw(UNIT),
+        overload=draw(UNIT),
     )
 
 

@@ -35,6 +35,10 @@ class Candidate(msgspec.Struct, frozen=True):
     stale: bool = False
     ahead: int = 0
     uncertainty: float = 0.0
+    unlearned: int = 0
+    failing: float = 0.0
+    overload: float = 0.0
+    resting: bool = False
     ready_ms: float = 0.0
     time_penalty: float = 0.0
     cost: float | None = None
@@ -143,8 +147,10 @@ def describe_decision(decision: JsonObject, later_denial: str | None = None) -> 
 
 LEGACY_COLUMNS = ("composite", "hebbian", "trust", "blended")
 """For decisions that were made with the older formula, whose terms are `shares`."""
-SUMMARY_COLUMNS = ("expected", "uncertainty", "time", "cost", "trust", "score")
-"""The terms that add up to the score; `stentor task explain` has all."""
+SUMMARY_COLUMNS = ("expected", "uncertainty", "failing", "overload", "time", "cost", "trust", "score")
+"""The terms that make the score; `stentor task explain` has all."""
+RARE_TERMS = ("failing", "overload")
+"""Terms that are not shown where they are 0 for every candidate."""
 TERMS = {
     "declared": "what it declares about itself, 0 to 1",
     "elsewhere": "mean and number of its results at other task types",
@@ -152,16 +158,19 @@ TERMS = {
     "outcomes": "sum and number of its results at this task type",
     "expected": "expected result, from prior and outcomes",
     "uncertainty": "exploration bonus for little evidence",
+    "tries": "its tasks since its last result that counted, and that taught nothing",
+    "failing": "share of its latest tasks that its provider failed or that were degraded",
+    "overload": "share of its successes that its present tasks cost",
     "ahead": "tasks ahead of this one in its queue",
     "ready": "estimated time until this task is done",
     "time": "penalty for being slower than the fastest",
     "cost in $": "expected cost of a task of this type",
     "cost": "penalty for being more expensive than the cheapest",
     "trust": "trust score, weighted by beta",
-    "score": "expected + uncertainty - time - cost",
-    "online": "whether it can accept work now",
+    "score": "",
+    "online": "whether it can accept work now; one that rests failed by its provider",
 }
-"""Every term of a score, with its meaning."""
+"""Every term of a score, with its meaning; that of the score is its formula."""
 MAX_COMPARED = 4
 """Candidates whose terms fit side by side into a terminal."""
 
@@ -174,8 +183,9 @@ def show_decision(record: JsonObject) -> None:
         return
     decision = read_fields(record, Decision)
     output.print_line(explain.explain_decision(record))
-    title = "Why: score = expected + uncertainty - time - cost, with trust weighted by beta"
-    _show_candidates(decision, terms, SUMMARY_COLUMNS, title)
+    shown = _shown_terms(decision.candidates)
+    title = f"Why: score = {_formula(shown)}, with trust weighted by beta"
+    _show_candidates(decision, terms, tuple(term for term in SUMMARY_COLUMNS if term in shown), title)
     _show_rest(decision)
 
 
@@ -212,17 +222,28 @@ def _show_candidates(decision: Decision, terms: str, columns: tuple[str, ...], t
 
 
 def _show_terms(decision: Decision, terms: str) -> None:
-    """Print a row for each term, and a column for each of the best candidates: fourteen columns fit no terminal."""
+    """Print a row for each term, and a column for each of the best candidates: so many columns fit no terminal."""
     if terms == "shares":
         _show_candidates(decision, terms, LEGACY_COLUMNS, "")
         return
     best = decision.candidates[:MAX_COMPARED]
-    cells = [_cells(candidate) for candidate in best]
-    rows = [(term, *(texts[term] for texts in cells), meaning) for term, meaning in TERMS.items()]
+    cells, shown = [_cells(candidate) for candidate in best], _shown_terms(best)
+    meanings = TERMS | {"score": _formula(shown)}
+    rows = [(term, *(texts[term] for texts in cells), meanings[term]) for term in shown]
     names = [_mark(candidate, decision) for candidate in best]
     console.print(output.render_table(("", *names, "meaning"), rows, "Candidates, best first"))
     if decision.candidates_total > len(best):
         console.print(f"The best {len(best)} of {decision.candidates_total}; `--json` has all.", style="dim")
+
+
+def _shown_terms(candidates: list[Candidate]) -> list[str]:
+    return [term for term in TERMS if term not in RARE_TERMS or any(getattr(each, term) for each in candidates)]
+
+
+def _formula(shown: list[str]) -> str:
+    """Return how the score is made of the terms that are shown, without trust."""
+    factors = "".join(f" (1 - {term})" for term in RARE_TERMS if term in shown)
+    return f"{'(expected + uncertainty)' if factors else 'expected + uncertainty'}{factors} - time - cost"
 
 
 def _mark(candidate: Candidate, decision: Decision) -> str:
@@ -239,6 +260,9 @@ def _cells(candidate: Candidate) -> dict[str, str]:
         "outcomes": f"{candidate.rewards:.1f} of {outcomes:.1f}{age}" if outcomes else "-",
         "expected": _score(candidate.expected),
         "uncertainty": _score(candidate.uncertainty),
+        "tries": str(candidate.unlearned),
+        "failing": _score(candidate.failing),
+        "overload": _score(candidate.overload),
         "ahead": str(candidate.ahead),
         "ready": f"{candidate.ready_ms / 1000:.1f} s",
         "time": _score(candidate.time_penalty),
@@ -246,7 +270,7 @@ def _cells(candidate: Candidate) -> dict[str, str]:
         "cost": _score(candidate.cost_penalty),
         "trust": _score(candidate.trust),
         "score": _score(candidate.blended),
-        "online": "yes" if candidate.online else "no",
+        "online": ("rests" if candidate.resting else "yes") if candidate.online else "no",
     }
 
 

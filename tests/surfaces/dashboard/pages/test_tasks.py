@@ -151,6 +151,16 @@ async def test_the_terms_of_several_candidates_are_shown_with_what_they_are_made
 
 
 @requirement("dashboard.page-tasks")
+async def test_the_share_of_degraded_results_stands_in_the_formula_where_there_is_one(site: Site) -> None:
+    ann = await site.world.register("ann")
+    await site.world.do(ann, degraded=True)
+    page = await site.read(f"/tasks/{await site.world.submit()}")
+    assert "Score = (expected + uncertainty) × (1 − failing) − time − cost." in page
+    assert '<th class="num">Failing</th>' in page
+    assert "Overload" not in page
+
+
+@requirement("dashboard.page-tasks")
 async def test_trust_stands_in_the_formula_where_it_counts(make_board: Any, make_world: Any) -> None:
     site = Site(await make_board(await make_world(SERVICE_HEBBIAN_ROUTING_BETA="0.25")))
     await site.world.register("ann")

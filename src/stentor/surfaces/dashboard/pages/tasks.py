@@ -295,7 +295,13 @@ def _present_decision(decision: JsonObject | None) -> JsonObject | None:
     if not decision or terms is None:
         return None
     alpha, beta = decision["alpha"], decision["beta"]
+    listed = decision["candidates"]
+    factors = [name for name in ("failing", "overload") if any(each.get(name) for each in listed)]
+    formula = " × ".join(
+        ["(expected + uncertainty)" if factors else "expected + uncertainty", *(f"(1 − {name})" for name in factors)]
+    )
     explained = {**decision, "terms": terms, "sentence": explain.explain_decision(decision)}
+    explained |= {"factors": factors, "formula": formula}
     return explained | {"shares": {"composite": 1 - alpha - beta, "hebbian": alpha, "trust": beta}}
 
 
