@@ -79,6 +79,22 @@ async def test_tasks_are_found_by_their_words_type_and_submitter_and_show_their_
         assert f'<option value="{option}">' not in await site.read("/tasks", key="OTHER")
 
 
+@requirement("dashboard.page-tasks", "tasks.search")
+async def test_a_short_number_is_a_word_and_an_id_is_found_only_without_filters(site: Site) -> None:
+    await site.world.register("ann")
+    other = await site.world.submit()
+    while not re.search(r"\d", other[-3:]):
+        other = await site.world.submit()
+    meant = await site.world.submit(input=f"It answered {other[-3:]} again.")
+    await index(site.world)
+    page = await site.part("/tasks", q=other[-3:])
+    assert (meant in page, other in page) == (True, False)
+    answer = await (await site.browser()).get("/find", params={"q": other[-3:]})
+    assert answer.headers["location"] == f"/tasks?q={other[-3:]}"
+    assert other in await site.part("/tasks", q=other[-12:])
+    assert other not in await site.part("/tasks", q=other[-12:], status="failed")
+
+
 @requirement("dashboard.page-tasks")
 async def test_the_list_is_limited_to_the_tasks_of_the_last_hours_or_days(site: Site) -> None:
     await site.world.register("ann")

@@ -50,7 +50,8 @@ SINCE = {"1h": "hour", "24h": "24 hours", "7d": "7 days"}
 """Names of the ranges of time in the list, by those of the charts."""
 MAX_EVENTS = 250
 """How many of the first and of the last events of a task are on its page."""
-_LIKE_AN_ID = re.compile(r"(?=\S*[\d-])\S+")
+_LIKE_AN_ID = re.compile(r"(?=\S*[\d-])\S{8,}")
+"""What is looked up as an id first. Shorter numbers, such as error codes, are words: with many tasks each ends an id."""
 MAX_SUBTASKS, MAX_STEPS = 100, 200
 STEP_EVENTS = ("step_started", "step_completed", "step_failed")
 MAX_REFERENCE_CHARACTERS = 255
@@ -119,10 +120,12 @@ async def _find_tasks(page: PageRequest, text: str, filters: dict[str, str]) -> 
     if not text:
         return dict(await page.call("tasks.list", limit=PAGE_SIZE, **conditions))
     searches: list[dict[str, Any]] = [{**conditions, "text": text}, {"ref": text}]
-    # A cursor belongs to the search that the first page used, and only a search for words has further pages.
-    if not cursor and _LIKE_AN_ID.fullmatch(text):
+    # A cursor belongs to the search that the first page used, and only a search for words has further pages and filters.
+    if cursor or " " in text or any(filters.values()):
+        del searches[1]
+    elif _LIKE_AN_ID.fullmatch(text):
         searches.reverse()
-    return await _find_first(page, searches[:1] if cursor or " " in text else searches)
+    return await _find_first(page, searches)
 
 
 async def _find_first(page: PageRequest, searches: list[dict[str, Any]]) -> JsonObject:
