@@ -277,7 +277,7 @@ async def test_the_playground_asks_a_model_and_shows_answer_cost_and_record(site
     for known in ("auto", "openai/sea-large", "agent:echo"):
         assert f'<option value="{known}">' in page
     fields = {"prompt": "Why?", "system": "Be brief.", "max_tokens": "9", "temperature": "0.5"}
-    page = (await site.send("/models/playground", 200, model0="openai/sea-large", **fields)).text
+    page = (await site.follow("/models/playground", model0="openai/sea-large", **fields)).text
     assert 'class="assistant wrong"' not in page
     assert "$0.0250" in page
     call = re.search(r'href="(/models/calls/[^"?]+)"', page)
@@ -309,12 +309,12 @@ async def test_a_conversation_goes_on_with_the_answers_of_each_side(
 ) -> None:
     site = Site(await make_board(await make_world(OPENAI_API_KEY=KEY, OPENAI_BASE_URL=upstream.v1)))
     fields = {"model0": "openai/sea-large", "model1": "openai/sea-small", "system": "Be brief."}
-    first = (await site.send("/models/playground", 200, prompt="Why <b>?", **fields)).text
+    first = (await site.follow("/models/playground", prompt="Why <b>?", **fields)).text
     assert "Why &lt;b&gt;?" in first
     upstream.words = ["Because."]
     histories = {f"history{n}": history_of(first, n) for n in range(2)}
     fields["model1"] = "agent:nobody"
-    second = (await site.send("/models/playground", 200, prompt="And why that?", **fields, **histories)).text
+    second = (await site.follow("/models/playground", prompt="And why that?", **fields, **histories)).text
     (sent,) = [call["body"]["messages"] for call in upstream.asked if len(call["body"]["messages"]) > 2]
     assert [message["role"] for message in sent] == ["system", "user", "assistant", "user"]
     assert (sent[1]["content"], sent[3]["content"]) == ("Why <b>?", "And why that?")
@@ -322,10 +322,20 @@ async def test_a_conversation_goes_on_with_the_answers_of_each_side(
     # Another model in the place of one begins anew, and an error is not a part of the conversation.
     turns = json.loads(history_of(second, 1))[1]
     assert (len(turns), turns[0]["error"] != "") == (1, True)
-    await site.send("/models/playground", 200, prompt="Still?", **fields, history1=history_of(second, 1))
+    await site.follow("/models/playground", prompt="Still?", **fields, history1=history_of(second, 1))
     for damaged in ("{", "[]", '["openai/sea-large", [{"prompt": 5}]]', "9" * 5000):
-        await site.send("/models/playground", 200, prompt="Why?", model0="openai/sea-large", history0=damaged)
+        await site.follow("/models/playground", prompt="Why?", model0="openai/sea-large", history0=damaged)
     await (await site.browser()).aclose()
+
+
+@requirement("dashboard.page-playground")
+async def test_a_reload_of_the_answers_asks_nobody_again(site: Site, upstream: Upstream) -> None:
+    browser, fields = await site.browser(), {"prompt": "Why?", "model0": "openai/sea-large"}
+    address = (await site.send("/models/playground", **fields)).headers["location"]
+    asked = len(upstream.asked)
+    pages = {history_of((await browser.get(address)).text) for _ in range(2)}
+    assert (len(pages), json.loads(pages.pop())[1][0]["prompt"], len(upstream.asked)) == (1, "Why?", asked)
+    assert "Next prompt" not in await site.read("/models/playground", conversation="of-an-earlier-session")
 
 
 @requirement("dashboard.page-playground")
@@ -348,11 +358,11 @@ async def test_with_javascript_each_side_is_asked_by_a_request_of_its_own(site: 
 @requirement("dashboard.page-playground")
 async def test_an_answer_that_fails_stands_beside_the_others_with_its_reason(site: Site, upstream: Upstream) -> None:
     fields = {"prompt": "Why?", "model0": "openai/sea-large", "model1": "nobody/at-all"}
-    page = (await site.send("/models/playground", 200, **fields)).text
+    page = (await site.follow("/models/playground", **fields)).text
     assert page.count('class="assistant wrong"') == 1
     assert "nobody" in page
     wrong = {"prompt": "Why?", "model0": "openai/sea-large", "max_tokens": "many"}
-    page = (await site.send("/models/playground", 200, **wrong)).text
+    page = (await site.follow("/models/playground", **wrong)).text
     assert "max_tokens" in page
-    await site.send("/models/playground", 200, key="READER", **fields)
+    await site.follow("/models/playground", key="READER", **fields)
     assert "Playground" not in await site.read("/models", key="READER")

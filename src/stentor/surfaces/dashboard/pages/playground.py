@@ -1,7 +1,8 @@
 """The playground: a conversation with up to four models, groups or agents, side by side.
 
 The browser holds the conversations, in hidden fields: nothing is stored here. With JavaScript each side is asked by a
-request of its own, which can be stopped; without it one request asks all of them and waits.
+request of its own, which can be stopped; without it one request asks all of them, waits, and redirects to a page that the
+session keeps, so that a reload asks nobody again.
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ import time
 from typing import Any
 
 import msgspec
-from starlette.responses import Response
+from starlette.responses import RedirectResponse, Response
 
 from stentor.core import jsontext
 from stentor.core.errors import StentorError
@@ -21,6 +22,7 @@ from stentor.surfaces.dashboard.gateway import GatewayError
 from stentor.surfaces.dashboard.site.page import HTMX_HEADER, PageRequest
 from stentor.web.cancel_on_disconnect import cancel_on_disconnect
 
+PATH = "/models/playground"
 MAX_TARGETS = 4
 OPTION_FIELDS = ("system", "max_tokens", "temperature")
 FIELDS = (*OPTION_FIELDS, "prompt")
@@ -61,12 +63,14 @@ class PlaygroundSide(msgspec.Struct, frozen=True):
 
 
 async def show_playground(page: PageRequest) -> Response:
+    if kept := page.session.kept.get((PATH, page.query_param("conversation"))):
+        return await _render(page, kept["targets"], kept["form"], kept["sides"])
     targets = [page.query_param("model")] if page.query_param("model") else []
     return await _render(page, targets, dict.fromkeys(FIELDS, ""), [])
 
 
 async def ask(page: PageRequest) -> Response:
-    """Start a turn with every model: the browser asks for each answer, or gets all with this response."""
+    """Start a turn with every model: the browser asks for each answer, or is redirected to all of them."""
     form = await page.read_form()
     given = {name: form.get(name, "") for name in FIELDS}
     targets = [form.get(f"model{n}", "") for n in range(MAX_TARGETS)]
@@ -78,11 +82,12 @@ async def ask(page: PageRequest) -> Response:
     ]
     if page.request.headers.get(HTMX_HEADER):
         sides = [msgspec.structs.replace(side, pending=given["prompt"]) for side in sides]
-    else:
-        sides = list(await asyncio.gather(*(_take_turn(page, side, given) for side in sides)))
+        return await _render(page, targets, given | {"prompt": ""}, sides)
+    sides = list(await asyncio.gather(*(_take_turn(page, side, given) for side in sides)))
     # The prompt stays if nobody answered it.
-    is_answered = any(side.pending is not None or not side.turns[-1].error for side in sides)
-    return await _render(page, targets, given | ({"prompt": ""} if is_answered else {}), sides)
+    is_answered = any(not side.turns[-1].error for side in sides)
+    kept = {"targets": targets, "form": given | ({"prompt": ""} if is_answered else {}), "sides": sides}
+    return RedirectResponse(f"{PATH}?conversation={page.session.keep(PATH, kept)}", 303)
 
 
 async def answer(page: PageRequest) -> Response:
@@ -170,7 +175,7 @@ async def _render(
 
 
 ROUTES = [
-    ("GET", "/models/playground", show_playground),
-    ("POST", "/models/playground", ask),
-    ("POST", "/models/playground/answer", answer),
+    ("GET", PATH, show_playground),
+    ("POST", PATH, ask),
+    ("POST", f"{PATH}/answer", answer),
 ]
