@@ -7,7 +7,9 @@ from collections.abc import Collection, Mapping
 import msgspec
 
 from stentor.core.jsontext import JsonObject
+from stentor.domains.memory.vaults import DEFAULT_VAULT
 from stentor.surfaces.dashboard.gateway import quote_segment
+from stentor.surfaces.dashboard.presenters.note_rendering import note_url
 
 SERVICE = "the service"
 _UNKNOWN = "not signed in"
@@ -90,6 +92,8 @@ def _find_subject(event: JsonObject, webhooks: Mapping[str, str], schedules: Col
         if webhook_id in webhooks:
             return AuditLink(webhooks[webhook_id], f"/webhooks/{quote_segment(webhook_id)}")
         return AuditLink(str(metadata["host"])) if metadata.get("host") else None
+    if type_ in ("memory_invalidated", "memory_restored"):
+        return _mark_link(metadata)
     if type_ == "tool_denied" and not event["by"]:
         target = metadata.get("path") or metadata.get("host") or metadata.get("namespace")
         return AuditLink(str(target)) if target else None
@@ -101,6 +105,15 @@ def _find_subject(event: JsonObject, webhooks: Mapping[str, str], schedules: Col
     if type_ == "schedule_changed" and name not in schedules:
         return AuditLink(name)
     return AuditLink(name, path + quote_segment(name) if path else _PAGES.get(type_))
+
+
+def _mark_link(metadata: JsonObject) -> AuditLink:
+    """Return the note that was marked, or the note of the passage; a source has no page."""
+    target = str(metadata["target"])
+    if metadata["kind"] == "source":
+        return AuditLink(target)
+    path = target if metadata["kind"] == "note" else target.partition(".md#")[0] + ".md"
+    return AuditLink(target, note_url(path, metadata.get("vault") or DEFAULT_VAULT))
 
 
 def _find_record(event: JsonObject, titles: Mapping[str, str], agent: AuditLink | None) -> AuditLink | None:
