@@ -35,6 +35,9 @@ class Letters:
     def __init__(self, clock: FixedClock) -> None:
         self._clock = clock
 
+    async def is_prepared(self) -> bool:
+        return True
+
     async def load(self) -> None: ...
 
     async def close(self) -> None: ...

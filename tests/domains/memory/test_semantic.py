@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+import asyncio
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 from unittest.mock import ANY
 
+import numpy as np
 import pytest
 
 from stentor.core.db import Sql
+from stentor.domains.memory.embedding.embedder import EmbeddingUnavailable, Vectors
+from stentor.domains.memory.embedding_worker import PREPARING
 from tests.conftest import MakeWorld
 from tests.domains.memory.conftest import AGENTS, Notes
 from tests.patience import soon
@@ -35,6 +40,29 @@ async def unlimited(make_world: MakeWorld, tmp_path: Path, model_cache: Path) ->
     models.parent.mkdir(mode=0o700)
     models.symlink_to(model_cache)
     return Notes(await make_world(**UNLIMITED), tmp_path / "vault")
+
+
+class Unprepared:
+    """A model that is prepared, and loaded, when `go` is set."""
+
+    identity, dimensions, max_tokens = "unprepared", 2, 100
+
+    def __init__(self) -> None:
+        self.go = asyncio.Event()
+
+    async def is_prepared(self) -> bool:
+        return self.go.is_set()
+
+    async def load(self) -> None:
+        await self.go.wait()
+
+    async def close(self) -> None: ...
+
+    def count(self, text: str) -> int:
+        return len(text.split())
+
+    async def embed(self, texts: Sequence[str], *, urgent: bool = False) -> Vectors:
+        return np.tile(np.asarray([0.6, 0.8], np.float32), (len(texts), 1))
 
 
 async def ready(notes: Notes) -> None:
@@ -280,3 +308,47 @@ async def test_the_answer_without_a_word_of_the_question_is_a_match_beside_it(me
     assert "talk/turn-004.md" in {match["path"] for match in found}
     nothing = (await meaning.post("search/hybrid", query="quarterly revenue forecast")).json()
     assert nothing["matches"] == []
+
+
+@requirement("memory.model-prepared")
+@pytest.mark.parametrize("has_note", [False, True])
+async def test_no_search_waits_while_the_model_is_prepared(
+    make_world: MakeWorld, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, has_note: bool
+) -> None:
+    notes = Notes(await make_world(SERVICE_MEMORY="1", SERVICE_EMBEDDING_MODEL=""), tmp_path / "vault")
+    assert notes.world.kernel.memory is not None
+    embeddings, model = notes.world.kernel.memory.default.embeddings, Unprepared()
+    monkeypatch.setattr(embeddings, "_embedder", model)
+    if has_note:
+        await notes.write("cats.md", CATS)
+        await soon(lambda: embeddings.is_preparing)
+    found = (await notes.post("search/hybrid", query="kitten")).json()
+    assert paths(found) == ["cats.md"][: int(has_note)]
+    refused = await notes.post("search/semantic", query="kitten")
+    assert (refused.status_code, refused.json()["error"]["message"]) == (503, PREPARING)
+    await soon(lambda: embeddings.is_preparing)
+    health = (await notes.world.admin.get("/api/v1/memory/health")).json()
+    assert health["components"]["vector_store"]["detail"] == PREPARING
+    model.go.set()
+    await soon(lambda: not embeddings.is_preparing)
+    await ready(notes)
+    assert paths(await search(notes, query="kitten"))[: int(has_note)] == ["cats.md"][: int(has_note)]
+
+
+@requirement("memory.model-prepared")
+async def test_a_model_that_cannot_be_prepared_says_why(
+    make_world: MakeWorld, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    notes = Notes(await make_world(SERVICE_MEMORY="1", SERVICE_EMBEDDING_MODEL=""), tmp_path / "vault")
+    assert notes.world.kernel.memory is not None
+    embeddings, model = notes.world.kernel.memory.default.embeddings, Unprepared()
+
+    async def fail() -> None:
+        raise EmbeddingUnavailable("The model cannot be exported: it is damaged.")
+
+    monkeypatch.setattr(embeddings, "_embedder", model)
+    monkeypatch.setattr(model, "load", fail)
+    assert (await notes.post("search/semantic", query="kitten")).status_code == 503
+    await soon(lambda: embeddings.problem is not None)
+    refused = await notes.post("search/semantic", query="kitten")
+    assert "it is damaged" in refused.json()["error"]["message"]

@@ -35,6 +35,7 @@ MIN_SECONDS_PER_DOCUMENT = 0.05
 MODEL_LOAD_SECONDS = 8.0
 """Estimated time until a model returns its first vector: it is loaded when the first document is embedded, and the
 packaged model is exported before its very first use."""
+PREPARING = "The embedding model is being prepared for its first use, which may take a minute."
 PACE_WINDOW = 8
 """Documents over which the moving average of the time per document runs."""
 RETRY_SECONDS = 30.0
@@ -66,6 +67,9 @@ class EmbeddingWorker:
         self._wake = asyncio.Event()
         self._load_lock = asyncio.Lock()
         self._is_loaded = False
+        self._preparation: asyncio.Task[None] | None = None
+        self.is_preparing = False
+        """Whether the model is being prepared for its first use."""
         self._pending_since: dict[int, int] = {}
         """Document ids to the time of the change that made each pending, in microseconds."""
         self._idle_at = clock.now()
@@ -156,8 +160,11 @@ class EmbeddingWorker:
     async def query_vector(self, query: str, embedding: Sequence[float] | None) -> Vectors:
         """Return the query's embedding, or the caller's own scaled to length 1.
 
-        Raises EmbeddingUnavailable, and InvalidRequest for an embedding without direction or of the wrong size.
+        Raises EmbeddingUnavailable, also while the model is prepared for its first use, for which no query waits; and
+        InvalidRequest for an embedding without direction or of the wrong size.
         """
+        if not self._is_loaded:
+            await self._require_prepared()
         embedder = await self._load_embedder()
         if embedding is None:
             vectors = await embedder.embed([query], urgent=True)
@@ -168,13 +175,33 @@ class EmbeddingWorker:
             )
         return _normalize(embedding)
 
+    async def _require_prepared(self) -> None:
+        """Raise EmbeddingUnavailable while the model is not prepared, and begin to prepare it."""
+        if self._embedder is None or (not self.is_preparing and await self._embedder.is_prepared()):
+            return
+        if self._preparation is None or self._preparation.done():
+            self._preparation = asyncio.create_task(self._prepare())
+        raise EmbeddingUnavailable(self.problem or PREPARING)
+
+    async def _prepare(self) -> None:
+        try:
+            await self._load_embedder()
+        except (EmbeddingUnavailable, StoreUnavailable) as error:
+            self._report_problem(error.message)
+        else:
+            self.problem = None
+
     async def _load_embedder(self) -> Embedder:
         if self._embedder is None:
             raise EmbeddingUnavailable(f"Semantic search is unavailable: {self.problem}.")
         # The worker and several queries may need the model at the same time; it is loaded once.
         async with self._load_lock:
             if not self._is_loaded:
-                await self._embedder.load()
+                self.is_preparing = not await self._embedder.is_prepared()
+                try:
+                    await self._embedder.load()
+                finally:
+                    self.is_preparing = False
                 # Under the same lock: until the index has switched, vectors of two models could be compared.
                 await self._index.vectors.use_model(EmbeddingModel(self._embedder.identity, self._embedder.dimensions))
                 self._is_loaded = True
@@ -219,6 +246,8 @@ class EmbeddingWorker:
         self.problem = problem
 
     async def close(self) -> None:
+        if self._preparation is not None:
+            self._preparation.cancel()
         if self._embedder is not None:
             await self._embedder.close()
 

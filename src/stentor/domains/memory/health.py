@@ -20,7 +20,7 @@ from stentor.core.jsontext import JsonObject
 from stentor.core.metrics import gauge_family
 from stentor.domains.memory import store
 from stentor.domains.memory.caches import DocumentCache
-from stentor.domains.memory.embedding_worker import EmbeddingWorker
+from stentor.domains.memory.embedding_worker import PREPARING, EmbeddingWorker
 from stentor.domains.memory.index.index import SearchIndex
 from stentor.domains.memory.index.indexer import Indexer
 from stentor.domains.memory.index.lag import SyncLag
@@ -80,6 +80,8 @@ class MemoryHealth:
         }
 
     def _detail(self, totals: IndexTotals) -> str:
+        if self._embedding_worker.is_preparing:
+            return PREPARING
         if pending := self._embedding_worker.count_to_embed(totals.without_vectors):
             return f"{pending} documents are not embedded yet"
         return f"responds; {self._index.warning}" if self._index.warning else "responds"

@@ -12,11 +12,13 @@ import pytest
 from stentor.core.clock import SECOND
 from stentor.core.db import Sql
 from stentor.core.jsontext import JsonObject
+from stentor.domains.memory.embedding_worker import PREPARING
 from stentor.surfaces.dashboard.pages import memory as memory_page
 from stentor.surfaces.dashboard.pages import memory_editing
 from stentor.surfaces.dashboard.presenters import note_rendering
 from stentor.surfaces.dashboard.site.page import PageRequest
 from tests.conftest import MakeWorld
+from tests.domains.memory.test_semantic import Unprepared
 from tests.domains.messaging.test_agents import all_events
 from tests.requirements import requirement
 from tests.surfaces.dashboard.signed_in import Site
@@ -591,3 +593,23 @@ async def test_a_note_is_marked_and_restored_with_who_why_and_the_chain(site: Si
     assert "Restore the source https://x.example" in await note(site, "c.md")
     await site.send("/memory/unmark", path="c.md", anchor="", source="https://x.example", reason="right")
     assert "Why this note is invalid" not in await note(site, "c.md")
+    audit = await site.part("/audit", category="changes")
+    for target in ("a.md", "a.md#costs"):
+        assert audit.count(f'<td class="extra"><a href="/memory/note?path=a.md" title="{target}">') == 2
+    assert "https://x.example" in audit
+
+
+@requirement("memory.model-prepared", "dashboard.page-memory")
+async def test_the_first_search_says_that_the_model_is_being_prepared(
+    make_world: MakeWorld, make_board: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    site = Site(await make_board(await make_world(SERVICE_MEMORY="1", SERVICE_EMBEDDING_MODEL="")))
+    assert site.world.kernel.memory is not None
+    monkeypatch.setattr(site.world.kernel.memory.default.embeddings, "_embedder", Unprepared())
+    await write(site, "cats.md", "# Cats\n\nThe kitten sat on the rug.\n")
+    page = await site.read("/memory", q="kitten", mode="hybrid")
+    assert ("These are the results by keyword." in page, 'path=cats.md"' in page) == (True, True)
+    page = await site.read("/memory", 503, q="kitten", mode="semantic")
+    assert PREPARING in page
+    assert "Search by keyword instead" in page
+    await (await site.browser()).aclose()

@@ -37,6 +37,13 @@ class Embedder(Protocol):
         """The length at which texts are truncated."""
         ...
 
+    async def is_prepared(self) -> bool:
+        """Return whether `load` takes seconds; otherwise it prepares the model first, which may take a minute.
+
+        Raises EmbeddingUnavailable.
+        """
+        ...
+
     async def load(self) -> None:
         """Load the model; the properties are valid from then on. Raises EmbeddingUnavailable."""
         ...

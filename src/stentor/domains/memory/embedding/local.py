@@ -84,6 +84,9 @@ class LocalEmbedder:
     def max_tokens(self) -> int:
         return MAX_TOKENS
 
+    async def is_prepared(self) -> bool:
+        return self._session is not None or await asyncio.to_thread(self._has_graph)
+
     async def load(self) -> None:
         async with self._load_lock:
             if self._session is None:
@@ -106,6 +109,9 @@ class LocalEmbedder:
         for pool in (self._urgent, self._bulk):
             pool.shutdown(wait=True, cancel_futures=True)
         self._session = None
+
+    def _has_graph(self) -> bool:
+        return locate_graph(find_model_files(self._folder), self._cache)[0].is_file()
 
     def _load(self) -> None:
         try:
@@ -168,11 +174,16 @@ def find_model_files(folder: Path | None) -> ModelFiles:
     return ModelFiles(_model_name(folder), weights, tokenizer, _read_heads(folder / "config.json"))
 
 
-def ensure_graph(files: ModelFiles, cache: Path) -> tuple[Path, str]:
-    """Return the path of the quantized graph, exported if needed, and the model's identity."""
+def locate_graph(files: ModelFiles, cache: Path) -> tuple[Path, str]:
+    """Return the path that the quantized graph has or will have, and the model's identity."""
     digest = hashlib.sha256(files.weights.read_bytes()).hexdigest()
     identity = f"{files.name}/{digest[:12]}/int8-{GRAPH_VERSION}"
-    path = cache / f"{identity.replace('/', '-')}.onnx"
+    return cache / f"{identity.replace('/', '-')}.onnx", identity
+
+
+def ensure_graph(files: ModelFiles, cache: Path) -> tuple[Path, str]:
+    """Return the path of the quantized graph, exported if needed, and the model's identity."""
+    path, identity = locate_graph(files, cache)
     if not path.is_file():
         _export_graph(files, path)
     return path, identity

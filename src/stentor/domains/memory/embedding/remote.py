@@ -63,6 +63,9 @@ class RemoteEmbedder:
     def max_tokens(self) -> int:
         return MAX_TOKENS
 
+    async def is_prepared(self) -> bool:
+        return True
+
     async def load(self) -> None:
         """Request one embedding, to learn the number of dimensions."""
         if not self._dimensions:

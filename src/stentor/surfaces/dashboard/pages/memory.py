@@ -18,6 +18,7 @@ from stentor.core.clock import SECOND, micros_from_datetime
 from stentor.core.db import Tx
 from stentor.core.ids import min_id_at
 from stentor.core.jsontext import JsonObject
+from stentor.domains.memory.embedding_worker import PREPARING
 from stentor.domains.memory.model import find_copied_path
 from stentor.domains.memory.text import tokenizer
 from stentor.domains.memory.vaults import DEFAULT_VAULT
@@ -56,7 +57,9 @@ async def show_memory(page: PageRequest) -> Response:
     listed = None
     folder = page.query_param("folder") if "folder" in page.request.query_params else None
     try:
-        results, health = await asyncio.gather(_search(page, text, mode, vault, scope), _read_health(page, vault))
+        # Not at the same time: the first search makes the service prepare the model, which the health says.
+        results = await _search(page, text, mode, vault, scope)
+        health = await _read_health(page, vault)
         if not text:
             listed = await _list_notes(page, vault, folder)
     except GatewayError as error:
@@ -117,8 +120,8 @@ async def show_health(page: PageRequest) -> Response:
 async def _read_health(page: PageRequest, vault: str) -> JsonObject:
     health = await page.call("memory.health", vault=vault)
     detail = health["components"]["vector_store"]["detail"]
-    # The health report has no field for it, only the text that `embedding_worker` sets.
-    return {**health, "keyword_only": detail.startswith("no embedding model")}
+    # The health report has no fields for them, only the text that `embedding_worker` sets.
+    return {**health, "keyword_only": detail.startswith("no embedding model"), "is_preparing": detail == PREPARING}
 
 
 class SearchHit(TypedDict):

@@ -1,8 +1,8 @@
 """The playground: a conversation with up to four models, groups or agents, side by side.
 
 The browser holds the conversations, in hidden fields: nothing is stored here. With JavaScript each side is asked by a
-request of its own, which can be stopped; without it one request asks all of them, waits, and redirects to a page that the
-session keeps, so that a reload asks nobody again.
+request of its own, which can be stopped; without it one request asks all of them, waits, and redirects to a page that
+the session keeps, so that a reload asks nobody again.
 """
 
 from __future__ import annotations

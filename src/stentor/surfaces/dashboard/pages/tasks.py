@@ -51,7 +51,7 @@ SINCE = {"1h": "hour", "24h": "24 hours", "7d": "7 days"}
 MAX_EVENTS = 250
 """How many of the first and of the last events of a task are on its page."""
 _LIKE_AN_ID = re.compile(r"(?=\S*[\d-])\S{8,}")
-"""What is looked up as an id first. Shorter numbers, such as error codes, are words: with many tasks each ends an id."""
+"""What is looked up as an id first. Shorter numbers, such as error codes, are words: among many ids some end in each."""
 MAX_SUBTASKS, MAX_STEPS = 100, 200
 STEP_EVENTS = ("step_started", "step_completed", "step_failed")
 MAX_REFERENCE_CHARACTERS = 255
@@ -120,7 +120,7 @@ async def _find_tasks(page: PageRequest, text: str, filters: dict[str, str]) -> 
     if not text:
         return dict(await page.call("tasks.list", limit=PAGE_SIZE, **conditions))
     searches: list[dict[str, Any]] = [{**conditions, "text": text}, {"ref": text}]
-    # A cursor belongs to the search that the first page used, and only a search for words has further pages and filters.
+    # A cursor belongs to the search that the first page used, and only one for words has further pages and filters.
     if cursor or " " in text or any(filters.values()):
         del searches[1]
     elif _LIKE_AN_ID.fullmatch(text):
