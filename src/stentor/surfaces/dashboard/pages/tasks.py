@@ -51,7 +51,7 @@ SINCE = {"1h": "hour", "24h": "24 hours", "7d": "7 days"}
 MAX_EVENTS = 250
 """How many of the first and of the last events of a task are on its page."""
 _LIKE_AN_ID = re.compile(r"(?=\S*[\d-])\S{8,}")
-"""What is looked up as an id first. Shorter numbers, such as error codes, are words: among many ids some end in each."""
+"""What is looked up as an id first. Shorter numbers, such as error codes, are words: many ids end in them."""
 MAX_SUBTASKS, MAX_STEPS = 100, 200
 STEP_EVENTS = ("step_started", "step_completed", "step_failed")
 MAX_REFERENCE_CHARACTERS = 255
