@@ -12,7 +12,7 @@ from starlette.requests import Request
 from stentor.core import timers
 
 T = TypeVar("T")
-GRACE_SECONDS = 0.02
+GRACE_SECONDS = 0.25
 """Seconds before the connection is watched, so that short work costs no task."""
 
 

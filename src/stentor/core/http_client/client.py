@@ -81,7 +81,6 @@ class HttpClient:
         `resolve`.
         """
         key, data = _encode_request(request)
-        key = key._replace(tenant=request.tenant, credential=request.credential)
         deadlines = self._deadlines = self._deadlines or coarse_timers(asyncio.get_running_loop())
         started_at = deadlines.loop.time()
         connection = self._take_idle(key, started_at)
@@ -199,7 +198,7 @@ class HttpClient:
 
 def _encode_request(request: ClientRequest) -> tuple[ConnectionKey, bytes]:
     """Return the connection key and the bytes of a request. Raises ValueError for an invalid URL or header."""
-    key, authority, target = _parse_url(request.url)
+    host, port, tls, authority, target = _parse_url(request.url)
     lines = [f"{request.method} {target} HTTP/1.1", f"Host: {authority}"]
     for name, value in request.headers.items():
         # A line break in a value would add headers, or a second request.
@@ -207,16 +206,17 @@ def _encode_request(request: ClientRequest) -> tuple[ConnectionKey, bytes]:
             raise ValueError("A header has a character that cannot be sent.")
         lines.append(f"{name}: {value}")
     lines.append(f"Content-Length: {len(request.body)}\r\n\r\n" if request.body else "\r\n")
+    key = ConnectionKey(host, port, tls, request.tenant, request.credential)
     return key, "\r\n".join(lines).encode() + request.body
 
 
 @lru_cache(1024)
-def _parse_url(url: str) -> tuple[ConnectionKey, str, str]:
-    """Return the connection key, the value of Host, and the percent-encoded request target."""
+def _parse_url(url: str) -> tuple[str, int, bool, str, str]:
+    """Return host, port, whether it is https, the value of Host, and the percent-encoded request target."""
     parsed = URL(url)
     if parsed.scheme not in ("http", "https") or not parsed.raw_host or not parsed.port:
         raise ValueError("The address is not an http or https URL.")
-    return ConnectionKey(parsed.raw_host, parsed.port, parsed.scheme == "https"), _authority(parsed), parsed.raw_path_qs
+    return parsed.raw_host, parsed.port, parsed.scheme == "https", _authority(parsed), parsed.raw_path_qs
 
 
 def _authority(parsed: URL) -> str:

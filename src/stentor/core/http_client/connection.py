@@ -167,6 +167,8 @@ class ClientConnection(asyncio.Protocol):
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = cast(asyncio.Transport, transport)
+        self._poll = select.poll()
+        self._poll.register(transport.get_extra_info("socket").fileno(), select.POLLIN)
 
     def send(self, data: bytes, deadlines: CoarseTimers) -> ClientResponse:
         """Send a request and return its response, of which nothing has arrived yet."""
@@ -183,9 +185,7 @@ class ClientConnection(asyncio.Protocol):
         """
         if not self.is_open:
             return False
-        poll = select.poll()
-        poll.register(self._transport.get_extra_info("socket").fileno(), select.POLLIN)
-        return not poll.poll(0)
+        return not self._poll.poll(0)
 
     def abort(self) -> None:
         """Close the connection at once."""

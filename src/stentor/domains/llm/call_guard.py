@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Coroutine, Iterable
+from collections.abc import Callable, Coroutine, Iterable, Sequence
 from contextlib import AsyncExitStack
 
 import msgspec
@@ -25,7 +25,7 @@ from stentor.domains.llm import store
 from stentor.domains.llm.contents.service import ContentKeeper
 from stentor.domains.llm.contents.store import insert_content
 from stentor.domains.llm.costs import NANOS_PER_DOLLAR, BudgetAccount, PriceList, SpentAmount, TaskBudget
-from stentor.domains.llm.limits import BudgetLedger, CircuitBreaker
+from stentor.domains.llm.limits import Applying, BudgetLedger, CircuitBreaker
 from stentor.domains.llm.model import LlmOperation, TokenUsage
 from stentor.domains.llm.model_routes import ModelTarget
 from stentor.domains.llm.providers import Provider
@@ -159,27 +159,32 @@ class CallGuard:
 
         Raises InvalidRequest for a model without a known price if the cost of the task is limited.
         """
-        await self._prices.load()
+        if not self._prices.is_loaded:
+            await self._prices.load()
         call = LlmCall(self, caller, target, operation)
         try:
-            applying = self.ledger.find(caller.accounts, caller.budgets)
-            # Estimating reads the whole request, so calls without budgets skip it.
-            estimate = estimate_usage() if applying else None
-            if caller.budgets:
-                self._require_price(target)
-            # The accounts stay locked until the reservation: otherwise concurrent calls would all pass the same check.
-            async with AsyncExitStack() as locks:
-                await self.ledger.check(applying, locks)
-                # Before the reservation, which a call that is rejected here must not leave behind.
+            if applying := self.ledger.find(caller.accounts, caller.budgets):
+                # Estimating reads the whole request, so calls without budgets skip it.
+                await self._reserve_within(applying, call, estimate_usage())
+            else:
                 self.breaker.before_call(caller.tenant, target.provider)
-                if estimate is not None:
-                    self._reserve(call, estimate)
         except (BudgetExceeded, ProviderUnreachable) as error:
             self.call_metrics.count_rejected(error)
             raise
         # Last: a rejected call has no span that would have to be ended.
         call.start_span(self._tracer, self._clock.now())
         return call
+
+    async def _reserve_within(self, applying: Sequence[Applying], call: LlmCall, estimate: TokenUsage) -> None:
+        """Check the budgets that apply to a call, then its circuit; reserve the estimate. Raises like `start_call`."""
+        if call.caller.budgets:
+            self._require_price(call.target)
+        # The accounts stay locked until the reservation: otherwise concurrent calls would all pass the same check.
+        async with AsyncExitStack() as locks:
+            await self.ledger.check(applying, locks)
+            # Before the reservation, which a call that is rejected here must not leave behind.
+            self.breaker.before_call(call.caller.tenant, call.target.provider)
+            self._reserve(call, estimate)
 
     def _require_price(self, target: ModelTarget) -> None:
         if self._prices.cost_nanos(target.provider.name, target.model, TokenUsage()) is None:
@@ -282,6 +287,8 @@ def _call_event(call: LlmCall, row: CallRow, usage: TokenUsage) -> EventDraft:
 
 
 def _bounded(usage: TokenUsage) -> TokenUsage:
+    if 0 <= usage.cached_tokens <= MAX_COUNTED_TOKENS >= max(usage.input_tokens, usage.output_tokens):
+        return usage
     return msgspec.structs.replace(
         usage,
         input_tokens=min(usage.input_tokens, MAX_COUNTED_TOKENS),

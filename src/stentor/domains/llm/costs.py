@@ -163,7 +163,7 @@ class PriceList:
 
     def __init__(self, entries: Sequence[str] = ()) -> None:
         """Parse the operator's entries. Raises StartRefused."""
-        self._is_loaded = False
+        self.is_loaded = False
         self._operator_prices: dict[str, ModelPrice] = {}
         for entry in entries:
             match = _PRICE_PATTERN.fullmatch(entry)
@@ -173,9 +173,8 @@ class PriceList:
 
     async def load(self) -> None:
         """Load the package's data in a thread: it takes a third of a second, which would block the event loop."""
-        if not self._is_loaded:
-            await asyncio.to_thread(_package_price, "openai", "")
-            self._is_loaded = True
+        await asyncio.to_thread(_package_price, "openai", "")
+        self.is_loaded = True
 
     def cost_nanos(self, provider: str, model: str, usage: TokenUsage) -> int | None:
         """Return the cost of a call in billionths of a US dollar; None if the price is unknown."""

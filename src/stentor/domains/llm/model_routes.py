@@ -85,6 +85,8 @@ class ModelRoutes:
 
     def candidate_names(self, model: str) -> list[str]:
         """Return the names to try for a model or group, in order and without duplicates; takes a turn of a group."""
+        if not self._groups and not self._fallbacks:
+            return [model]
         group = self._groups.get(model)
         names = group.next_order() if group else [model]
         # The fallbacks of `*` apply to every model.

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from functools import partial
-from typing import Any, Protocol, TypeVar
+from typing import Any, Protocol
 
 import msgspec
 
@@ -38,7 +38,6 @@ REFUSED_FORMATS = ("with a response mime type", "cannot be combined with tool/fu
 """What Gemini's and Groq's messages say if a model does not accept `response_format` beside tools."""
 OUTPUT_SECONDS = 5.0
 """How long a stream waits for the first part of the reply before it begins without one."""
-T = TypeVar("T")
 SummarizeText = Callable[[str], Awaitable[str]]
 Explain = Callable[[ProviderError, bytes], ProviderFault]
 EmbedTexts = Callable[[Sequence[str]], Awaitable[Any]]
@@ -71,34 +70,36 @@ class HttpBackend:
         self._transport = transport
 
     async def chat(self, target: ModelTarget, request: ChatRequest, evidence: CallEvidence) -> ChatReply:
-        form = FORMATS[target.provider.format]
-
-        async def send(request: ChatRequest) -> bytes:
-            call = form.build_chat_request(request, target.provider.quirks, stream=False)
-            return await self._transport.send(target.provider, call, evidence)
-
-        body = await _send_adapted(request, send)
+        form, provider = FORMATS[target.provider.format], target.provider
+        refused: ProviderFault | None = None
+        while True:
+            call = form.build_chat_request(request, provider.quirks, stream=False)
+            try:
+                body = await self._transport.send(provider, call, evidence)
+                break
+            except ProviderFault as fault:
+                request, refused = _adapt(request, fault, refused), fault
         try:
             reply = form.parse_reply(body, target.name)
         except ProviderError as fault:
-            raise self._transport.explain(target.provider, fault, body) from None
+            raise self._transport.explain(provider, fault, body) from None
         evidence.response_id = reply.id
         return msgspec.structs.replace(reply, tool_calls=reply.tool_calls[:1]) if request.is_single_tool_call else reply
 
     async def stream(self, target: ModelTarget, request: ChatRequest, evidence: CallEvidence) -> DeltaSource:
-        form = FORMATS[target.provider.format]
-
-        explain = partial(self._transport.explain, target.provider)
-
-        async def open_stream(request: ChatRequest) -> _HttpDeltaSource:
-            call = form.build_chat_request(request, target.provider.quirks, stream=True)
-            source = await self._transport.open_stream(target.provider, call, evidence)
-            one_call = request.is_single_tool_call
-            deltas = _HttpDeltaSource(source, form.stream_reader(), evidence, explain, one_call=one_call)
-            await deltas.wait_for_output()
-            return deltas
-
-        return await _send_adapted(request, open_stream)
+        form, provider = FORMATS[target.provider.format], target.provider
+        explain = partial(self._transport.explain, provider)
+        refused: ProviderFault | None = None
+        while True:
+            call = form.build_chat_request(request, provider.quirks, stream=True)
+            try:
+                source = await self._transport.open_stream(provider, call, evidence)
+                one_call = request.is_single_tool_call
+                deltas = _HttpDeltaSource(source, form.stream_reader(), evidence, explain, one_call=one_call)
+                await deltas.wait_for_output()
+                return deltas
+            except ProviderFault as fault:
+                request, refused = _adapt(request, fault, refused), fault
 
     async def embed(
         self, target: ModelTarget, inputs: Sequence[EmbeddingInput], dimensions: int | None, evidence: CallEvidence
@@ -134,23 +135,21 @@ def _embedding_usage(replies: list[EmbeddingReply], inputs: Sequence[EmbeddingIn
     return TokenUsage(sum(reported)) if len(reported) == len(replies) else estimate_embedding_usage(inputs)
 
 
-async def _send_adapted(request: ChatRequest, send: Callable[[ChatRequest], Awaitable[T]]) -> T:
-    """Send a request, and again for each of its fields that the model refuses. Raises ProviderFault."""
-    refused: ProviderFault | None = None
-    while True:
-        try:
-            return await send(request)
-        except ProviderFault as fault:
-            # Some models have no effort "none": the caller, who named none, must read why functions are refused.
-            if refused and REFUSED_WITH_REASONING in refused.message and "reasoning_effort" in fault.message:
-                raise refused from None
-            adapted = _adapt(request, fault.message)
-            if adapted is None:
-                raise
-            request, refused = adapted, fault
+def _adapt(request: ChatRequest, fault: ProviderFault, refused: ProviderFault | None) -> ChatRequest:
+    """Return a refused request without the field that the model refuses, to be sent again.
+
+    Raises the fault if it is another one. `refused` is that of the request before, if it was sent without a field.
+    """
+    # Some models have no effort "none": the caller, who named none, must read why functions are refused.
+    if refused and REFUSED_WITH_REASONING in refused.message and "reasoning_effort" in fault.message:
+        raise refused from None
+    adapted = _without_refused_field(request, fault.message)
+    if adapted is None:
+        raise fault
+    return adapted
 
 
-def _adapt(request: ChatRequest, refusal: str) -> ChatRequest | None:
+def _without_refused_field(request: ChatRequest, refusal: str) -> ChatRequest | None:
     """Return a refused request without the field that the message refuses, None for any other refusal.
 
     An effort that the caller names is not changed.

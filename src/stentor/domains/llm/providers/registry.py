@@ -80,17 +80,16 @@ class ProviderRegistry:
         self._probing = asyncio.Lock()
         self._detected: dict[str, Provider] = {}
         self._cached: dict[str, tuple[float, dict[str, Provider]]] = {}
+        """All providers of a tenant, and when they were read."""
         self.listeners: list[Callable[[], None]] = []
         """Called after a provider was registered, changed or removed here; they must return at once."""
 
     async def providers_of(self, tenant: str) -> dict[str, Provider]:
         """Return the providers by name. A registered one replaces a detected Ollama, but not the operator's."""
-        if self._find_ollama:
+        if self._find_ollama and not self._is_probe_recent():
             await self._probe_ollama()
-        registered = await self._registered(tenant)
-        # `registered` comes last but cannot replace an operator's provider: `_provider` keeps that one's address and
-        # key.
-        return {**self._detected, **self._operators, **registered}
+        read_at, providers = self._cached.get(tenant, (-REGISTRATION_CACHE_SECONDS, {}))
+        return providers if time.monotonic() - read_at < REGISTRATION_CACHE_SECONDS else await self._read(tenant)
 
     async def register(self, tenant: str, draft: ProviderDraft, by: str) -> Provider:
         """Add or change a provider. A new base address deletes the key, unless the draft has a new key too.
@@ -165,12 +164,12 @@ class ProviderRegistry:
             sealed = before.sealed_key if row is not None and self._address(row) == address else None
         return msgspec.structs.replace(after, sealed_key=sealed)
 
-    async def _registered(self, tenant: str) -> dict[str, Provider]:
-        read_at, providers = self._cached.get(tenant, (-REGISTRATION_CACHE_SECONDS, {}))
-        if time.monotonic() - read_at < REGISTRATION_CACHE_SECONDS:
-            return providers
+    async def _read(self, tenant: str) -> dict[str, Provider]:
         rows = await self._db.read(lambda tx: store.list_providers(tx, tenant))
-        providers = {row.name: self._provider(tenant, row) for row in rows}
+        registered = {row.name: self._provider(tenant, row) for row in rows}
+        # `registered` comes last but cannot replace an operator's provider: `_provider` keeps that one's address and
+        # key.
+        providers = {**self._detected, **self._operators, **registered}
         self._cached[tenant] = (time.monotonic(), providers)
         return providers
 
@@ -208,7 +207,7 @@ class ProviderRegistry:
 
         Calls during the first probe wait for it; during a later one they use what the one before it found.
         """
-        if self._probed_at is not None and (self._is_probe_recent() or self._probing.locked()):
+        if self._probed_at is not None and self._probing.locked():
             return
         async with self._probing:
             if self._is_probe_recent():  # by the call that this one waited for
@@ -223,6 +222,7 @@ class ProviderRegistry:
                 self._detected = {}
             else:
                 self._detected = {"ollama": ollama}
+            self._cached.clear()
             self._probed_at = time.monotonic()
 
     def _is_probe_recent(self) -> bool:

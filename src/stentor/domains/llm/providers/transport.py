@@ -46,6 +46,8 @@ MAX_RETRY_WAIT_SECONDS = 5.0
 """Longest Retry-After that a call waits for before it retries."""
 RETRY_BASE_SECONDS = 0.25
 LIST_MODELS_SECONDS = 5.0
+NETWORK_ERRORS = (ConnectError, ResponseTooLarge, RemoteProtocolError, OSError, ValueError)
+"""What a request can raise because of the network or of a server that breaks its protocol."""
 T = TypeVar("T")
 
 
@@ -73,26 +75,26 @@ class EventSource:
     async def __aiter__(self) -> AsyncIterator[tuple[str, bytes]]:
         """Yield event name and data. Raises ProviderFault."""
         event, data, received = "", [], 0
-        limit = idle_limit(self._idle_seconds)
-        while block := await with_provider_faults(
-            self._response.read_lines(MAX_RESPONSE_BYTES, self._idle_seconds), limit
-        ):
-            is_first, received = not received, received + len(block)
-            if received > MAX_RESPONSE_BYTES:
-                raise ProviderError("The provider's stream is too large.")
-            self._evidence.hash_response(block)
-            lines = block.removeprefix(codecs.BOM_UTF8) if is_first else block
-            # Without removesuffix the split would end with an empty line, which would end the event too early.
-            for line in lines.removesuffix(b"\n").split(b"\n"):
-                line = line.rstrip(b"\r")
-                if line.startswith(b"data:"):
-                    data.append(line[5:].removeprefix(b" "))
-                elif line.startswith(b"event:"):
-                    event = line[6:].strip().decode("utf-8", "replace")
-                elif not line:
-                    if data:
-                        yield event, b"\n".join(data)
-                    event, data = "", []
+        try:
+            while block := await self._response.read_lines(MAX_RESPONSE_BYTES, self._idle_seconds):
+                is_first, received = not received, received + len(block)
+                if received > MAX_RESPONSE_BYTES:
+                    raise ProviderError("The provider's stream is too large.")
+                self._evidence.hash_response(block)
+                lines = block.removeprefix(codecs.BOM_UTF8) if is_first else block
+                # Without removesuffix the split would end with an empty line, which would end the event too early.
+                for line in lines.removesuffix(b"\n").split(b"\n"):
+                    line = line.rstrip(b"\r")
+                    if line.startswith(b"data:"):
+                        data.append(line[5:].removeprefix(b" "))
+                    elif line.startswith(b"event:"):
+                        event = line[6:].strip().decode("utf-8", "replace")
+                    elif not line:
+                        if data:
+                            yield event, b"\n".join(data)
+                        event, data = "", []
+        except NETWORK_ERRORS as error:
+            raise network_fault(error, idle_limit(self._idle_seconds)) from None
         if data:
             yield event, b"\n".join(data)
 
@@ -117,8 +119,11 @@ class ProviderTransport:
         """Return the body of a successful response. Raises ProviderFault."""
 
         async def attempt() -> bytes:
-            async with await self._send(provider, call, evidence, self.limits.total_seconds) as response:
+            response = await self._send(provider, call, evidence, self.limits.total_seconds)
+            try:
                 body = await response.read_body(MAX_RESPONSE_BYTES)
+            finally:
+                response.close()
             evidence.record_response(body)
             return body
 
@@ -153,7 +158,10 @@ class ProviderTransport:
                 await self._check_response(response, provider)
                 return await response.read_body(MAX_RESPONSE_BYTES)
 
-        return form.parse_models(await with_provider_faults(fetch()))
+        try:
+            return form.parse_models(await fetch())
+        except NETWORK_ERRORS as error:
+            raise network_fault(error) from None
 
     async def _retry(self, attempt: Callable[[], Awaitable[T]], evidence: CallEvidence, limit: str) -> T:
         """Run an attempt, and retry it only where the provider cannot have processed the request; `limit` is of time.
@@ -162,7 +170,10 @@ class ProviderTransport:
         """
         while True:
             try:
-                return await with_provider_faults(attempt(), limit)
+                try:
+                    return await attempt()
+                except NETWORK_ERRORS as error:
+                    raise network_fault(error, limit) from None
             except ProviderFault as fault:
                 wait = self._retry_delay(fault, evidence.attempts)
                 if wait is None:
@@ -247,22 +258,20 @@ def idle_limit(seconds: float) -> str:
     return f"within {seconds:g} s (SERVICE_LLM_STREAM_IDLE_SECONDS)"
 
 
-async def with_provider_faults(work: Awaitable[T], limit: str = "in time") -> T:
-    """Run a request, and raise every network or protocol error as a ProviderFault; `limit` names the limit of time."""
-    try:
-        return await work
-    except TargetRefused:
-        raise ProviderError("The provider's address is not allowed.") from None
-    except socket.gaierror:
-        raise ProviderUnreachable("The provider cannot be reached: its host name cannot be resolved.") from None
-    except ConnectError as error:
-        raise ProviderUnreachable(f"The provider cannot be reached{' ' + str(error) if str(error) else ''}.") from None
-    except TimeoutError:
-        raise ProviderTimeout(f"The provider did not respond {limit}.") from None
-    except ResponseTooLarge:
-        raise ProviderError("The provider's response is too large.") from None
-    except (RemoteProtocolError, OSError, ValueError) as error:
-        raise ProviderError(f"The connection to the provider failed ({type(error).__name__}).") from None
+def network_fault(error: Exception, limit: str = "in time") -> ProviderFault:
+    """Return the fault for a network or protocol error (`NETWORK_ERRORS`); `limit` names the limit of time."""
+    match error:
+        case TargetRefused():
+            return ProviderError("The provider's address is not allowed.")
+        case socket.gaierror():
+            return ProviderUnreachable("The provider cannot be reached: its host name cannot be resolved.")
+        case ConnectError():
+            return ProviderUnreachable(f"The provider cannot be reached{' ' + str(error) if str(error) else ''}.")
+        case TimeoutError():
+            return ProviderTimeout(f"The provider did not respond {limit}.")
+        case ResponseTooLarge():
+            return ProviderError("The provider's response is too large.")
+    return ProviderError(f"The connection to the provider failed ({type(error).__name__}).")
 
 
 class CallEvidence:
@@ -281,13 +290,13 @@ class CallEvidence:
         self.keeps_content = keep_content
         self.request = self.response = b""
         """The content, only with `keep_content`. Of a stream it is the reply that its parts make: see `keep_reply`."""
-        self._hash = hashlib.sha256()
+        self._response_hash: hashlib._Hash | None = None
         self._started = time.monotonic()
 
     def record_request(self, endpoint: str, body: bytes) -> None:
         self.endpoint, self.attempts, self._was_sent = endpoint, self.attempts + 1, False
         self.request_hash = hashlib.sha256(body).hexdigest()
-        self._hash = hashlib.sha256()
+        self._response_hash = None
         if self.keeps_content:
             self.request, self.response = body, b""
 
@@ -300,7 +309,11 @@ class CallEvidence:
         return self._was_sent and all(status in (None, 200) for status in (self.upstream_status, reported))
 
     def hash_response(self, data: bytes) -> None:
-        self._hash.update(data)
+        """Add the next bytes of the response to its hash."""
+        if self._response_hash is None:
+            self._response_hash = hashlib.sha256(data)
+        else:
+            self._response_hash.update(data)
 
     def record_response(self, data: bytes) -> None:
         self.hash_response(data)
@@ -327,6 +340,10 @@ class CallEvidence:
     def latency_ms(self) -> int:
         return round((time.monotonic() - self._started) * 1000)
 
+    @property
+    def _response_sha256(self) -> str:
+        return (self._response_hash or hashlib.sha256()).hexdigest()
+
     def to_metadata(self) -> JsonObject:
         return {
             "call_id": self.call_id,
@@ -335,5 +352,5 @@ class CallEvidence:
             "upstream_status": self.upstream_status,
             "attempts": self.attempts,
             "request_sha256": self.request_hash,
-            "response_sha256": self._hash.hexdigest() if self.upstream_status else None,
+            "response_sha256": self._response_sha256 if self.upstream_status else None,
         }
