@@ -12,14 +12,13 @@ import time
 from collections.abc import Container, Iterable, Sequence
 from urllib.parse import unquote
 
-from prometheus_client import Histogram
 from prometheus_client.core import Metric
 from starlette.datastructures import MutableHeaders
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from stentor.core import ids, trace_context
 from stentor.core.errors import NotFound
-from stentor.core.metrics import REQUEST_BUCKETS_S, create_histogram
+from stentor.core.metrics import REQUEST_BUCKETS_S, HistogramSeries, create_histogram
 from stentor.web.errors import render_unexpected
 
 ENCODED_SLASH = "\ufdd0"
@@ -116,13 +115,13 @@ class RequestDurations:
     def __init__(self) -> None:
         text = "Seconds from a request's head to its response's head, by route template."
         self._histogram = create_histogram("stentor_http_request_duration_seconds", text, REQUEST_BUCKETS_S, *LABELS)
-        self._cache: dict[tuple[str, str, int], Histogram] = {}
+        self._cache: dict[tuple[str, str, int], HistogramSeries] = {}
 
     def observe(self, route: str, method: str, status: int, seconds: float) -> None:
         histogram = self._cache.get((route, method, status))
         (histogram or self._find(route, method, status)).observe(seconds)
 
-    def _find(self, route: str, method: str, status: int) -> Histogram:
+    def _find(self, route: str, method: str, status: int) -> HistogramSeries:
         # Clients can invent methods: those get one label and no cache entry, so that neither grows without bound.
         is_known = method in METHODS
         histogram = self._histogram.labels(route, method if is_known else "other", f"{status // 100}xx")

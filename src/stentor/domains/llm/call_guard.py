@@ -12,14 +12,20 @@ from collections.abc import Callable, Coroutine, Iterable, Sequence
 from contextlib import AsyncExitStack
 
 import msgspec
-from prometheus_client import Counter, Histogram
 from prometheus_client.core import Metric
 
 from stentor.core import trace_context
 from stentor.core.clock import Clock
 from stentor.core.db import NO_LOCKS, Database, Tx
 from stentor.core.errors import BudgetExceeded, InvalidRequest, ProviderFault, ProviderUnreachable, StentorError
-from stentor.core.metrics import LONG_BUCKETS_S, create_counter, create_histogram, gauge_family
+from stentor.core.metrics import (
+    LONG_BUCKETS_S,
+    CounterSeries,
+    HistogramSeries,
+    create_counter,
+    create_histogram,
+    gauge_family,
+)
 from stentor.core.runlog import EventDraft, RunLog
 from stentor.domains.llm import store
 from stentor.domains.llm.contents.service import ContentKeeper
@@ -313,7 +319,7 @@ class CallMetrics:
         self._costs = create_counter("stentor_llm_cost_dollars", text, *LABELS)
         text = "Calls rejected before they reached a provider: budget exceeded or circuit open."
         reasons = (BUDGET_EXCEEDED,), (CIRCUIT_OPEN,)
-        self._series: dict[tuple[str, str], tuple[Histogram, Counter, Counter, Counter]] = {}
+        self._series: dict[tuple[str, str], tuple[HistogramSeries, CounterSeries, CounterSeries, CounterSeries]] = {}
         self._rejected = create_counter("stentor_llm_refusals", text, "reason", known=reasons)
 
     def count_rejected(self, error: BudgetExceeded | ProviderUnreachable) -> None:
@@ -329,7 +335,9 @@ class CallMetrics:
         output_tokens.inc(call.output_tokens)
         costs.inc((call.cost or 0) / NANOS_PER_DOLLAR)
 
-    def _find_series(self, labels: tuple[str, str]) -> tuple[Histogram, Counter, Counter, Counter]:
+    def _find_series(
+        self, labels: tuple[str, str]
+    ) -> tuple[HistogramSeries, CounterSeries, CounterSeries, CounterSeries]:
         # Kept: the library looks each one up under a lock, which takes longer than the counting.
         series = self._series[labels] = (
             self._durations.labels(*labels),
