@@ -23,6 +23,7 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 from stentor.core.unknown_fields import explain_unknown_fields
 from stentor.core.validation_errors import list_errors
 from stentor.web import errors
+from stentor.web.request_context import find_header
 from stentor.web.routes import GatewayRoute, StrictRequest, get_principal
 
 Handler = Callable[[Request], Coroutine[Any, Any, Response]]
@@ -67,7 +68,8 @@ class FastRoute(GatewayRoute):
         async def handle(request: Request) -> Response:
             principal = get_principal(request)
             principal.require(permission)
-            request = StrictRequest(request.scope, request.receive)
+            if not isinstance(request, StrictRequest):  # from the router
+                request = StrictRequest(request.scope, request.receive)
             arguments: dict[str, Any] = {}
             if takes_request:
                 arguments["request"] = request
@@ -92,6 +94,7 @@ class OptionalHeader:
         assert isinstance(declared, Header)
         assert declared.alias is not None
         self.name, self.alias = name, declared.alias
+        self._raw_name = declared.alias.lower().encode()
         constrained: Any = Annotated[kind, *declared.metadata]
         self._values: TypeAdapter[Any] = TypeAdapter(constrained)
 
@@ -101,7 +104,7 @@ class OptionalHeader:
         return cls(name, hint) if any(isinstance(part, Header) for part in get_args(hint)) else None
 
     def read(self, request: Request) -> Any:
-        return self.check(request.headers.get(self.alias))
+        return self.check(find_header(request.scope, self._raw_name))
 
     def check(self, value: str | None) -> Any:
         """Return the validated value. Raises RequestValidationError."""
@@ -159,20 +162,23 @@ def collect_fast_templates(routes: Iterable[BaseRoute]) -> FastTemplates:
 
 
 class FastRouteMiddleware:
-    """Handles fast routes and passes all other requests on. Unexpected errors propagate."""
+    """Handles the fast routes of an application, and passes all other requests to `others`.
 
-    def __init__(self, app: ASGIApp, handlers: FastHandlers, templates: FastTemplates) -> None:
-        self._app = app
+    Unexpected errors propagate.
+    """
+
+    def __init__(self, app: ASGIApp, handlers: FastHandlers, templates: FastTemplates, *, others: ASGIApp) -> None:
+        self._app, self._others = app, others
         self._handlers, self._templates = handlers, templates
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         handler = self._find(scope) if scope["type"] == "http" else None
         if handler is None:
-            await self._app(scope, receive, send)
+            await self._others(scope, receive, send)
             return
         # FastAPI sets it when it is called, but is passed by here.
         scope["app"] = self._app
-        request = Request(scope, receive, send)
+        request = StrictRequest(scope, receive)
         try:
             response = await handler(request)
         except Exception as error:

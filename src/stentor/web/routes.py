@@ -26,6 +26,7 @@ from stentor.core.errors import InvalidRequest, Unauthorized
 from stentor.core.jsontext import JsonObject
 from stentor.core.unknown_fields import explain_unknown_fields
 from stentor.core.validation_errors import list_errors
+from stentor.web.request_context import find_header
 from stentor.web.sse import CALLER_CHECK
 
 PERMISSION_BY_METHOD = {"GET": "read", "HEAD": "read", "DELETE": "delete"}
@@ -64,7 +65,7 @@ class StrictRequest(Request):
                 chunks.append(message.get("body", b""))
                 more = message.get("more_body", False)
             self._stream_consumed, self._body = True, b"".join(chunks)
-            kind = self.headers.get("content-type")
+            kind = find_header(self.scope, b"content-type")
             if self._body and kind and not is_json(kind):
                 raise HTTPException(415, "The body must be JSON: send it with Content-Type: application/json.")
         return self._body

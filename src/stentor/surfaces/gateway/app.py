@@ -24,7 +24,7 @@ from stentor.web.errors import PROBLEM_MEDIA_TYPE
 from stentor.web.fast_routes import FastRouteMiddleware
 from stentor.web.middleware import AuthMiddleware, BodySizeMiddleware, HeadMiddleware, RateLimiter
 from stentor.web.operations import Operation
-from stentor.web.request_context import RequestContextMiddleware, RequestDurationMiddleware, RequestDurations
+from stentor.web.request_context import RequestContextMiddleware, RequestDurations
 from stentor.web.routes import GatewayRoute, requires_permission
 from stentor.web.wire import API_PREFIX
 
@@ -95,16 +95,12 @@ def build(
         fast_routes.collect_fast_templates(routes),
     )
     public = PUBLIC_PATHS | SIGN_IN_PATHS | {openapi_document.PATH}
-    protected = HeadMiddleware(
-        AuthMiddleware(FastRouteMiddleware(app, fast_handlers, fast_templates), keys, rate_limiter, public), public
-    )
+    routed = FastRouteMiddleware(app, fast_handlers, fast_templates, others=HeadMiddleware(app, public))
+    protected = AuthMiddleware(routed, keys, rate_limiter, public)
+    # The size before the key: a declared length above the limit is rejected without asking who calls.
+    limited = BodySizeMiddleware(protected, max_body, LARGE_BODY_PATHS)
     # Outermost, so that rejected requests are measured too.
-    return RequestDurationMiddleware(
-        # The size before the key: a declared length above the limit is rejected without asking who calls.
-        RequestContextMiddleware(BodySizeMiddleware(protected, max_body, LARGE_BODY_PATHS)),
-        durations or RequestDurations(),
-        fast_handlers,
-    )
+    return RequestContextMiddleware(limited, durations or RequestDurations(), fast_handlers)
 
 
 class LaterRoute(GatewayRoute):

@@ -35,7 +35,7 @@ from stentor.domains.llm.streaming import DONE_FRAME, stream_error_message
 from stentor.web import errors
 from stentor.web.cancel_on_disconnect import cancel_on_disconnect
 from stentor.web.fast_routes import FastRoute
-from stentor.web.request_context import decode_path_segment
+from stentor.web.request_context import decode_path_segment, find_header
 from stentor.web.routes import GatewayRoute
 from stentor.web.sse import RawStreamResponse, StreamLimit
 from stentor.web.wire import Caller, JsonResponse
@@ -163,7 +163,7 @@ def router(gateway: LlmGateway, chats: ChatRouter, streams: StreamLimit) -> APIR
 
 def _task_header(http: HttpRequest) -> str | None:
     """Return the task that the caller works on; None if the request names none."""
-    return http.headers.get("X-Task-Id")
+    return find_header(http.scope, b"x-task-id")
 
 
 def _session_id(http: HttpRequest, conversation: str | ConversationIn | None) -> str | None:
@@ -172,7 +172,7 @@ def _session_id(http: HttpRequest, conversation: str | ConversationIn | None) ->
     Raises InvalidRequest if they name different ones.
     """
     named = conversation.id if isinstance(conversation, ConversationIn) else conversation
-    header = http.headers.get("X-Session-Id")
+    header = find_header(http.scope, b"x-session-id")
     if header is None:
         return named
     if not 0 < len(header) <= 255 or not header.isprintable() or named not in (None, header):
