@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+from typing import Any
 
 import pytest
+import uvloop
 
 from stentor.core import timers as deadlines
 from stentor.core.timers import CoarseTimers
@@ -83,3 +85,28 @@ async def test_one_that_breaks_holds_up_no_other(timers: CoarseTimers) -> None:
     timers.schedule("broken", 0.01, broken)
     timers.schedule("other", 0.01, other.set)
     await asyncio.wait_for(other.wait(), SOON)
+
+
+class LateLoop:
+    """A loop whose clock goes on by a second between a look at it and the setting of a timer: a busy machine."""
+
+    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
+        self.call_at = loop.call_at
+        self._loop = loop
+
+    def time(self) -> float:
+        return self._loop.time() - 1
+
+
+def test_what_is_due_before_its_timer_is_set_goes_off() -> None:
+    async def work() -> None:
+        late: Any = LateLoop(asyncio.get_running_loop())
+        timers, first, second = CoarseTimers(late), asyncio.Event(), asyncio.Event()
+        timers.schedule("first", 0, first.set)
+        timers.schedule("second", 0, second.set)
+        await asyncio.wait_for(first.wait(), SOON)
+        await asyncio.wait_for(second.wait(), SOON)
+
+    # uvloop's timer that is due already has no time.
+    with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+        runner.run(work())

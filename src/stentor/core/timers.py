@@ -65,13 +65,15 @@ class CoarseTimers:
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         self.loop = loop
         self._scheduled: dict[object, tuple[float, Callable[[], object]]] = {}
-        self._next: asyncio.TimerHandle | None = None
+        self._next: asyncio.Handle | None = None
+        # Not asked of the handle: uvloop's has no time if it is due already, as on a busy machine.
+        self._next_at = math.inf
 
     def schedule(self, owner: object, seconds: float, callback: Callable[[], object]) -> None:
         """Call `callback` after `seconds`, unless cancelled before; replaces the owner's earlier timer."""
         at = self.loop.time() + seconds
         self._scheduled[owner] = (at, callback)
-        if self._next is None or at < self._next.when():
+        if at < self._next_at:
             self._arm(at)
 
     def cancel(self, owner: object) -> None:
@@ -82,10 +84,11 @@ class CoarseTimers:
     def _arm(self, at: float) -> None:
         if self._next is not None:
             self._next.cancel()
-        self._next = self.loop.call_at(max(at, self.loop.time() + RESOLUTION_SECONDS), self._fire)
+        self._next_at = max(at, self.loop.time() + RESOLUTION_SECONDS)
+        self._next = self.loop.call_at(self._next_at, self._fire)
 
     def _fire(self) -> None:
-        self._next, now = None, self.loop.time()
+        self._next, self._next_at, now = None, math.inf, self.loop.time()
         due = [owner for owner, (at, _) in self._scheduled.items() if at <= now]
         try:
             for owner in due:
