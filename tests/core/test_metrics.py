@@ -1,6 +1,8 @@
-"""Metrics are the library's, without its series of creation times."""
+"""Metrics are shown as the library shows its own, without its series of creation times."""
 
 from __future__ import annotations
+
+from prometheus_client import Histogram
 
 from stentor.core.metrics import (
     LONG_BUCKETS_S,
@@ -35,3 +37,15 @@ def test_no_series_tells_when_it_was_created() -> None:
 def test_a_computed_counter_is_shown_with_total() -> None:
     (sample,) = counter_family("c", "x", 3).samples
     assert (sample.name, sample.value) == ("c_total", 3)
+
+
+def test_a_histogram_shows_what_one_of_the_library_does() -> None:
+    ours = create_histogram("seconds", "x", SHORT_BUCKETS_S, "route", "method")
+    theirs = Histogram("seconds", "x", ["route", "method"], buckets=SHORT_BUCKETS_S, registry=None)
+    for histogram in (ours, theirs):
+        # At a bound, between two, below the first and above the last.
+        for value in (0.1, 0.2, 0.000_01, 7):
+            histogram.labels("/a", "GET").observe(value)
+        histogram.labels("/b", "GET").observe(0.1)
+    shown, expected = ([(s.name, s.labels, s.value) for m in h.collect() for s in m.samples] for h in (ours, theirs))
+    assert shown == [sample for sample in expected if not sample[0].endswith("_created")]
