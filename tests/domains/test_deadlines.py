@@ -35,6 +35,22 @@ async def test_a_task_that_has_not_ended_by_its_deadline_is_aborted(world: World
 
 
 @requirement("tasks.deadline")
+async def test_a_failure_after_the_deadline_is_no_evidence_about_the_agent(world: World) -> None:
+    agent = await world.register()
+    task_id = await world.submit(deadline=at(world, HOUR))
+    attempt = Attempt(world, task_id, (await world.claim(agent, lease_seconds=3600))["epoch"])
+    world.clock.advance(seconds=HOUR + 1)
+    child = {"type": "echo", "input": "x", "required_capabilities": ["echo"], "metadata": {"parent_task_id": task_id}}
+    assert (await world.admin.post("/api/v1/tasks", json=child)).status_code == 400
+    failed = await attempt.post("fail", error={"message": "the subtask was refused"})
+    assert (failed.status_code, failed.json()["error"]["code"]) == (409, "LEASE_LOST")
+    await world.kernel.tasks.wakeups.tick()
+    task = await world.task(task_id)
+    assert (task["status"], task["error"]["code"]) == ("aborted", "DEADLINE_EXCEEDED")
+    assert (task["outcome_class"], task["learning_eligible"]) == ("cancelled", False)
+
+
+@requirement("tasks.deadline")
 async def test_a_deadline_goes_down_the_tree_and_a_subtask_may_only_shorten_it(world: World) -> None:
     await world.register()
     root = await world.submit(deadline=at(world, HOUR))

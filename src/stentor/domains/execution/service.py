@@ -31,7 +31,7 @@ from stentor.domains.registry.presence import Presence
 from stentor.domains.tasks import queries, store
 from stentor.domains.tasks.leases import check_epoch, require_held, require_writable
 from stentor.domains.tasks.model import Task, TaskClaim
-from stentor.domains.tasks.service import require_task
+from stentor.domains.tasks.service import is_late, require_task
 
 DISCONNECT_POLL_SECONDS = 1.0
 """How often a waiting claim checks whether its client has disconnected."""
@@ -211,6 +211,9 @@ class WorkerService:
             if _is_recorded(task, epoch, outcome):
                 return task
             check_epoch(task, epoch)
+            if outcome.error is not None and is_late(tx, task):
+                # Such as for a subtask that was refused because of the deadline: no fault of the agent.
+                raise LeaseLost("The deadline of the task has passed, and it is about to be aborted.")
             assert task.assigned_agent is not None
             tx.after_commit(lambda: self._record_activity(task, None))
             started = task.start_time or tx.now

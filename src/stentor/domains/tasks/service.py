@@ -216,7 +216,7 @@ class TaskService:
     def abort_late(self, tx: Tx, tenant: str, task_id: str) -> None:
         """Abort a task whose deadline has passed, unless it has ended meanwhile."""
         task = store.find(tx, tenant, task_id)
-        if task is None or task.status in model.TERMINAL_STATUSES or not _is_late(tx, task):
+        if task is None or task.status in model.TERMINAL_STATUSES or not is_late(tx, task):
             return
         error = {"code": "DEADLINE_EXCEEDED", "message": "The deadline of the task passed before it had ended."}
         meta = {"code": error["code"], "from": task.status, "status": "aborted"}
@@ -300,7 +300,7 @@ class TaskService:
             raise Conflict(f"The task is {task.status}; only a failed or aborted task can be retried.")
         if task.learning_pending:
             raise Conflict("The outcome of the task is still being learned. Retry in a few seconds.")
-        if _is_late(tx, task):
+        if is_late(tx, task):
             raise Conflict("The deadline of the task has passed. Do it again as a new task: `stentor task rerun`.")
         if placement.denial is not None:
             raise placement.denial
@@ -403,7 +403,8 @@ def check_approver(tx: Tx, principal: Principal, task: Task) -> None:
         raise Forbidden("A key may not approve a task that it submitted or would execute. Use a person's key.")
 
 
-def _is_late(tx: Tx, task: Task) -> bool:
+def is_late(tx: Tx, task: Task) -> bool:
+    """Return whether the deadline of a task has passed."""
     return task.end_by is not None and task.end_by < tx.now
 
 
