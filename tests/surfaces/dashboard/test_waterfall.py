@@ -98,6 +98,18 @@ def test_failed_attempt_is_marked() -> None:
     assert [bar.failed for bar in build_waterfall(events, [], START)] == [False, True]
 
 
+def test_an_attempt_opens_to_how_it_ended_and_a_step_to_its_value() -> None:
+    events = [
+        event("task_started", 0, epoch=1),
+        event("step_completed", 1, key="fetch", name="fetch", epoch=1, took_ms=30),
+        event("task_failed", 2, error={"code": "X", "message": "It broke."}),
+    ]
+    events[1]["metadata"]["kind"] = "step"
+    attempt, step = build_waterfall(events, [], START, {("fetch", 1): {"page": "text"}, ("fetch", 2): "later"})
+    assert attempt.details == {"task_id": "t", "epoch": 1, "error": {"code": "X", "message": "It broke."}}
+    assert (step.label, step.value) == ("fetch", {"page": "text"})
+
+
 def test_task_without_events_has_no_bars() -> None:
     assert build_waterfall([], [], START) == []
 

@@ -257,6 +257,27 @@ async def test_prompt_and_answer_are_shown_as_messages_and_deleted_by_an_admin(
         await browser.aclose()
 
 
+@requirement("dashboard.task-waterfall", "dashboard.page-calls")
+async def test_the_bar_of_a_call_opens_to_its_prompt_answer_tokens_and_cost(
+    make_world: MakeWorld, make_board: Any, upstream: Upstream
+) -> None:
+    world = await make_world(OPENAI_API_KEY=KEY, OPENAI_BASE_URL=upstream.v1, SERVICE_LLM_LOG_CONTENT="1")
+    site = Site(await make_board(world))
+    agent, task_id = await world.register("ann"), await world.submit()
+    await world.claim(agent)
+    upstream.words = ["Because."]
+    body = {"messages": [{"role": "user", "content": "Why is it so?"}], "model": "openai/sea-large"}
+    answer = await world.admin.post("/api/v1/llm/chat", json=body, headers={"X-Task-Id": task_id})
+    assert answer.status_code == 200, answer.text
+    bar = re.search(r'hx-get="(/models/calls/[^"]+)" hx-trigger="intersect once"', await site.read(f"/tasks/{task_id}"))
+    assert bar
+    opened = await site.part(bar[1])
+    for text in ("Why is it so?", "Because.", "<dt>Tokens</dt>", "<dt>Cost</dt>"):
+        assert text in opened
+    assert "<h1" not in opened
+    await (await site.browser()).aclose()
+
+
 @requirement("dashboard.page-calls")
 async def test_calls_are_filtered_by_day(site: Site) -> None:
     await chat(site.world)

@@ -54,7 +54,9 @@ async def show_call(page: PageRequest) -> Response:
         {"title": title, "text": call[name], "raw": _decode(call[name]), "conversation": read(call[name] or "")}
         for title, name, read in (("Prompt", "request", read_request), ("Answer", "response", read_response))
     ]
-    return page.render("model-call.html", call=call, sides=sides, names=names, max_characters=MAX_TEXT_CHARACTERS)
+    return page.render(
+        "model-call.html", block="call", call=call, sides=sides, names=names, max_characters=MAX_TEXT_CHARACTERS
+    )
 
 
 def _decode(text: str | None) -> Any:

@@ -184,6 +184,8 @@ async def show_task(page: PageRequest, problem: str = "", status: int = 200) -> 
     journal = await _read_journal(page, trail, has_gap=has_gap)
     decisions = await _read_decisions(page, trail["task"], journal)
     state = await _read_state(page, trail["task"])
+    rows = build_journal(journal["steps"], trail["status"])
+    values = {(row.step["key"], row.step["epoch"]): row.value for row in rows}
     return page.render(
         "task.html",
         status,
@@ -207,11 +209,11 @@ async def show_task(page: PageRequest, problem: str = "", status: int = 200) -> 
         may_approve=await task_selection.may_approve(page, task_id),
         typed=None,
         decisions=[row.step for row in build_journal(decisions, trail["status"]) if row.is_open],
-        journal=build_journal(journal["steps"], trail["status"]),
+        journal=rows,
         more_steps=journal["next_cursor"] is not None,
         has_gap=has_gap,
         max_events=MAX_EVENTS,
-        waterfall=build_waterfall(trail["events"], map(build_subtask_bar, subtasks["tasks"]), page.site.now()),
+        waterfall=build_waterfall(trail["events"], map(build_subtask_bar, subtasks["tasks"]), page.site.now(), values),
         subtasks=subtasks,
         max_characters=MAX_TEXT_CHARACTERS,
         terms=LEGACY_SCORE_TERMS,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from datetime import datetime
-from typing import Literal
+from typing import Any, Literal
 
 import msgspec
 
@@ -39,7 +39,8 @@ MIN_WIDTH = 0.6
 class Bar(msgspec.Struct):
     """A bar: times in microseconds, `end` None while it lasts. `failed` marks a denial or a failure.
 
-    `left` and `width` are percent of the whole. `details` is what the bar opens to, `task_id` the subtask it leads to.
+    `left` and `width` are percent of the whole. `value` and `details` are what the bar opens to, `task_id` the subtask
+    it leads to.
     """
 
     kind: BarKind
@@ -49,6 +50,7 @@ class Bar(msgspec.Struct):
     depth: int = 0
     failed: bool = False
     details: JsonObject = {}
+    value: Any = None
     task_id: str | None = None
     left: float = 0.0
     width: float = 0.0
@@ -59,7 +61,13 @@ class Bar(msgspec.Struct):
         return format_iso(self.start)
 
 
-def build_waterfall(events: Iterable[JsonObject], subtasks: Iterable[Bar], now: int) -> list[Bar]:
+StepValues = Mapping[tuple[str, int], Any]
+"""The values or errors of steps by key and attempt."""
+
+
+def build_waterfall(
+    events: Iterable[JsonObject], subtasks: Iterable[Bar], now: int, values: StepValues | None = None
+) -> list[Bar]:
     """Return the bars, oldest first. `events` are the task's activity, oldest first; `now` in microseconds."""
     bars: list[Bar] = []
     current: Bar | None = None
@@ -69,10 +77,10 @@ def build_waterfall(events: Iterable[JsonObject], subtasks: Iterable[Bar], now: 
         kind, at = event["event_type"], _micros(event["timestamp"])
         begin = at if begin is None else begin
         if (point := POINT_EVENTS.get(kind)) and not _is_end_of_wait(event):
-            bars.append(_point(point, event, at))
+            bars.append(_point(point, event, at, values or {}))
             continue
         if kind in WAITS or kind in END_EVENTS or kind in ("task_started", "approval_given"):
-            _close(current, at, failed=kind in ("task_failed", "task_aborted"))
+            _close(current, at, event, failed=kind in ("task_failed", "task_aborted"))
             current, end = None, at
         if kind in WAITS:
             wait, label = WAITS[kind]
@@ -98,9 +106,9 @@ def build_subtask_bar(task: JsonObject) -> Bar:
     return Bar("subtask", task["title"], _micros(task["created_at"]), end, 1, failed, task_id=task["task_id"])
 
 
-def _point(kind: BarKind, event: JsonObject, at: int) -> Bar:
+def _point(kind: BarKind, event: JsonObject, at: int, values: StepValues) -> Bar:
     metadata = event["metadata"]
-    label = str(event["message"])
+    label, value = str(event["message"]), None
     if kind == "model":
         usage = metadata.get("usage") if isinstance(metadata.get("usage"), dict) else {}
         tokens = f", {usage.get('input_tokens', 0):,} tokens in, {usage.get('output_tokens', 0):,} out" if usage else ""
@@ -109,11 +117,12 @@ def _point(kind: BarKind, event: JsonObject, at: int) -> Bar:
     start = at - int((event["duration_ms"] or 0) * 1000)
     if kind == "step":
         label = str(metadata.get("name") or metadata.get("key", label))
+        value = values.get((str(metadata.get("key")), metadata.get("epoch", 0)))
     failed = event["event_type"] in ("tool_denied", "step_failed") or metadata.get("outcome", "ok") not in (
         "ok",
         "success",
     )
-    return Bar(kind, label, start, at, 1, failed, metadata)
+    return Bar(kind, label, start, at, 1, failed, metadata, value)
 
 
 def _is_end_of_wait(event: JsonObject) -> bool:
@@ -121,9 +130,11 @@ def _is_end_of_wait(event: JsonObject) -> bool:
     return event["event_type"] in ("step_completed", "step_failed") and event["metadata"].get("kind") not in STEP_KINDS
 
 
-def _close(bar: Bar | None, at: int, *, failed: bool) -> None:
+def _close(bar: Bar | None, at: int, event: JsonObject, *, failed: bool) -> None:
     if bar is not None:
         bar.end, bar.failed = at, failed
+        if bar.kind == "attempt":  # opens to how it ended, too: its outcome, its error
+            bar.details = {**bar.details, **event["metadata"]}
 
 
 def _lay_out(bars: list[Bar], begin: int, end: int) -> list[Bar]:
