@@ -8,6 +8,7 @@ from typing import Any, cast
 
 import httpx
 import httpx2
+import jsonschema
 import pytest
 from mcp import Client, MCPError
 from mcp.client.auth import OAuthClientProvider, OAuthRegistrationError
@@ -59,6 +60,18 @@ async def test_both_revisions_list_the_four_tools_with_their_schemas(service: Se
             assert tool.input_schema["additionalProperties"] is False
             assert tool.output_schema is not None
             assert tool.output_schema["type"] == "object"
+
+
+@requirement("memory_mcp.errors-match-schema")
+async def test_errors_match_the_output_schema_that_clients_check_them_against(service: Service) -> None:
+    async with connect_client(service) as client:
+        for tool in (await client.list_tools()).tools:
+            assert tool.output_schema is not None
+            failed = await client.call_tool(tool.name, {"namespace": 1})
+            assert failed.is_error
+            jsonschema.validate(failed.structured_content, tool.output_schema)
+            with pytest.raises(jsonschema.ValidationError):
+                jsonschema.validate({"namespace": "team"}, tool.output_schema)
 
 
 @requirement("memory_mcp.two-revisions", "memory_mcp.answers-carry-record", "memory_mcp.tool-annotations")

@@ -23,6 +23,13 @@ from stentor.domains.memory.governed.service import GovernedMemory
 ToolHandler = Callable[[GovernedMemory, AuthorityContext | None, Any], Awaitable[msgspec.Struct]]
 log = logging.getLogger(__name__)
 
+ERROR_SCHEMA: JsonObject = {
+    "type": "object",
+    "description": "Only in a result with isError, which has no other field.",
+    "properties": {"code": {"type": "string"}, "message": {"type": "string"}, "details": {"type": "object"}},
+    "required": ["code", "message"],
+}
+
 
 class MemoryToolSpec(msgspec.Struct, frozen=True):
     """A tool: the texts for clients, the types of its input and output, and the method that executes it."""
@@ -85,7 +92,7 @@ def to_mcp_tool(tool: MemoryToolSpec) -> mcp.Tool:
         title=tool.title,
         description=tool.description,
         input_schema=build_json_schema(tool.input_type),
-        output_schema=build_json_schema(tool.output_type),
+        output_schema=_build_result_schema(tool.output_type),
         annotations=mcp.ToolAnnotations(
             title=tool.title,
             read_only_hint=not tool.is_write,
@@ -102,6 +109,14 @@ def build_json_schema(struct: type[msgspec.Struct]) -> JsonObject:
     definitions: JsonObject = schema["$defs"]
     root: JsonObject = definitions.pop(schema["$ref"].rpartition("/")[2])
     return {**root, "$defs": definitions} if definitions else root
+
+
+def _build_result_schema(struct: type[msgspec.Struct]) -> JsonObject:
+    """Return the schema of a result that has either the fields of `struct` or those of `error_result`."""
+    schema = build_json_schema(struct)
+    # Clients on the official TypeScript SDK check errors against it too, and show no error that does not match.
+    alternatives = [{"required": schema.pop("required")}, {"required": ["error"]}]
+    return {**schema, "properties": {**schema["properties"], "error": ERROR_SCHEMA}, "anyOf": alternatives}
 
 
 class ToolCaller(Protocol):
