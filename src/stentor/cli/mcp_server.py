@@ -11,18 +11,17 @@ import asyncio
 import time
 from collections.abc import Mapping
 from contextlib import AsyncExitStack
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import mcp_types as mcp
 
 from stentor.auth.authority import keys, receipts
 from stentor.auth.authority.context import AuthorityContext
-from stentor.bootstrap.surfaces.memory_mcp import governed_memory, launch_context
-from stentor.cli import local_service, service_runner
 from stentor.cli.output import CommandFailed, console, print_json, print_notice
 from stentor.core.clock import SystemClock
-from stentor.core.errors import ServiceUnavailable, StartRefused
+from stentor.core.errors import AuthorityDenied, ServiceUnavailable, StartRefused
 from stentor.core.filesystem import LockHolder, read_lock_holder
+from stentor.core.lazy_import import lazy_module
 from stentor.core.security import pinning
 from stentor.core.security.redaction import Redactor
 from stentor.core.settings import Settings
@@ -32,6 +31,16 @@ from stentor.surfaces.memory_mcp.streamable_http import MCP_PATH
 from stentor.surfaces.memory_mcp.tools import LocalToolCaller, error_result
 from stentor.web.server.http_server import create_runner
 
+if TYPE_CHECKING:
+    from stentor.bootstrap.surfaces import memory_mcp
+    from stentor.cli import local_service, service_runner
+else:
+    # All of the service, which `stentor mcp` needs only where none runs: `claude -p` waits five seconds for a server.
+    memory_mcp = lazy_module("stentor.bootstrap.surfaces.memory_mcp")
+    local_service = lazy_module("stentor.cli.local_service")
+    service_runner = lazy_module("stentor.cli.service_runner")
+
+LAUNCH_ISSUER = "launch"
 NO_AUTHORITY_MESSAGE = (
     "All calls will be denied, because SERVICE_MCP_PRINCIPAL or SERVICE_MCP_CAPABILITIES is not set. "
     "`stentor mcp install` prints a configuration that sets them."
@@ -44,7 +53,7 @@ RECEIPT_LIFETIME_SECONDS = 60
 
 def serve_stdio(settings: Settings, environ: Mapping[str, str], redactor: Redactor) -> None:
     """Serve one client until it closes standard input."""
-    if launch_context(settings) is None:
+    if _launch_context(settings) is None:
         print_notice(NO_AUTHORITY_MESSAGE, "yellow")
     with create_runner() as loop:
         loop.run(_serve_stdio(settings, environ, redactor))
@@ -53,9 +62,25 @@ def serve_stdio(settings: Settings, environ: Mapping[str, str], redactor: Redact
 async def _serve_stdio(settings: Settings, environ: Mapping[str, str], redactor: Redactor) -> None:
     calls = FolderToolCaller(settings, environ, redactor)
     try:
-        await server.serve_stdio(calls, launch_context(settings))
+        await server.serve_stdio(calls, _launch_context(settings))
     finally:
         await calls.close()
+
+
+def _launch_context(settings: Settings) -> AuthorityContext | None:
+    """Return who calls over standard input; None if the launch configuration does not say."""
+    try:
+        return AuthorityContext(
+            settings.mcp.principal,
+            settings.memory.tenant,
+            settings.mcp.namespaces,
+            frozenset(settings.mcp.capabilities),
+            LAUNCH_ISSUER,
+            "",
+            None,
+        )
+    except AuthorityDenied:
+        return None
 
 
 def serve_http(settings: Settings, environ: Mapping[str, str], redactor: Redactor, *, as_json: bool) -> None:
@@ -132,7 +157,7 @@ class FolderToolCaller:
                 return
             opened = local_service.own_data_folder(self._settings, self._environ, self._redactor)
             service = await self._stack.enter_async_context(opened)
-            self._local = LocalToolCaller(governed_memory(service.kernel))
+            self._local = LocalToolCaller(memory_mcp.governed_memory(service.kernel))
             self._last_call_at = time.monotonic()
             self._idle = asyncio.create_task(self._release_when_idle())
 

@@ -6,6 +6,7 @@ import json
 import os
 import shlex
 import subprocess
+import sys
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -45,6 +46,14 @@ async def test_client_starts_the_server_and_uses_the_memory(tmp_path: Path, mode
     assert (tmp_path / "data/vault/Memory/team/a.md").read_text() == "x"
     assert '"by":"desk"' in denials(tmp_path / "data/stentor.db")[0]
     assert (tmp_path / "data/stentor.lock").read_bytes() == b""
+
+
+@requirement("memory_mcp.stdio-default")
+def test_the_server_of_a_client_starts_without_the_modules_of_the_service() -> None:
+    """Clients wait only seconds for it, and where a service runs it needs none of them."""
+    program = "import sys, stentor.cli.mcp_server; print('stentor.bootstrap' in sys.modules)"
+    started = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=200)
+    assert started.stdout == "False\n", started.stderr
 
 
 @requirement("memory_mcp.stdio-default")
@@ -113,7 +122,10 @@ def test_install_supports_three_clients_and_read_only_access(tmp_path: Path) -> 
     assert "lets 'me' read team, ann and everything below" in vscode.stderr
     env = json.loads(vscode.stdout)["servers"]["stentor-memory"]["env"]
     assert (env["SERVICE_MCP_PRINCIPAL"], env["SERVICE_MCP_CAPABILITIES"]) == ("me", "memory.read")
-    words = shlex.split(run_stentor("mcp", "install", "claude-code", *namespace_options, *data_dir_option).stdout)
+    code = run_stentor("mcp", "install", "claude-code", *namespace_options, *data_dir_option)
+    # Claude Code adds a server to the folder in which the command is run, unless it is told another scope.
+    assert "in the folder of your project, or with `--scope user`" in code.stderr
+    words = shlex.split(code.stdout)
     assert words[:4] == ["claude", "mcp", "add", "stentor-memory"]
     assert words[-3:] == ["mcp", "--data-dir", str(tmp_path)]
     unknown = run_stentor("mcp", "install", "emacs", *namespace_options, *data_dir_option)

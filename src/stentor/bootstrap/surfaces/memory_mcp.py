@@ -6,12 +6,11 @@ from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
 
 from stentor.auth.authority import issuers, keys
-from stentor.auth.authority.context import AuthorityContext
 from stentor.auth.authority.receipts import ReceiptVerifier, ReplayGuard
 from stentor.bootstrap.kernel import Kernel
 from stentor.core.clock import Clock
 from stentor.core.db import Database
-from stentor.core.errors import AuthorityDenied, StartRefused
+from stentor.core.errors import StartRefused
 from stentor.core.security.redaction import Redactor
 from stentor.core.settings import Settings
 from stentor.domains.memory.governed.authorization import MemoryAuthorizer
@@ -20,8 +19,6 @@ from stentor.domains.memory.governed.service import GovernedMemory
 if TYPE_CHECKING:
     # The module imports the library of the protocol, see `builder`.
     from stentor.surfaces.memory_mcp.streamable_http import PublicEndpoint
-
-LAUNCH_ISSUER = "launch"
 
 
 def open_receipt_verifier(
@@ -44,22 +41,6 @@ def governed_memory(kernel: Kernel) -> GovernedMemory:
     infra = kernel.infra
     authorizer = MemoryAuthorizer(infra.db, infra.runlog, infra.settings.memory.tenant)
     return GovernedMemory(authorizer, kernel.memory.registry(), infra.db)
-
-
-def launch_context(settings: Settings) -> AuthorityContext | None:
-    """Return who calls over standard input; None if the launch configuration does not say."""
-    try:
-        return AuthorityContext(
-            settings.mcp.principal,
-            settings.memory.tenant,
-            settings.mcp.namespaces,
-            frozenset(settings.mcp.capabilities),
-            LAUNCH_ISSUER,
-            "",
-            None,
-        )
-    except AuthorityDenied:
-        return None
 
 
 def public_origin(settings: Settings, address: str) -> str:
