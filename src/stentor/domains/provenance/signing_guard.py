@@ -162,7 +162,12 @@ class SigningGuard:
         if self._signer is None or acceptance is not None:  # an acceptance may come with a new key
             self._signer = self._find()
         verifier = self._signer.verifier if self._signer else None
-        reason = await self._db.read(lambda tx: find_blocking_reason(tx, verifier, state, delivered, self._outside))
+        reason, newest = await self._db.read(
+            lambda tx: (
+                find_blocking_reason(tx, verifier, state, delivered, self._outside),
+                store.newest_checkpoint(tx),
+            )
+        )
         if reason is not None:
             return await self._apply(acceptance, reason)
         if acceptance is not None:
@@ -172,7 +177,6 @@ class SigningGuard:
         self._is_delivered_checked = True
         if self._signer is None:
             self._signer = self._make()
-        newest = await self._db.read(store.newest_checkpoint)
         if newest is not None and newest.size > (parse_note(state)[0].size if state else -1):
             # Another machine signed it, or the state is from an older copy of the folder.
             await self.save_checkpoint(newest.note)
