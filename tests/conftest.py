@@ -80,6 +80,17 @@ def pytest_configure(config: pytest.Config) -> None:
     os.environ.setdefault("PYTEST_DEBUG_TEMPROOT", str(fastest_folder()))
 
 
+@pytest.hookimpl(tryfirst=True)
+def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
+    """Makes no test for PostgreSQL that would be left out again."""
+    test = metafunc.definition
+    if not _only(test) and needless(test.nodeid, "postgresql", variant=False):
+        found = metafunc._arg2fixturedefs.get("database")
+        if found and found[-1].params is not None:
+            kept = [kind for kind in found[-1].params if kind != "postgresql"]
+            test.add_marker(pytest.mark.parametrize("database", kept, indirect=True, scope="session"), append=False)
+
+
 @pytest.hookimpl(trylast=True)
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Leaves out what need not run on both databases, and skips what is marked `only` for one of them on the other, by
