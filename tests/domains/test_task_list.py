@@ -2,14 +2,20 @@
 
 from __future__ import annotations
 
-from collections import Counter
+import sqlite3
+from collections import Counter, defaultdict
+from itertools import product
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from stentor.core.clock import HOUR
-from stentor.domains.tasks.model import TASK_STATUSES
+from stentor.core.db import Sql
+from stentor.domains.tasks import queries
+from stentor.domains.tasks.model import TASK_STATUSES, TaskFilter
 from tests.conftest import World
+from tests.databases import Databases
 from tests.requirements import requirement
 
 PATH = "/api/v1/tasks"
@@ -89,6 +95,67 @@ async def test_every_filter_narrows_the_rows_and_the_total_alike(world: World) -
                 found = await page(world, **{k: v for k, v in given.items() if v is not None})
                 assert [row["task_id"] for row in found["tasks"]] == wanted, given
                 assert found["total"] == len(wanted), given
+
+
+@requirement("tasks.list-more-filters", "tasks.list-filters")
+async def test_types_and_submitters_narrow_the_rows_and_the_total_alike(world: World) -> None:
+    tasks = []
+    for number in range(12):
+        client, type_ = world.clients[("ADMIN", "WRITER")[number % 2]], ("a", "b", "c")[number % 3]
+        body = {"type": type_, "input": "x", "required_capabilities": ["echo"]}
+        if number == 0:
+            await world.register("ann")
+        task_id = (await client.post(PATH, json=body)).json()["task_id"]
+        if number % 4 == 0:
+            await world.admin.post(f"{PATH}/{task_id}/cancel")
+        tasks.insert(0, {"submitted_by": ("admin", "writer")[number % 2], **(await world.task(task_id))})
+    for status, type_, submitter in product(
+        (None, "queued", "cancelled", "waiting"), (None, "a", "b", "z"), (None, "admin", "writer", "nobody")
+    ):
+        given = {"status": status, "type": type_, "submitted_by": submitter}
+        given = {name: value for name, value in given.items() if value is not None}
+        wanted = [task["task_id"] for task in tasks if given.items() <= task.items()]
+        found = await page(world, **given)
+        assert [row["task_id"] for row in found["tasks"]] == wanted, given
+        assert (found["total"], found["total_is_exact"]) == (len(wanted), True), given
+
+
+@requirement("tasks.list-more-filters")
+async def test_a_list_uses_the_index_of_the_condition_that_the_fewest_tasks_fulfil(world: World) -> None:
+    agent = await world.register("ann")
+    for number in range(5):
+        task_id = await world.submit(type="rare" if number == 0 else "common")
+        if number == 1:
+            await world.admin.post(f"{PATH}/{task_id}/cancel")
+
+    async def rarest(**conditions: Any) -> str:
+        wanted = TaskFilter(**conditions)
+        return await world.kernel.infra.db.read(lambda tx: queries._find_rarest(tx, "default", wanted))
+
+    assert await rarest(status="cancelled", type="common", submitted_by="admin") == "status"
+    assert await rarest(status="waiting", submitted_by="admin", agent_id=agent) == "agent_id"
+    assert await rarest(status="queued", type="rare", agent_id=agent) == "type"
+    assert await rarest(status="queued", type="common", session="none") == "session"
+    assert await rarest(created_after=1) == ""
+
+
+@requirement("tasks.list-more-filters")
+@pytest.mark.parametrize(
+    ("sql", "index"),
+    [
+        (queries._page_sql("status", "status", "type", "submitted_by"), "tasks_by_status"),
+        (queries._page_sql("type", "status", "type", "agent_id"), "tasks_by_type"),
+        (queries._page_sql("agent_id", "status", "agent_id", "type"), "tasks_by_agent_status"),
+        (queries._count_some_sql("status", "status", "type"), "tasks_by_status"),
+        (queries._count_some_sql("type", "type"), "COVERING INDEX tasks_by_type"),
+        (queries._LIST_BY_REFERENCE, "sqlite_autoindex_tasks_1 (tenant=? AND task_id=?)"),
+    ],
+)
+def test_a_list_reads_no_more_than_its_index_has(sql: Sql, index: str, tmp_path: Path, databases: Databases) -> None:
+    with sqlite3.connect(databases.sqlite(tmp_path / "stentor.db")) as db:
+        plan = str(db.execute(f"explain query plan {sql.text}", defaultdict(str)).fetchall())
+    assert index in plan, plan
+    assert "USING INDEX tasks_by_time" not in plan, plan
 
 
 @requirement("tasks.list-next-cursor", "tasks.list-fields")

@@ -24,7 +24,9 @@ _COUNTS = CounterTable("task_counts", ("tenant", "hour", "status", "agent_id"))
 MAX_COUNTED = 1_000
 """Tasks that a count for an alert looks at; more are counted as this many."""
 MAX_TOTAL = 10_000
-"""Tasks that are counted for a list with conditions that no counts are kept for."""
+"""Tasks that are looked at, the newest first, to count those of a list with a condition that no counts are kept for."""
+MAX_COMPARED = 50_000
+"""Tasks that are counted to learn which of several conditions the fewest tasks fulfil."""
 IDS_PER_STATEMENT = 200
 """Ids in one statement; a fixed number, so that the SQL text is always the same."""
 MAX_SEARCHED = 20_000
@@ -43,7 +45,9 @@ _CONDITIONS = {
     "before": "(created_at, task_id) < (:before_time, :before_id)",
 }
 _RANKED = ("session", "submitted_by", "agent_id", "type", "status")
-"""Conditions that have an index, the one that the fewest tasks fulfil first."""
+"""Conditions that have an index."""
+_RANKED_COLUMNS = "session_id, submitted_by, assigned_agent, type, status"
+_NEWEST_FIRST = "order by created_at desc, task_id desc limit"
 _COUNT_CONDITIONS = {
     "status": "status = :status",
     "agent_id": "agent_id = :agent_id",
@@ -62,10 +66,11 @@ _NEXT_TENANT = Sql("select min(tenant) from task_counts where tenant > :after")
 _NEWEST_IDS = """select task_id from tasks where tenant = :tenant order by created_at desc, task_id desc
     limit :scanned"""
 _LIST_BY_REFERENCE = Sql(
-    f"""select {_COLUMNS} from tasks where tenant = :tenant and (task_id = :text or task_id in (
-        select task_id from ({_NEWEST_IDS}) as newest where substr(task_id, 1, :length) = :text
-            or substr(task_id, length(task_id) - :length + 1) = :text
-            or (length(task_id) = {UUID_LENGTH} and substr(task_id, {LAST_GROUP_START}, :length) = :text)))
+    f"""select {_COLUMNS} from tasks where tenant = :tenant and task_id in (
+        select cast(:text as text) union all
+        select task_id from ({_NEWEST_IDS}) as newest where replace(task_id, :text, '') <> task_id
+            and (substr(task_id, 1, :length) = :text or substr(task_id, length(task_id) - :length + 1) = :text
+                or (length(task_id) = {UUID_LENGTH} and substr(task_id, {LAST_GROUP_START}, :length) = :text)))
         and {VISIBLE}
     order by case when task_id = :text then 0 else 1 end, created_at desc, task_id desc limit :limit"""
 )
@@ -111,6 +116,13 @@ _COUNT_OPEN = Sql(
     """select count(*) from tasks where tenant = :tenant and assigned_agent = :agent_id
     and status in ('pending_approval', 'queued', 'executing', 'waiting')"""
 )
+_COUNT_COMPARED = {
+    name: Sql(
+        f"""select count(*) from (
+            select 1 from tasks where tenant = :tenant and {_CONDITIONS[name]} limit {MAX_COMPARED}) as compared"""
+    )
+    for name in ("type", "submitted_by", "session")
+}
 _NEXT_VALUE = {
     name: Sql(f"select min({name}) from tasks where tenant = :tenant and {name} > :after")
     for name in ("type", "submitted_by")
@@ -151,20 +163,31 @@ def read_page(tx: Tx, tenant: str, task_filter: TaskFilter, limit: int, offset: 
         sql = _statements.get(("own", *names)) or _statements.setdefault(("own", *names), _own_page_sql(names))
         params |= {"key": task_filter.key, "most": limit + offset}
     else:
-        sql = _statements.get(names) or _statements.setdefault(names, _page_sql(names))
+        key = (_find_rarest(tx, tenant, task_filter), *names)
+        sql = _statements.get(key) or _statements.setdefault(key, _page_sql(*key))
     return [TaskSummary(*row) for row in tx.rows(sql, **params, limit=limit, offset=offset)]
 
 
-def count_tasks(tx: Tx, tenant: str, task_filter: TaskFilter) -> int:
-    """Count the matching tasks on all pages.
+def count_matching(tx: Tx, tenant: str, task_filter: TaskFilter) -> tuple[int, bool]:
+    """Return how many tasks match on all pages, and whether all of them are counted.
 
-    Whole hours come from the counts, the first partial hour from the index. The tasks of one key are counted row by
-    row, because no counts are maintained by key.
+    The tasks of one key are counted row by row, because no counts are maintained by key.
     """
+    is_counted = task_filter.type is None and task_filter.submitted_by is None and task_filter.session is None
     if task_filter.key is not None:
-        return _count_own_tasks(tx, tenant, task_filter)
-    if not is_counted(task_filter):
+        total = _count_own_tasks(tx, tenant, task_filter)
+    elif is_counted:
+        total = count_tasks(tx, tenant, task_filter)
+    else:
         return _count_some(tx, tenant, task_filter)
+    return total, is_counted or total < MAX_TOTAL
+
+
+def count_tasks(tx: Tx, tenant: str, task_filter: TaskFilter) -> int:
+    """Count the tasks with a status, of an agent or since a time.
+
+    Whole hours come from the counts, the first partial hour from the index.
+    """
     params = _params(tenant, task_filter)
     names = tuple(name for name in _COUNT_CONDITIONS if getattr(task_filter, name) is not None)
     head = "select coalesce(sum(n), 0) from task_counts"
@@ -278,23 +301,44 @@ def _count(tx: Tx, key: tuple[str, ...], head: str, conditions: dict[str, str], 
     return int(row[0]) if row else 0
 
 
-def _where(names: tuple[str, ...]) -> str:
-    """Return the conditions, so that SQLite, which knows nothing of the values, uses the index of the rarest one."""
-    used = next((name for name in _RANKED if name in names), None)
-    kept = {used, "status" if used == "agent_id" else None}
-    conditions = [
-        # An expression has no index. There is one of agent and status together.
-        _CONDITIONS[name].replace(" =", " || '' =") if name in _RANKED and name not in kept else _CONDITIONS[name]
-        for name in names
-    ]
-    return " and ".join(["tenant = :tenant", *conditions])
+def _find_rarest(tx: Tx, tenant: str, task_filter: TaskFilter) -> str:
+    """Return the condition that the fewest tasks fulfil, whose index finds them fastest; "" without a condition."""
+    names = [name for name in _RANKED if getattr(task_filter, name) is not None]
+    # There is an index of agent and status together.
+    if len(names) < 2 or names == ["agent_id", "status"]:
+        return names[0] if names else ""
+    params = _params(tenant, task_filter)
+    head = f"select coalesce(sum(n), 0) from task_counts where hour = {ALL_HOURS} and"
+
+    def count(name: str) -> int:
+        if name == "status":
+            return _count(tx, ("ever", "status"), head, _COUNT_CONDITIONS, params)
+        if name == "agent_id":
+            both = ("status", name) if "status" in names else (name,)
+            return _count(tx, ("ever", *both), head, _COUNT_CONDITIONS, params)
+        return int(tx.rows(_COUNT_COMPARED[name], **params)[0][0])
+
+    return min(names, key=count)
 
 
-def _page_sql(names: tuple[str, ...]) -> Sql:
-    where = _where(names)
-    return Sql(
-        f"select {_COLUMNS} from tasks where {where} order by created_at desc, task_id desc limit :limit offset :offset"
-    )
+def _where(rarest: str, names: Iterable[str]) -> tuple[str, list[str]]:
+    """Return the conditions that use the index of the rarest one, and the others, as expressions, which use none.
+
+    SQLite knows nothing of the values, and would choose an index by the number of its columns.
+    """
+    indexed, others = ["tenant = :tenant"], []
+    for name in names:
+        if name not in _RANKED or name == rarest or (name, rarest) == ("status", "agent_id"):
+            indexed.append(_CONDITIONS[name])
+        else:
+            others.append(_CONDITIONS[name].replace(" =", " || '' ="))
+    return " and ".join(indexed), others
+
+
+def _page_sql(rarest: str, *names: str) -> Sql:
+    indexed, others = _where(rarest, names)
+    where = " and ".join([indexed, *others])
+    return Sql(f"select {_COLUMNS} from tasks where {where} {_NEWEST_FIRST} :limit offset :offset")
 
 
 def _own_page_sql(names: tuple[str, ...]) -> Sql:
@@ -308,19 +352,22 @@ def _own_page_sql(names: tuple[str, ...]) -> Sql:
     return Sql(f"select {_COLUMNS} from ({' union '.join(parts)}) as own {newest} :limit offset :offset")
 
 
-def is_counted(task_filter: TaskFilter) -> bool:
-    """Return whether the matching tasks are counted whatever their number; else at most MAX_TOTAL are."""
-    return task_filter.type is None and task_filter.submitted_by is None and task_filter.session is None
-
-
-def _count_some(tx: Tx, tenant: str, task_filter: TaskFilter) -> int:
+def _count_some(tx: Tx, tenant: str, task_filter: TaskFilter) -> tuple[int, bool]:
     names = tuple(name for name in _CONDITIONS if name != "before" and getattr(task_filter, name) is not None)
-    if ("some", *names) not in _statements:
-        where = _where(names)
-        _statements["some", *names] = Sql(
-            f"select count(*) from (select 1 from tasks where {where} limit {MAX_TOTAL}) as counted"
-        )
-    return int(tx.rows(_statements["some", *names], **_params(tenant, task_filter))[0][0])
+    key = ("some", _find_rarest(tx, tenant, task_filter), *names)
+    sql = _statements.get(key) or _statements.setdefault(key, _count_some_sql(*key[1:]))
+    looked_at, matching = tx.rows(sql, **_params(tenant, task_filter))[0]
+    return int(matching), looked_at < MAX_TOTAL
+
+
+def _count_some_sql(rarest: str, *names: str) -> Sql:
+    indexed, others = _where(rarest, names)
+    # Without other conditions the index has all that is needed.
+    columns = f"created_at, {_RANKED_COLUMNS}" if others else "created_at"
+    return Sql(
+        f"""select count(*), coalesce(sum(case when {" and ".join(others) or "1 = 1"} then 1 else 0 end), 0)
+        from (select {columns} from tasks where {indexed} {_NEWEST_FIRST} {MAX_TOTAL}) as newest"""
+    )
 
 
 def list_matching(tx: Tx, tenant: str, task_filter: TaskFilter, ids: Sequence[str]) -> list[TaskSummary]:

@@ -154,8 +154,7 @@ class TaskService:
                 total = queries.count_subtasks(tx, tenant, task_filter)
                 return TaskPage(rows[:limit], total, len(rows) > limit, total < queries.MAX_TOTAL)
             rows = queries.read_page(tx, tenant, task_filter, limit + 1, offset)
-            total = queries.count_tasks(tx, tenant, task_filter)
-            is_exact = queries.is_counted(task_filter) or total < queries.MAX_TOTAL
+            total, is_exact = queries.count_matching(tx, tenant, task_filter)
             return TaskPage(rows[:limit], total, len(rows) > limit, is_exact)
 
         return await self._db.read(read)
