@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from stentor.core.db import Sql
-from stentor.domains.tasks.service import require_task
+from stentor.domains.tasks.access import require_task
 from tests.conftest import World
 from tests.requirements import requirement
 

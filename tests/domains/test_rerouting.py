@@ -14,7 +14,7 @@ from stentor.domains.execution import rerouting
 from stentor.domains.learning.service import EligibleOutcome
 from stentor.domains.routing import explain
 from stentor.domains.tasks import store
-from stentor.domains.tasks.service import require_task
+from stentor.domains.tasks.access import require_task
 from tests.conftest import MakeWorld, World
 from tests.domains import endpoint
 from tests.patience import soon

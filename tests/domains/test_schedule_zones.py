@@ -54,7 +54,9 @@ async def test_a_daily_task_is_submitted_once_a_day_where_clocks_change(
         world.clock.advance(seconds=15 * MINUTE)
         schedules = world.kernel.schedules
         if is_restarted:
-            schedules = open_schedules(world.kernel.infra, world.kernel.tasks.submission)
+            schedules = open_schedules(
+                world.kernel.infra, world.kernel.tasks.submission, world.kernel.agents.routing.is_active
+            )
         await schedules.scheduler.tick()
     done = list(reversed(await runs(world)))
     assert [local(run["due_at"], zone) for run in done] == times

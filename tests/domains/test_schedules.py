@@ -82,7 +82,12 @@ async def test_several_schedulers_submit_one_task_for_each_time(world: World) ->
     await world.register()
     for number in range(5):
         await create(world, f"s{number}", missed="all")
-    others = [open_schedules(world.kernel.infra, world.kernel.tasks.submission).scheduler for _ in range(3)]
+    others = [
+        open_schedules(
+            world.kernel.infra, world.kernel.tasks.submission, world.kernel.agents.routing.is_active
+        ).scheduler
+        for _ in range(3)
+    ]
     world.clock.advance(seconds=10 * MINUTE)
     await asyncio.gather(*(each.tick() for each in (world.kernel.schedules.scheduler, *others)))
     for number in range(5):

@@ -236,7 +236,9 @@ async def test_a_schedule_does_not_rest_after_a_clock_that_was_ahead_is_set_righ
     assert len(await runs(world)) == 1
     world.clock.advance(days=-40)
     if is_restarted:
-        await open_schedules(world.kernel.infra, world.kernel.tasks.submission).scheduler.tick()
+        await open_schedules(
+            world.kernel.infra, world.kernel.tasks.submission, world.kernel.agents.routing.is_active
+        ).scheduler.tick()
     await passes(world, 0)
     assert (await read(world))["next_at"] == right
     await passes(world, DAY)
@@ -316,7 +318,9 @@ async def test_a_start_computes_no_times_for_the_runs_of_before(world: World, mo
         return list_after(times, moment, count)
 
     monkeypatch.setattr(CronTimes, "list_after", counted)
-    await open_schedules(world.kernel.infra, world.kernel.tasks.submission).scheduler.tick()
+    await open_schedules(
+        world.kernel.infra, world.kernel.tasks.submission, world.kernel.agents.routing.is_active
+    ).scheduler.tick()
     assert set(counts) == {1}
 
 

@@ -393,7 +393,7 @@ def build(
         check_runtime=check_runtime,
         governance=governance,
         messaging=open_messaging(infra, agents, tasks, memory, governance, check_runtime),
-        schedules=open_schedules(infra, tasks.submission),
+        schedules=open_schedules(infra, tasks.submission, agents.routing.is_active),
         sessions=sessions,
         webhooks=webhooks,
         provenance=provenance,

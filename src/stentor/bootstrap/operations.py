@@ -85,12 +85,12 @@ def operations(kernel: Kernel, context: SurfaceContext) -> dict[str, Operation]:
     known_agents = agents.registry.agents
     # `bind` matches an owner to its operations by class, so the order here has no meaning.
     owners: list[object] = [
-        tasks.TaskOperations(services.submission, services.service, services.grades),
+        tasks.TaskOperations(services.submission, services.service, services.reader, services.grades, known_agents),
         bulk.BulkOperations(services.service),
-        activity.ActivityOperations(services.activity, services.service.notice),
+        activity.ActivityOperations(services.activity, services.reader.describe_wait_for_agent),
         replay.ReplayOperations(
             ReplayService(
-                services.service,
+                services.reader,
                 services.steps,
                 kernel.sessions,
                 kernel.llm.gateway,
@@ -111,7 +111,7 @@ def operations(kernel: Kernel, context: SurfaceContext) -> dict[str, Operation]:
             kernel.check_runtime,
             agents.last_seen,
             kernel.model_checks,
-            kernel.tasks.service.count_open,
+            services.reader.count_open,
         ),
         sandbox.SandboxOperations(agents.sandbox, known_agents),
         _learning_operations(agents),
@@ -130,7 +130,7 @@ def operations(kernel: Kernel, context: SurfaceContext) -> dict[str, Operation]:
             parts.rollbacks,
             parts.scoring,
             kernel.model_checks.check_patch,
-            services.service.agent_name,
+            known_agents.find_name,
         ),
         keys.KeyOperations(kernel.keys, infra.clock),
         people.PeopleOperations(kernel.people, infra.clock),

@@ -50,7 +50,9 @@ def open_surface_context(
     # A configured key of this name has a role of its own, which must not be replaced.
     if not any((key.tenant, key.name) == (settings.dashboard.tenant, DASHBOARD) for key in keys.principals):
         infra.roles.register([dashboard_principal(settings)])
-    agents = AgentChat(tasks.submission, tasks.service, kernel.agents.registry.agents, infra.hub, tasks.activity.stream)
+    agents = AgentChat(
+        tasks.submission, tasks.service, tasks.reader, kernel.agents.registry.agents, infra.hub, tasks.activity.stream
+    )
     return SurfaceContext(
         keys,
         RateLimiter(settings.server.rate_limit),

@@ -438,14 +438,14 @@ async def test_a_caller_that_leaves_while_its_task_is_being_stored_leaves_none_b
     await sailor(world)
     upstream.halting = True
     upstream.go.clear()
-    read, stored, go = world.kernel.tasks.service.get, asyncio.Event(), asyncio.Event()
+    read, stored, go = world.kernel.tasks.reader.get, asyncio.Event(), asyncio.Event()
 
     async def slow(principal: Principal, task_id: str) -> Any:
         stored.set()
         await go.wait()
         return await read(principal, task_id)
 
-    monkeypatch.setattr(world.kernel.tasks.service, "get", slow)
+    monkeypatch.setattr(world.kernel.tasks.reader, "get", slow)
     talk = {"model": "agent:explain", "messages": ASKED}
     async with listening(world) as client:
         asking = asyncio.ensure_future(client.post("/v1/chat/completions", json=talk))

@@ -117,7 +117,7 @@ async def test_reads_of_agents_tell_what_the_latest_check_found_and_wait_for_no_
         world.kernel.command_agents.check_runtime,
         services.last_seen,
         checks,
-        world.kernel.tasks.service.count_open,
+        world.kernel.tasks.reader.count_open,
     )
     caller = Principal("admin", "admin", frozenset(("admin",)))
     assert (await operations.read(caller, agent_id)).notice is None

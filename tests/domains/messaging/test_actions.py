@@ -241,7 +241,9 @@ REST_CALLS = {
 @requirement("atp.same-permission-as-rest")
 def test_an_action_on_tasks_or_updates_needs_the_permission_of_its_route() -> None:
     nothing: Any = None
-    zones = KernelZone(nothing, nothing, nothing, nothing).actions() | GovernanceZone(nothing, nothing).actions()
+    zones = (
+        KernelZone(nothing, nothing, nothing, nothing, nothing).actions() | GovernanceZone(nothing, nothing).actions()
+    )
     routes = {str(operation): operation.permission for operation in OPERATIONS}
     needed = {"/".join(name): action.permission for name, action in zones.items()}
     del needed["kernel/query"]  # gives work to an agent, or reads a task

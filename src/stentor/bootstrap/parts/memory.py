@@ -42,7 +42,7 @@ from stentor.domains.notes.plugin_vault import PluginVault
 from stentor.domains.reports.model import VaultReport
 from stentor.domains.reports.service import ReportService
 from stentor.domains.tasknotes.model import is_in_inbox, is_mirrored
-from stentor.domains.tasks.service import require_task
+from stentor.domains.tasks.access import require_task
 from stentor_vault.notes.folder_vault import FolderVault
 from stentor_vault.notes.model import MAX_NOTE_BYTES
 

@@ -53,7 +53,7 @@ def open_messaging(
 ) -> MessagingParts:
     settings, db, runlog = infra.settings, infra.db, infra.runlog
     lifecycle = MessageLifecycle(db, runlog, tasks.service)
-    kernel = KernelZone(tasks.submission, tasks.service, agents.routing, lifecycle.withdraw)
+    kernel = KernelZone(tasks.submission, tasks.service, tasks.reader, agents.routing, lifecycle.withdraw)
     zones = kernel.actions() | SandboxZone(kernel, agents.routing, agents.registry.agents).actions()
     zones |= RegistryZone(agents.registry, _registration_parser(check_runtime), agents.trust_score).actions()
     zones |= GovernanceZone(governance.updates, governance.rollbacks).actions()

@@ -5,15 +5,14 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from stentor.auth.principal import IsActive
 from stentor.bootstrap.infrastructure import Infrastructure
 from stentor.bootstrap.parts.agents import AgentServices
 from stentor.core.clock import SECOND
 from stentor.core.clock_mark import ClockMark
-from stentor.core.db import Tx
-from stentor.core.errors import Conflict
 from stentor.core.spans import SpanRecorder
 from stentor.domains.activity.service import ActivityService, ReportLookup
-from stentor.domains.execution.dispatcher import Dispatcher, RegistryFreshness
+from stentor.domains.execution.dispatcher import Dispatcher, RegistryFreshness, create_load_lookup
 from stentor.domains.execution.executor import LeaseRenewer, TaskExecutor
 from stentor.domains.execution.in_memory_dispatcher import InMemoryDispatcher
 from stentor.domains.execution.limits import LimitGate, RoomFinder
@@ -24,9 +23,6 @@ from stentor.domains.execution.rerouting import TaskRerouter
 from stentor.domains.execution.runtimes import RuntimeDriver
 from stentor.domains.execution.service import WorkerService
 from stentor.domains.execution.spans import TaskSpans, caller_trace
-from stentor.domains.registry.model import Agent
-from stentor.domains.registry.presence import Presence
-from stentor.domains.routing.service import LoadLookup
 from stentor.domains.schedules import store as schedule_store
 from stentor.domains.schedules.scheduler import Scheduler
 from stentor.domains.schedules.service import ScheduleService
@@ -36,16 +32,17 @@ from stentor.domains.steps.starts import StartWaits
 from stentor.domains.steps.wait_endings import WaitEndings
 from stentor.domains.steps.waits import WaitService, read_waits
 from stentor.domains.steps.wakeups import WaitScheduler
-from stentor.domains.tasks import queries, rows
+from stentor.domains.tasks import rows
 from stentor.domains.tasks.damaged import DamagedTasks
 from stentor.domains.tasks.grades import GradeService
 from stentor.domains.tasks.grants import GrantService
 from stentor.domains.tasks.placement import TaskRouter
+from stentor.domains.tasks.reading import TaskReader
 from stentor.domains.tasks.search.model import TaskIndex
 from stentor.domains.tasks.search.postgres_index import PostgresTaskIndex
 from stentor.domains.tasks.search.service import TaskSearch
 from stentor.domains.tasks.search.sqlite_index import SqliteTaskIndex
-from stentor.domains.tasks.service import TaskService
+from stentor.domains.tasks.service import TaskService, refuse_to_archive
 from stentor.domains.tasks.submission import SubmissionService
 
 
@@ -55,6 +52,7 @@ class TaskServices:
 
     submission: SubmissionService
     service: TaskService
+    reader: TaskReader
     search: TaskSearch
     grants: GrantService
     grades: GradeService
@@ -83,7 +81,7 @@ def open_tasks(
     without a collector.
     """
     settings, db, clock, runlog, hub = infra.settings, infra.db, infra.clock, infra.runlog, infra.hub
-    agents.registry.before_archive_hooks.append(refuse_running)
+    agents.registry.before_archive_hooks.append(refuse_to_archive)
     registry, routing, presence = agents.registry.agents, agents.routing, agents.presence
     eligibility = LearningEligibility(registry, infra.roles, settings.routing.daily_lessons)
     outcomes = OutcomeRecorder(runlog, agents.learning, agents.trust, eligibility, presence.record_outcome)
@@ -102,20 +100,21 @@ def open_tasks(
     dispatcher = _open_dispatcher(infra, executor, freshness)
     damaged = DamagedTasks(db, runlog, dispatcher)
     # The dispatcher and the routing engine need each other: routing asks how busy an agent is.
-    routing.agent_load = _load_lookup(dispatcher, presence)
+    routing.agent_load = create_load_lookup(dispatcher, presence)
     routing.is_unseen = presence.is_unseen
     dispatcher.offline_endpoints = presence.offline_endpoints
     search = TaskSearch(db, _open_index(infra) if settings.tasks.search else None)
     router = TaskRouter(routing, registry, agents.learning.view)
     starts = StartWaits(runlog)
-    service = TaskService(db, runlog, router, dispatcher, grants, search, starts, read_waits)
+    service = TaskService(db, runlog, router, dispatcher, grants, starts, routing.is_active)
     endings = WaitEndings(runlog, service, router, dispatcher)
     wakeups = WaitScheduler(db, endings, hub, damaged)
     db.set_aside |= {rows.TABLE: damaged.set_aside, step_store.TABLE: wakeups.set_aside}
-    waits = WaitService(db, runlog, registry, endings, presence, router)
+    waits = WaitService(db, runlog, registry, endings, presence, routing.is_active)
     return TaskServices(
         submission=SubmissionService(db, runlog, router, dispatcher, grants, starts),
         service=service,
+        reader=TaskReader(db, registry, routing, search, read_waits),
         search=search,
         grants=grants,
         grades=GradeService(db, runlog, agents.learning, eligibility),
@@ -131,16 +130,6 @@ def open_tasks(
         freshness=freshness,
         room=RoomFinder(db, limits, dispatcher, hub),
     )
-
-
-def refuse_running(tx: Tx, agent: Agent) -> None:
-    """Refuse to archive an agent whose tasks are running or waiting. Raises Conflict."""
-    if count := queries.count_running(tx, agent.tenant, agent.agent_id):
-        tasks = "1 task" if count == 1 else f"{count} tasks"
-        raise Conflict(
-            f"The agent {agent.name!r} has {tasks} running or waiting. Suspend it and archive it when they have ended, "
-            "or archive it with force: they continue, and no new ones start."
-        )
 
 
 def _open_dispatcher(infra: Infrastructure, executor: TaskExecutor, freshness: RegistryFreshness) -> Dispatcher:
@@ -161,32 +150,14 @@ def _open_index(infra: Infrastructure) -> TaskIndex:
     return PostgresTaskIndex(infra.db)
 
 
-def _load_lookup(dispatcher: Dispatcher, presence: Presence) -> LoadLookup:
-    """Return a function that tells how busy an agent is."""
-
-    def load(agent: Agent) -> tuple[int, int, bool, bool, float, float]:
-        agent_id, online = agent.agent_id, presence.is_online(agent)
-        failing = presence.failing_share(agent_id)
-        if agent.runtime.kind != "worker":
-            ahead = dispatcher.count_ahead(agent_id)
-            return ahead, dispatcher.concurrency(agent_id), online, presence.is_resting(agent_id, ahead), failing, 0.0
-        # A worker claims into its own queue, where the dispatcher does not see the tasks that it holds.
-        ahead = dispatcher.count_ahead(agent_id) + presence.count_held(agent_id)
-        concurrency = presence.concurrency(agent_id) if ahead else 1
-        stalled = presence.stalled_ms(agent_id) if ahead >= concurrency else 0.0
-        return ahead, concurrency, online, presence.is_resting(agent_id, ahead), failing, stalled
-
-    return load
-
-
 @dataclass(frozen=True)
 class Schedules:
     service: ScheduleService
     scheduler: Scheduler
 
 
-def open_schedules(infra: Infrastructure, submission: SubmissionService) -> Schedules:
+def open_schedules(infra: Infrastructure, submission: SubmissionService, is_active: IsActive) -> Schedules:
     """Return the use cases of schedules, and the job that runs them."""
     scheduler = Scheduler(infra.db, infra.runlog, infra.roles, submission)
     infra.db.set_aside[schedule_store.TABLE] = scheduler.set_aside
-    return Schedules(ScheduleService(infra.db, infra.runlog, submission), scheduler)
+    return Schedules(ScheduleService(infra.db, infra.runlog, submission, is_active), scheduler)

@@ -28,7 +28,7 @@ from stentor.domains.reports.model import VaultReport
 from stentor.domains.tasks import events as task_events
 from stentor.domains.tasks import store as task_store
 from stentor.domains.tasks import visibility_queries
-from stentor.domains.tasks.missing import missing_task
+from stentor.domains.tasks.access import missing_task
 from stentor.domains.tasks.model import MAX_ID_LENGTH, Task, TaskStreamStep
 
 LEARNING_FAILED_MESSAGE = "Learning from the outcome failed; it is retried later."
@@ -245,10 +245,10 @@ class ActivityService:
         return TaskStreamStep("routing", data, position.as_id)
 
     def _terminal(self, task: Task) -> TaskStreamStep:
-        agent = self._agents.get(task.tenant, task.assigned_agent or "")
         if task.status == "completed":
             error = LEARNING_FAILED_MESSAGE if task.learning_pending else None
-            return TaskStreamStep("complete", model.completion_data(task, agent.name if agent else None, error))
+            agent_name = self._agents.find_name(task.tenant, task.assigned_agent)
+            return TaskStreamStep("complete", model.completion_data(task, agent_name, error))
         code = task.error.get("code") if isinstance(task.error, dict) else None
         data = {
             "error": f"The task is {task.status}.",

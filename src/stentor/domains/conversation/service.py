@@ -21,6 +21,7 @@ from stentor.domains.registry.agent_cache import AgentCache
 from stentor.domains.registry.model import Agent
 from stentor.domains.tasks.drafts import with_parent_task
 from stentor.domains.tasks.model import Task, TaskStreamStep, TenantTaskStream
+from stentor.domains.tasks.reading import TaskReader
 from stentor.domains.tasks.service import TaskService
 from stentor.domains.tasks.submission import SubmissionService
 
@@ -110,12 +111,14 @@ class AgentChat:
         self,
         submission: SubmissionService,
         tasks: TaskService,
+        reader: TaskReader,
         agents: AgentCache,
         hub: Hub,
         stream_task: TenantTaskStream,
     ) -> None:
         self._submission = submission
         self._tasks = tasks
+        self._reader = reader
         self._agents = agents
         self._hub = hub
         self._stream_task = stream_task
@@ -154,7 +157,7 @@ class AgentChat:
         with not_repeatable(RoutingDenied):
             submitted = await self._submission.submit(principal, with_parent_task(draft, parent_task_id))
         with not_repeatable():
-            task = await self._tasks.get(principal, submitted.task_id)
+            task = await self._reader.get(principal, submitted.task_id)
             # A client would wait for days; the task stays and can be read later.
             if submitted.status == "pending_approval":
                 raise ApprovalPending(

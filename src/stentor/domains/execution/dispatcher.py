@@ -21,6 +21,9 @@ from stentor.core.errors import StoreUnavailable
 from stentor.core.metrics import gauge_family
 from stentor.domains.registry import store
 from stentor.domains.registry.agent_cache import AgentCache
+from stentor.domains.registry.model import Agent
+from stentor.domains.registry.presence import Presence
+from stentor.domains.routing.service import LoadLookup
 from stentor.domains.tasks.model import QueuedTask, TaskClaim
 from stentor.domains.tasks.placement import TaskQueue
 from stentor.domains.tasks.store import TaskRef
@@ -230,6 +233,24 @@ class RegistryFreshness:
         self._skips.update(agent_ids)
         self.skipped_agents.update(agent_id for agent_id in agent_ids if self._skips[agent_id] <= MAX_SKIPS)
         self.on_stale()
+
+
+def create_load_lookup(dispatcher: Dispatcher, presence: Presence) -> LoadLookup:
+    """Return the function by which routing asks how busy an agent is."""
+
+    def load(agent: Agent) -> tuple[int, int, bool, bool, float, float]:
+        agent_id, online = agent.agent_id, presence.is_online(agent)
+        failing = presence.failing_share(agent_id)
+        if agent.runtime.kind != "worker":
+            ahead = dispatcher.count_ahead(agent_id)
+            return ahead, dispatcher.concurrency(agent_id), online, presence.is_resting(agent_id, ahead), failing, 0.0
+        # A worker claims into its own queue, where the dispatcher does not see the tasks that it holds.
+        ahead = dispatcher.count_ahead(agent_id) + presence.count_held(agent_id)
+        concurrency = presence.concurrency(agent_id) if ahead else 1
+        stalled = presence.stalled_ms(agent_id) if ahead >= concurrency else 0.0
+        return ahead, concurrency, online, presence.is_resting(agent_id, ahead), failing, stalled
+
+    return load
 
 
 def collect_metrics(dispatcher: Dispatcher) -> Iterable[Metric]:

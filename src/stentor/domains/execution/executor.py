@@ -32,10 +32,10 @@ from stentor.domains.routing.model import RoutingRequest
 from stentor.domains.routing.service import RoutingEngine
 from stentor.domains.sessions.service import append_of_task
 from stentor.domains.tasks import queries, store
+from stentor.domains.tasks.access import require_task
 from stentor.domains.tasks.events import started_event
 from stentor.domains.tasks.grants import GrantService
 from stentor.domains.tasks.model import QueuedTask, Task, TaskClaim
-from stentor.domains.tasks.service import require_task
 
 RENEWALS_PER_LEASE = 3
 """So that one renewal of a lease may fail or be late."""

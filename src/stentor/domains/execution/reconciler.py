@@ -24,8 +24,8 @@ from stentor.domains.execution.outcomes import OutcomeRecorder
 from stentor.domains.learning.service import learning_skipped_event
 from stentor.domains.registry.agent_cache import AgentCache
 from stentor.domains.tasks import lease_store, limit_store, queries, store
+from stentor.domains.tasks.access import require_task
 from stentor.domains.tasks.model import QueuedTask, Task, TaskClaim, to_queued_task
-from stentor.domains.tasks.service import require_task
 
 INTERVAL_SECONDS = 1.0
 RELEARN_TICKS = 10

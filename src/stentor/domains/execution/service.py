@@ -29,9 +29,10 @@ from stentor.domains.registry.agent_cache import AgentCache
 from stentor.domains.registry.model import Agent
 from stentor.domains.registry.presence import Presence
 from stentor.domains.tasks import queries, store
+from stentor.domains.tasks.access import require_task
 from stentor.domains.tasks.leases import check_epoch, require_held, require_writable
 from stentor.domains.tasks.model import Task, TaskClaim
-from stentor.domains.tasks.service import is_late, require_task
+from stentor.domains.tasks.service import is_late
 
 DISCONNECT_POLL_SECONDS = 1.0
 """How often a waiting claim checks whether its client has disconnected."""

@@ -80,6 +80,11 @@ class AgentCache:
         agent = self._by_id.get(agent_id)
         return agent if agent is not None and agent.tenant == tenant else None
 
+    def find_name(self, tenant: str, agent_id: str | None) -> str | None:
+        """Return the name of an agent of the tenant, None for an unknown one."""
+        agent = self.get(tenant, agent_id or "")
+        return None if agent is None else agent.name
+
     def find_in_any_tenant(self, agent_id: str) -> Agent | None:
         """Return an agent of any tenant. For background jobs only, never for a request of a caller."""
         return self._by_id.get(agent_id)

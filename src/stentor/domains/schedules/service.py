@@ -6,7 +6,7 @@ from typing import Any
 
 import msgspec
 
-from stentor.auth.principal import Principal
+from stentor.auth.principal import IsActive, Principal, require_active
 from stentor.core import ids, names
 from stentor.core.db import Database, Tx, locks
 from stentor.core.errors import Conflict, InvalidRequest, NotFound, RoutingDenied
@@ -32,8 +32,8 @@ class ScheduleDraft(msgspec.Struct, frozen=True):
 class ScheduleService:
     """The use cases of schedules. A schedule that the caller may not see is NotFound."""
 
-    def __init__(self, db: Database, runlog: RunLog, submission: SubmissionService) -> None:
-        self._db, self._runlog, self._submission = db, runlog, submission
+    def __init__(self, db: Database, runlog: RunLog, submission: SubmissionService, is_active: IsActive) -> None:
+        self._db, self._runlog, self._submission, self._is_active = db, runlog, submission, is_active
 
     async def create(self, caller: Principal, draft: ScheduleDraft) -> Schedule:
         """Create a schedule.
@@ -41,7 +41,7 @@ class ScheduleService:
         Raises InvalidRequest, Conflict for a name that is taken and for too many, and Forbidden for the key of stopped
         agents.
         """
-        self._submission.require_active(caller, "create schedules")
+        require_active(caller, self._is_active, "create schedules")
         names.check_name(draft.name)
         times = CronTimes(draft.cron, draft.timezone)
 
@@ -127,7 +127,7 @@ class ScheduleService:
 
     def _require_active(self, caller: Principal, changes: dict[str, Any]) -> None:
         if changes != {"paused": True}:
-            self._submission.require_active(caller, "change schedules, except to pause them")
+            require_active(caller, self._is_active, "change schedules, except to pause them")
 
     async def delete(self, caller: Principal, name: str) -> None:
         """Delete a schedule and the list of its runs; its tasks stay. Raises NotFound."""

@@ -23,9 +23,9 @@ from stentor.domains.steps import model, store
 from stentor.domains.steps.decision_text import describe_question
 from stentor.domains.steps.model import Step, StepDraft, StepOutcome
 from stentor.domains.tasks import store as tasks
+from stentor.domains.tasks.access import require_task_id, require_visible_task
 from stentor.domains.tasks.leases import check_held
 from stentor.domains.tasks.model import Task
-from stentor.domains.tasks.service import require_task_id, require_visible_task
 
 
 class JournalEntry(msgspec.Struct, frozen=True):

@@ -15,8 +15,8 @@ from stentor.core.runlog import RunLog
 from stentor.domains.steps import reruns, store
 from stentor.domains.steps.model import StepDraft, StepOutcome
 from stentor.domains.steps.service import ended_event, started_event
+from stentor.domains.tasks.access import require_visible_task
 from stentor.domains.tasks.model import Task, TaskDraft
-from stentor.domains.tasks.service import require_visible_task
 
 START = "#start"
 """Key of the wait for a time. The routes refuse this key and those that begin with `AFTER` for a worker's steps."""

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Collection
 from typing import Any
 
-from stentor.auth.principal import Principal
+from stentor.auth.principal import IsActive, Principal, require_active
 from stentor.core import runlog_queries
 from stentor.core.db import NO_LOCKS, Database, Tx, idempotency
 from stentor.core.db.idempotency import IdempotencyKey
@@ -27,11 +27,10 @@ from stentor.domains.steps.starts import AFTER, START
 from stentor.domains.steps.wait_endings import Ending, WaitEndings, child_outcome, lock_waits
 from stentor.domains.tasks import store as tasks
 from stentor.domains.tasks import waiting
+from stentor.domains.tasks.access import check_approver, require_visible_task
 from stentor.domains.tasks.leases import require_held
 from stentor.domains.tasks.model import TERMINAL_STATUSES, Task
-from stentor.domains.tasks.placement import TaskRouter
 from stentor.domains.tasks.progress import MAX_WAITS, TaskWait
-from stentor.domains.tasks.service import check_approver, require_visible_task
 
 _BEGINS = {
     "sleep": "Sleeps: {name}.",
@@ -53,10 +52,10 @@ class WaitService:
         agents: AgentCache,
         endings: WaitEndings,
         presence: Presence,
-        router: TaskRouter,
+        is_active: IsActive,
     ) -> None:
         self._db, self._runlog, self._agents = db, runlog, agents
-        self._endings, self._presence, self._router = endings, presence, router
+        self._endings, self._presence, self._is_active = endings, presence, is_active
 
     async def begin(
         self, principal: Principal, task_id: str, epoch: int, draft: StepDraft, handled: Collection[str] = ()
@@ -127,7 +126,7 @@ class WaitService:
         Raises NotFound, Conflict for a task that has ended or has too many signals, and Forbidden for the key of
         stopped agents.
         """
-        self._router.require_active(principal, "send signals")
+        require_active(principal, self._is_active, "send signals")
 
         def send(tx: Tx, task: Task) -> bool:
             if task.status in TERMINAL_STATUSES:

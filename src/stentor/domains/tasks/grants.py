@@ -20,10 +20,9 @@ from stentor.domains.routing.model import Authority
 from stentor.domains.routing.service import RoutingEngine
 from stentor.domains.tasks import grant_store, visibility_queries
 from stentor.domains.tasks import store as tasks
+from stentor.domains.tasks.access import missing_task, require_task, require_task_id, require_visible_task
 from stentor.domains.tasks.grant_model import NO_AUTHORITY, Grant, GrantRequest, effective_authority, limit_grant
-from stentor.domains.tasks.missing import missing_task
 from stentor.domains.tasks.model import MAX_ID_LENGTH, Task
-from stentor.domains.tasks.service import require_task, require_task_id, require_visible_task
 
 
 class GrantService:

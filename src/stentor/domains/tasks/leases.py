@@ -8,8 +8,8 @@ from stentor.core.errors import Forbidden, LeaseLost
 from stentor.domains.registry import authorization
 from stentor.domains.registry import store as agent_store
 from stentor.domains.registry.agent_cache import AgentCache
+from stentor.domains.tasks.access import check_visible, require_visible_task
 from stentor.domains.tasks.model import Task
-from stentor.domains.tasks.service import check_visible, require_visible_task
 
 
 def require_held(tx: Tx, agents: AgentCache, principal: Principal, task_id: str, epoch: int) -> Task:

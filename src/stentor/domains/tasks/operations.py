@@ -14,10 +14,12 @@ from fastapi import Query
 from stentor.core.clock import micros_from_datetime
 from stentor.core.db.idempotency import IdempotencyKey
 from stentor.core.errors import InvalidRequest, NotFound
+from stentor.domains.registry.agent_cache import AgentCache
 from stentor.domains.tasks import events, model
 from stentor.domains.tasks.grades import GradeService
 from stentor.domains.tasks.model import TaskFilter, TaskStatus
 from stentor.domains.tasks.progress import notice_fields
+from stentor.domains.tasks.reading import TaskReader
 from stentor.domains.tasks.service import TaskService
 from stentor.domains.tasks.submission import SubmissionService
 from stentor.domains.tasks.wire import (
@@ -51,8 +53,16 @@ from stentor.web.wire import (
 class TaskOperations:
     """Operations on tasks."""
 
-    def __init__(self, submission: SubmissionService, tasks: TaskService, grades: GradeService) -> None:
-        self._submission, self._tasks, self._grades = submission, tasks, grades
+    def __init__(
+        self,
+        submission: SubmissionService,
+        tasks: TaskService,
+        reader: TaskReader,
+        grades: GradeService,
+        agents: AgentCache,
+    ) -> None:
+        self._submission, self._tasks, self._reader, self._grades = submission, tasks, reader, grades
+        self._agents = agents
 
     @operation("tasks.submit", "write", "POST /tasks", 202, (409, 422), fast=True, grpc="SubmitTask")
     async def submit(self, caller: Caller, body: TaskIn, idempotency_key: IdempotencyHeader = None) -> SubmittedOut:
@@ -110,16 +120,16 @@ class TaskOperations:
             if offset:
                 raise InvalidRequest("offset: cannot be combined with text; use the cursor.")
             position = None if cursor is None else decode_cursor(cursor, int)[0]
-            page, before = await self._tasks.search_page(caller, task_filter, text, position, limit)
+            page, before = await self._reader.search_page(caller, task_filter, text, position, limit)
             following = None if before is None else encode_cursor(before)
         else:
             start = None if cursor is None else decode_cursor(cursor, int, str)
-            page = await self._tasks.list_page(
+            page = await self._reader.list_page(
                 caller, msgspec.structs.replace(task_filter, before=start), limit, offset
             )
             following = encode_cursor(page.rows[-1].created_at, page.rows[-1].task_id) if page.has_more else None
         rows = [
-            TaskRowOut.of(row, agent_name=self._tasks.agent_name(caller.tenant, row.assigned_agent))
+            TaskRowOut.of(row, agent_name=self._agents.find_name(caller.tenant, row.assigned_agent))
             for row in page.rows
         ]
         return TaskPageOut.of(page, tasks=rows, limit=limit, offset=offset, next_cursor=following)
@@ -127,19 +137,19 @@ class TaskOperations:
     @operation("tasks.get", "read", "GET /tasks/{task_id}", errors=(404,), grpc="GetTask")
     async def read(self, caller: Caller, task_id: TaskId) -> TaskOut:
         """One task by its exact id, in any state."""
-        state = await self._tasks.get_state(caller, task_id)
+        state = await self._reader.get_state(caller, task_id)
         task = state.task
         return TaskOut.of(
             task,
             **notice_fields(state.notice),
-            agent_name=self._tasks.agent_name(task.tenant, task.assigned_agent),
+            agent_name=self._agents.find_name(task.tenant, task.assigned_agent),
             waits_for=[TaskWaitOut.of(wait) for wait in state.waits_for],
         )
 
     @operation("tasks.input", "read", "GET /tasks/{task_id}/input", errors=(404,))
     async def read_input(self, caller: Caller, task_id: TaskId) -> TaskInputOut:
         """The whole input of a task, as its agent gets it."""
-        return TaskInputOut(task_id=task_id, input=await self._tasks.read_input(caller, task_id))
+        return TaskInputOut(task_id=task_id, input=await self._reader.read_input(caller, task_id))
 
     @operation("tasks.cancel", "write", "POST /tasks/{task_id}/cancel", errors=(404, 409), grpc="CancelTask")
     async def cancel(self, caller: Caller, task_id: TaskId) -> CancelledOut:
@@ -150,7 +160,7 @@ class TaskOperations:
     async def retry(self, caller: Caller, task_id: TaskId) -> TaskOut:
         """Retry a failed or aborted task; it is routed again."""
         task = await self._tasks.retry(caller, task_id)
-        return TaskOut.of(task, **notice_fields(self._tasks.notice(task)))
+        return TaskOut.of(task, **notice_fields(self._reader.describe_wait_for_agent(task)))
 
     @operation("tasks.rerun", "write", "POST /tasks/{task_id}/rerun", 202, (404, 409, 422))
     async def rerun(self, caller: Caller, task_id: TaskId, body: RerunIn | None = None) -> SubmittedOut:
@@ -167,7 +177,7 @@ class TaskOperations:
     async def approve(self, caller: Caller, task_id: TaskId) -> TaskOut:
         """Let a task that waits for approval go into the queue."""
         task = await self._tasks.approve(caller, task_id)
-        return TaskOut.of(task, **notice_fields(self._tasks.notice(task)))
+        return TaskOut.of(task, **notice_fields(self._reader.describe_wait_for_agent(task)))
 
     @operation("tasks.reject", "approve", "POST /tasks/{task_id}/reject", errors=(404, 409))
     async def reject(self, caller: Caller, task_id: TaskId, body: RejectTask | None = None) -> TaskOut:

@@ -11,7 +11,7 @@ from typing import Protocol
 
 import msgspec
 
-from stentor.auth.principal import Principal, require_active
+from stentor.auth.principal import Principal
 from stentor.core.db import Tx
 from stentor.core.errors import RoutingDenied
 from stentor.domains.learning.service import LearningView
@@ -20,7 +20,6 @@ from stentor.domains.routing.model import Authority, RoutingDecision, RoutingReq
 from stentor.domains.routing.service import RoutingEngine
 from stentor.domains.tasks import model
 from stentor.domains.tasks.model import QueuedTask, Task, TaskClaim, TaskDraft, TaskStatus
-from stentor.domains.tasks.progress import Notice, describe_inactive, describe_offline
 
 _WAITING: tuple[TaskStatus, ...] = ("waiting", "pending_approval")
 
@@ -129,10 +128,6 @@ class TaskRouter:
         self._agents = agents
         self._learning = learning
 
-    def require_active(self, principal: Principal, act: str) -> None:
-        """Raise Forbidden for the key of stopped agents, which may not do this."""
-        require_active(principal, self._routing.is_active, act)
-
     def route(self, principal: Principal, task: TaskDraft | Task, granted: Authority | None = None) -> Placement:
         """Choose an agent. `granted`, the authority of a grant, replaces the caller's own authority.
 
@@ -203,26 +198,6 @@ class TaskRouter:
         mean_ms = weight.mean_ms if weight and weight.samples else model.DEFAULT_MEAN_MS
         ahead, concurrency, *_ = self._routing.agent_load(agent)
         return model.estimate_times(now, ahead, mean_ms, concurrency)
-
-    def agent_name(self, tenant: str, agent_id: str | None) -> str | None:
-        """Return the name of an agent, None for an unknown one."""
-        agent = self._agents.get(tenant, agent_id) if agent_id else None
-        return None if agent is None else agent.name
-
-    def notice(self, task: Task) -> Notice | None:
-        """Return why a task waits: its agent is not active, offline, or a worker that has not connected yet."""
-        if task.status not in ("queued", "waiting", "pending_approval") or task.assigned_agent is None:
-            return None
-        agent = self._agents.get(task.tenant, task.assigned_agent)
-        if agent is None:
-            return None
-        if agent.status != "active":
-            return describe_inactive(agent.name, "archived" if agent.is_archived else agent.status)
-        if task.status != "queued":
-            return None
-        if self._routing.agent_load(agent)[2] and not self._routing.is_unseen(agent):
-            return None
-        return describe_offline(agent.runtime.kind, agent.name)
 
 
 def _starts_later(task: TaskDraft | Task) -> bool:

@@ -1,6 +1,7 @@
-"""Use cases of stored tasks: read, list, cancel, approve, reject, retry.
+"""Changes of stored tasks on behalf of a caller: cancel, approve, reject, retry.
 
-`submission` creates tasks, `execution` runs them. A method `..._in_tx` does the same within the caller's transaction.
+`submission` creates tasks, `reading` reads them, `execution` runs them. A method `..._in_tx` does the same within the
+caller's transaction.
 """
 
 from __future__ import annotations
@@ -12,20 +13,17 @@ from typing import Any
 
 import msgspec
 
-from stentor.auth.principal import Principal
-from stentor.core import runlog_queries
+from stentor.auth.principal import IsActive, Principal, require_active
 from stentor.core.db import NO_LOCKS, Database, Tx, locks
-from stentor.core.errors import Conflict, CorruptRecord, Forbidden, NotFound
+from stentor.core.errors import Conflict
 from stentor.core.runlog import EventDraft, RunLog
-from stentor.domains.atp.text_format import content_for_agent
 from stentor.domains.learning.service import learning_skipped_event
-from stentor.domains.registry import authorization
-from stentor.domains.registry import store as agents
-from stentor.domains.tasks import events, limit_store, model, queries, store, visibility_queries
+from stentor.domains.registry.model import Agent
+from stentor.domains.tasks import events, model, queries, store
+from stentor.domains.tasks.access import check_approver, require_task, require_visible_task
 from stentor.domains.tasks.damaged import refuse_damaged
 from stentor.domains.tasks.drafts import draft_rerun
-from stentor.domains.tasks.missing import missing_task, missing_task_of_tenant
-from stentor.domains.tasks.model import Task, TaskFilter, TaskPage, TaskStatus
+from stentor.domains.tasks.model import Task, TaskStatus
 from stentor.domains.tasks.placement import (
     AuthorityResolver,
     Placement,
@@ -34,25 +32,13 @@ from stentor.domains.tasks.placement import (
     TaskRouter,
     enqueue_after_commit,
 )
-from stentor.domains.tasks.progress import (
-    MAX_WAITS,
-    Notice,
-    TaskState,
-    TaskWait,
-    WaitReader,
-    describe_limit,
-    describe_lost_attempt,
-    describe_silence,
-    describe_unused_session,
-)
-from stentor.domains.tasks.search.service import TaskSearch
 
 EventExtra = Mapping[str, Any]
 NO_EVENT_EXTRA: EventExtra = MappingProxyType({})
 
 
 class TaskService:
-    """Reads tasks and changes their status on behalf of a caller."""
+    """Changes the status of tasks on behalf of a caller."""
 
     def __init__(
         self,
@@ -61,113 +47,16 @@ class TaskService:
         router: TaskRouter,
         dispatch: TaskQueue,
         grants: AuthorityResolver,
-        search: TaskSearch,
         starts: StartConditions,
-        read_waits: WaitReader,
+        is_active: IsActive,
     ) -> None:
         self._db = db
         self._runlog = runlog
         self._router = router
         self._dispatch = dispatch
         self._grants = grants
-        self._search = search
         self._starts = starts
-        self._read_waits = read_waits
-
-    async def get(self, principal: Principal, task_id: str) -> Task:
-        """Return a task. Raises NotFound, also for a task that the caller may not read."""
-        return await self._db.read(lambda tx: require_visible_task(tx, principal, task_id))
-
-    async def read_input(self, principal: Principal, task_id: str) -> Any:
-        """Return the input of a task as its agent gets it. Raises NotFound."""
-
-        def read(tx: Tx) -> Any:
-            require_visible_task(tx, principal, task_id)
-            return content_for_agent(queries.read_whole_input(tx, principal.tenant, task_id))
-
-        return await self._db.read(read)
-
-    async def get_state(self, principal: Principal, task_id: str) -> TaskState:
-        """Return a task, why it is still queued or seems to be lost if that is so, and what it waits for.
-
-        Raises NotFound.
-        """
-
-        def read(tx: Tx) -> TaskState:
-            task = require_visible_task(tx, principal, task_id)
-            if task.status == "waiting":
-                return TaskState(task, None, self._read_waits(tx, task))
-            limit = task.metadata.limit if task.status == "queued" else None
-            if limit is None:
-                return TaskState(task, describe_silence(task, tx.now), [])
-            full = describe_limit(limit, limit_store.count_used(tx, task.tenant, limit))
-            return TaskState(task, full, [] if full is None else [TaskWait("limit", full.text.rstrip("."))])
-
-        state = await self._db.read(read)
-        if state.task.status == "pending_approval":
-            state = msgspec.structs.replace(state, waits_for=[TaskWait("approval", "Waits for approval")])
-        if state.notice is None and (notice := self.notice(state.task)) is not None:
-            wait = TaskWait("agent", f"Waits for its agent: {notice.text}")
-            waits = [*state.waits_for[: MAX_WAITS - 1], wait]
-            return msgspec.structs.replace(state, notice=notice, waits_for=waits)
-        if state.notice is None and state.task.status == "queued" and state.task.epoch:
-            return msgspec.structs.replace(state, notice=await self._describe_lost_attempt(state.task))
-        return state if state.notice else msgspec.structs.replace(state, notice=self._unused_session(state.task))
-
-    def _unused_session(self, task: Task) -> Notice | None:
-        name = self._router.agent_name(task.tenant, task.assigned_agent)
-        return describe_unused_session(task.runtime_kind, name, task.metadata.session)
-
-    async def _describe_lost_attempt(self, task: Task) -> Notice | None:
-        """Return why a task is queued again if its latest attempt was lost, None if it is queued for another reason."""
-        try:
-            event = await self._db.read(lambda tx: runlog_queries.find_event(tx, task.tenant, task.head_id))
-        except CorruptRecord:
-            # Fails open: a damaged run log must not hide the task.
-            return None
-        return None if event is None else describe_lost_attempt(task, event)
-
-    async def count_open(self, tenant: str, agent_id: str) -> int:
-        """Return how many tasks of an agent have not ended."""
-        return await self._db.read(lambda tx: queries.count_open(tx, tenant, agent_id))
-
-    def agent_name(self, tenant: str, agent_id: str | None) -> str | None:
-        """Return the name of the agent that has a task."""
-        return self._router.agent_name(tenant, agent_id)
-
-    def notice(self, task: Task) -> Notice | None:
-        """Return why a task waits for its agent, or None; see `TaskRouter.notice`."""
-        return self._router.notice(task)
-
-    async def list_page(self, principal: Principal, task_filter: TaskFilter, limit: int, offset: int) -> TaskPage:
-        """Return a page of the matching tasks that the caller may read, newest first."""
-        tenant = principal.tenant
-        task_filter = msgspec.structs.replace(task_filter, key=visibility_queries.visibility_key(principal))
-
-        def read(tx: Tx) -> TaskPage:
-            # Read one row more than the page holds, to know whether there is a next page.
-            if task_filter.ref is not None:
-                rows = queries.list_by_reference(tx, tenant, task_filter, limit + 1)
-                return TaskPage(rows[:limit], len(rows), has_more=False, total_is_exact=len(rows) <= limit)
-            if task_filter.parent is not None:
-                rows = queries.list_subtasks(tx, tenant, task_filter, limit + 1)
-                total = queries.count_subtasks(tx, tenant, task_filter)
-                return TaskPage(rows[:limit], total, len(rows) > limit, total < queries.MAX_TOTAL)
-            rows = queries.read_page(tx, tenant, task_filter, limit + 1, offset)
-            total, is_exact = queries.count_matching(tx, tenant, task_filter)
-            return TaskPage(rows[:limit], total, len(rows) > limit, is_exact)
-
-        return await self._db.read(read)
-
-    async def search_page(
-        self, principal: Principal, task_filter: TaskFilter, text: str, before: int | None, limit: int
-    ) -> tuple[TaskPage, int | None]:
-        """Return a page of the tasks that contain a text and that the caller may read, and where the next page begins.
-
-        Raises InvalidRequest for a text without words, Conflict if the search is switched off.
-        """
-        task_filter = msgspec.structs.replace(task_filter, key=visibility_queries.visibility_key(principal))
-        return await self._search.list_page(principal.tenant, task_filter, text, before, limit)
+        self._is_active = is_active
 
     async def cancel(self, principal: Principal, task_id: str) -> int:
         """Cancel a task and, after the commit, stop its execution. Return the time of cancellation, in microseconds."""
@@ -178,7 +67,7 @@ class TaskService:
         """Cancel a task within the caller's transaction; `event_extra` goes into the event's metadata."""
         task = _require_not_ended(tx, principal, task_id)
         if task.submitted_by != principal.name:
-            self._router.require_active(principal, "cancel tasks of others")
+            require_active(principal, self._is_active, "cancel tasks of others")
         self.cancel_found(tx, task, principal.name, event_extra)
         return tx.now
 
@@ -280,7 +169,7 @@ class TaskService:
         self, principal: Principal, task_id: str, event_extra: EventExtra = NO_EVENT_EXTRA
     ) -> AsyncIterator[Callable[[Tx], Task]]:
         """Route a retry now and yield the write for the caller's transaction."""
-        task = await self.get(principal, task_id)
+        task = await self._db.read(lambda tx: require_visible_task(tx, principal, task_id))
         refuse_damaged(task)
         grant_id = task.metadata.grant_id
         granted = (await self._grants.resolve_authority(principal, grant_id))[0] if grant_id else None
@@ -360,46 +249,14 @@ class TaskService:
         queries.update_counts(tx, task.tenant, task.created_at, *changes)
 
 
-def require_task(tx: Tx, tenant: str, task_id: str) -> Task:
-    """Return a task. Raises NotFound, also for an invalid id: empty, too long, or with a NUL character.
-
-    Raises TaskArchived for one that has left the database.
-    """
-    task = store.find(tx, tenant, require_task_id(task_id))
-    if task is None:
-        raise missing_task_of_tenant(tx, tenant, task_id)
-    return task
-
-
-def require_task_id(text: str) -> str:
-    """Return an id that a task may have. Raises NotFound."""
-    # PostgreSQL rejects a NUL character in a text, which would be an internal error.
-    if not 0 < len(text) <= model.MAX_ID_LENGTH or "\0" in text:
-        raise NotFound("No task has this id.")
-    return text
-
-
-def require_visible_task(tx: Tx, principal: Principal, task_id: str) -> Task:
-    """Return a task. Raises NotFound, also for a task that the caller may not read, and TaskArchived."""
-    return check_visible(tx, principal, store.find(tx, principal.tenant, require_task_id(task_id)), task_id)
-
-
-def check_visible(tx: Tx, principal: Principal, task: Task | None, task_id: str) -> Task:
-    """Return a task that was read already. Raises NotFound like `require_visible_task`."""
-    if task is None:
-        raise missing_task(tx, principal, task_id)
-    if not visibility_queries.can_see(tx, principal, task):
-        raise NotFound("No task has this id.")
-    return task
-
-
-def check_approver(tx: Tx, principal: Principal, task: Task) -> None:
-    """Raise Forbidden for a key that submitted the task or acts for its agent, unless it is a person's."""
-    if principal.is_person:
-        return
-    agent = agents.find(tx, task.tenant, task.assigned_agent) if task.assigned_agent else None
-    if task.submitted_by == principal.name or agent is None or authorization.can_work_as(principal, agent):
-        raise Forbidden("A key may not approve a task that it submitted or would execute. Use a person's key.")
+def refuse_to_archive(tx: Tx, agent: Agent) -> None:
+    """Refuse to archive an agent whose tasks are running or waiting. Raises Conflict."""
+    if count := queries.count_running(tx, agent.tenant, agent.agent_id):
+        tasks = "1 task" if count == 1 else f"{count} tasks"
+        raise Conflict(
+            f"The agent {agent.name!r} has {tasks} running or waiting. Suspend it and archive it when they have ended, "
+            "or archive it with force: they continue, and no new ones start."
+        )
 
 
 def is_late(tx: Tx, task: Task) -> bool:

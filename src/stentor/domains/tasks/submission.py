@@ -24,7 +24,8 @@ from stentor.domains.atp.model import AtpHeader
 from stentor.domains.atp.text_format import content_for_agent
 from stentor.domains.routing.model import Authority
 from stentor.domains.sessions.service import require_session
-from stentor.domains.tasks import events, missing, model, queries, store, visibility_queries
+from stentor.domains.tasks import events, model, queries, store, visibility_queries
+from stentor.domains.tasks.access import is_archived
 from stentor.domains.tasks.drafts import inherit_limits, with_parent_task, with_traceparent
 from stentor.domains.tasks.model import SubmitResult, Task, TaskClaim, TaskDraft
 from stentor.domains.tasks.placement import (
@@ -65,10 +66,6 @@ class SubmissionService:
         text = "Duration of a submission until it is stored, by result; a failed one stored nothing."
         self._durations = create_histogram("stentor_submit_duration_seconds", text, REQUEST_BUCKETS_S, "result")
         self._by_result = {result: self._durations.labels(result) for result in ("accepted", "denied", "failed")}
-
-    def require_active(self, principal: Principal, act: str) -> None:
-        """Raise Forbidden for the key of stopped agents, which may not do this."""
-        self._router.require_active(principal, act)
 
     async def submit(
         self,
@@ -178,7 +175,7 @@ class SubmissionService:
                 raise Conflict(f"A task with the id {draft.id!r} and another body exists. Use another id.")
             response = _first_response(tx, task)
         else:
-            if draft.id is not None and missing.is_archived(tx, principal.tenant, draft.id):
+            if draft.id is not None and is_archived(tx, principal.tenant, draft.id):
                 # Stored again it would be executed a second time.
                 raise Conflict(f"A task with the id {draft.id!r} ended and was archived. Use another id.")
             if draft.metadata.parent_task_id is not None:

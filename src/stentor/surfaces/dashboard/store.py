@@ -27,7 +27,7 @@ from stentor.domains.reports.model import VaultReport
 from stentor.domains.reports.service import ReportService
 from stentor.domains.tasknotes import store as note_store
 from stentor.domains.tasknotes.model import TaskNoteRecord
-from stentor.domains.tasks.missing import missing_task_of_tenant
+from stentor.domains.tasks.access import missing_task_of_tenant
 from stentor.domains.tasks.model import MAX_ID_LENGTH
 from stentor.domains.trust import store as trust_store
 from stentor_vault.notes.model import Vault

@@ -30,7 +30,7 @@ from stentor.domains.sessions.model import Item
 from stentor.domains.sessions.service import SessionService
 from stentor.domains.steps.service import StepService
 from stentor.domains.tasks.model import Task
-from stentor.domains.tasks.service import TaskService
+from stentor.domains.tasks.reading import TaskReader
 
 
 class ReplayService:
@@ -38,7 +38,7 @@ class ReplayService:
 
     def __init__(
         self,
-        tasks: TaskService,
+        tasks: TaskReader,
         steps: StepService,
         sessions: SessionService,
         gateway: LlmGateway,

@@ -16,8 +16,8 @@ from stentor.core.errors import LeaseLost
 from stentor.core.jsontext import JsonObject
 from stentor.domains.execution.model import AgentFailed, AttemptOutcome
 from stentor.domains.registry.model import Agent
+from stentor.domains.tasks.access import require_task
 from stentor.domains.tasks.model import TaskClaim
-from stentor.domains.tasks.service import require_task
 
 EmitToken = Callable[[str], None]
 """Publishes one output token to the readers of the task's live stream."""

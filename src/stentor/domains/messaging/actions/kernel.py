@@ -32,8 +32,10 @@ from stentor.domains.messaging.model import (
 from stentor.domains.registry.agent_cache import AgentCache
 from stentor.domains.routing.model import RoutingRequest, describe_choice
 from stentor.domains.routing.service import RoutingEngine
+from stentor.domains.tasks.access import require_task
 from stentor.domains.tasks.model import TASK_STATUSES, Task, TaskDraft, TaskFilter, TaskMetadata, TaskSummary
-from stentor.domains.tasks.service import TaskService, require_task
+from stentor.domains.tasks.reading import TaskReader
+from stentor.domains.tasks.service import TaskService
 from stentor.domains.tasks.submission import SubmissionService
 
 INTERNAL_ROUTE = MessageRoute((), "Executed by the kernel; no agent is needed.")
@@ -45,10 +47,16 @@ class KernelZone:
     """Actions on tasks. `withdraw` ends a scheduled message that still waits; it returns whether there is one."""
 
     def __init__(
-        self, submission: SubmissionService, tasks: TaskService, routing: RoutingEngine, withdraw: Withdraw
+        self,
+        submission: SubmissionService,
+        tasks: TaskService,
+        reader: TaskReader,
+        routing: RoutingEngine,
+        withdraw: Withdraw,
     ) -> None:
         self._submission = submission
         self._tasks = tasks
+        self._reader = reader
         self._routing = routing
         self._withdraw = withdraw
 
@@ -125,7 +133,7 @@ class KernelZone:
         )
 
     async def get_status(self, context: ActionContext) -> CommitStep:
-        task = await self._tasks.get(context.principal, _task_id(context))
+        task = await self._reader.get(context.principal, _task_id(context))
         return lambda tx: ActionResult(task_to_json(task), INTERNAL_ROUTE)
 
     async def list_tasks(self, context: ActionContext) -> CommitStep:
@@ -135,7 +143,7 @@ class KernelZone:
         if context.body.status is not None and status is None:
             return lambda tx: ActionResult({"tasks": [], "total": 0}, INTERNAL_ROUTE)
         task_filter = TaskFilter(status, context.body.agent_id)
-        page = await self._tasks.list_page(context.principal, task_filter, context.body.limit, 0)
+        page = await self._reader.list_page(context.principal, task_filter, context.body.limit, 0)
         response = {"tasks": [_summary_to_json(row) for row in page.rows], "total": page.total}
         return lambda tx: ActionResult(response, INTERNAL_ROUTE)
 

@@ -18,8 +18,8 @@ from stentor.core.db import Tx
 from stentor.core.errors import Forbidden
 from stentor.core.jsontext import JsonObject
 from stentor.domains.tasks import store as task_store
+from stentor.domains.tasks.access import check_approver
 from stentor.domains.tasks.model import MAX_ID_LENGTH, Task
-from stentor.domains.tasks.service import check_approver
 from stentor.surfaces.dashboard.site.page import PageRequest
 
 ACTIONS = {

@@ -1,0 +1,76 @@
+"""Finds a task for a caller, or raises: who may read it, who may approve it, and whether it was archived."""
+
+from __future__ import annotations
+
+from stentor.auth.principal import Principal
+from stentor.core.db import Tx
+from stentor.core.errors import Forbidden, NotFound
+from stentor.domains.provenance import archived_store
+from stentor.domains.registry import authorization
+from stentor.domains.registry import store as agents
+from stentor.domains.tasks import model, store, visibility_queries
+from stentor.domains.tasks.model import Task
+
+
+def require_task(tx: Tx, tenant: str, task_id: str) -> Task:
+    """Return a task. Raises NotFound, also for an invalid id: empty, too long, or with a NUL character.
+
+    Raises TaskArchived for one that has left the database.
+    """
+    task = store.find(tx, tenant, require_task_id(task_id))
+    if task is None:
+        raise missing_task_of_tenant(tx, tenant, task_id)
+    return task
+
+
+def require_task_id(text: str) -> str:
+    """Return an id that a task may have. Raises NotFound."""
+    # PostgreSQL rejects a NUL character in a text, which would be an internal error.
+    if not 0 < len(text) <= model.MAX_ID_LENGTH or "\0" in text:
+        raise NotFound("No task has this id.")
+    return text
+
+
+def require_visible_task(tx: Tx, principal: Principal, task_id: str) -> Task:
+    """Return a task. Raises NotFound, also for a task that the caller may not read, and TaskArchived."""
+    return check_visible(tx, principal, store.find(tx, principal.tenant, require_task_id(task_id)), task_id)
+
+
+def check_visible(tx: Tx, principal: Principal, task: Task | None, task_id: str) -> Task:
+    """Return a task that was read already. Raises NotFound like `require_visible_task`."""
+    if task is None:
+        raise missing_task(tx, principal, task_id)
+    if not visibility_queries.can_see(tx, principal, task):
+        raise NotFound("No task has this id.")
+    return task
+
+
+def check_approver(tx: Tx, principal: Principal, task: Task) -> None:
+    """Raise Forbidden for a key that submitted the task or acts for its agent, unless it is a person's."""
+    if principal.is_person:
+        return
+    agent = agents.find(tx, task.tenant, task.assigned_agent) if task.assigned_agent else None
+    if task.submitted_by == principal.name or agent is None or authorization.can_work_as(principal, agent):
+        raise Forbidden("A key may not approve a task that it submitted or would execute. Use a person's key.")
+
+
+def missing_task(tx: Tx, principal: Principal, task_id: str) -> NotFound:
+    """Return the error for a task that is not in the database: TaskArchived if the caller may know that it was."""
+    # The agent of the task is not known any more, so a bound key learns this of the tasks that it submitted.
+    return _missing_task(tx, principal.tenant, task_id, visibility_queries.visibility_key(principal))
+
+
+def missing_task_of_tenant(tx: Tx, tenant: str, task_id: str) -> NotFound:
+    """Return the error for a missing task to a caller that may read all tasks of the tenant."""
+    return _missing_task(tx, tenant, task_id, None)
+
+
+def _missing_task(tx: Tx, tenant: str, task_id: str, key: str | None) -> NotFound:
+    task = archived_store.find_task(tx, tenant, task_id)
+    if task is None or key not in (None, task.submitted_by):
+        return NotFound("No task has this id.")
+    return archived_store.archived_error("The task", task_id, task.archive, task.archived_at)
+
+
+def is_archived(tx: Tx, tenant: str, task_id: str) -> bool:
+    return archived_store.find_task(tx, tenant, task_id) is not None
