@@ -10,7 +10,7 @@ from urllib.parse import quote
 import pytest
 
 from stentor.core.clock import SECOND, format_iso
-from stentor.domains.tasks import store
+from stentor.domains.tasks import lease_store
 from stentor.domains.tasks.model import TaskClaim
 from tests.conftest import World
 from tests.domains.streams import watch, watched
@@ -389,6 +389,6 @@ async def test_a_lease_that_could_not_be_renewed_is_told_as_lost(world: World, m
     agent = await world.register()
     await world.submit()
     claim = await world.claim(agent)
-    monkeypatch.setattr(store, "renew_lease", lambda *_: False)
+    monkeypatch.setattr(lease_store, "renew_lease", lambda *_: False)
     answer = await tell(world, claim["task_id"], "heartbeat", epoch=claim["epoch"])
     assert (answer.status_code, answer.json()["error"]["code"]) == (409, "LEASE_LOST")

@@ -31,7 +31,7 @@ from stentor.domains.registry.agent_cache import AgentCache
 from stentor.domains.routing.model import RoutingRequest
 from stentor.domains.routing.service import RoutingEngine
 from stentor.domains.sessions.service import append_of_task
-from stentor.domains.tasks import queries, store
+from stentor.domains.tasks import lease_store, queries, store
 from stentor.domains.tasks.access import require_task
 from stentor.domains.tasks.events import started_event
 from stentor.domains.tasks.grants import GrantService
@@ -305,7 +305,9 @@ class LeaseRenewer:
         def work(tx: Tx) -> list[TaskClaim]:
             """Return the claims whose task ended or was claimed again."""
             return [
-                c for c in claims if not store.renew_lease(tx, c.tenant, c.task_id, c.epoch, self._executor.lease_us)
+                c
+                for c in claims
+                if not lease_store.renew_lease(tx, c.tenant, c.task_id, c.epoch, self._executor.lease_us)
             ]
 
         for claim in await self._db.write(work, NO_LOCKS) if claims else ():

@@ -92,7 +92,7 @@ class Reconciler:
         refill_query = self._dispatcher.refill_query() if tick % self._dispatcher.refill_ticks == 0 else None
 
         def find(tx: Tx) -> tuple[int, list[Task], list[Task], Callable[[], None] | None]:
-            overdue, expired = store.list_overdue(tx, BATCH_SIZE), store.list_queue_expired(tx, BATCH_SIZE)
+            overdue, expired = lease_store.list_overdue(tx, BATCH_SIZE), lease_store.list_queue_expired(tx, BATCH_SIZE)
             return tx.now, overdue, expired, refill_query(tx) if refill_query else None
 
         begun = self._jump_watch.begin()
@@ -149,7 +149,7 @@ class Reconciler:
             await self._db.write(work)
 
     def _recover_batch(self, tx: Tx) -> int:
-        tasks = store.list_executing_in_process(tx, BATCH_SIZE)
+        tasks = lease_store.list_executing_in_process(tx, BATCH_SIZE)
         for task in tasks:
             repair = model.requeue_or_fail(task, self._max_attempts)
             self._apply(tx, task, repair, "The service was restarted.", enqueue=False)

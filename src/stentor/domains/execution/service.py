@@ -28,7 +28,7 @@ from stentor.domains.registry import store as agent_store
 from stentor.domains.registry.agent_cache import AgentCache
 from stentor.domains.registry.model import Agent
 from stentor.domains.registry.presence import Presence
-from stentor.domains.tasks import queries, store
+from stentor.domains.tasks import lease_store, queries
 from stentor.domains.tasks.access import require_task
 from stentor.domains.tasks.leases import check_epoch, require_held, require_writable
 from stentor.domains.tasks.model import Task, TaskClaim
@@ -159,7 +159,7 @@ class WorkerService:
 
         def work(tx: Tx) -> int:
             task = require_held(tx, self._agents, principal, task_id, epoch)
-            if not store.renew_lease(tx, task.tenant, task_id, epoch, lease * SECOND):
+            if not lease_store.renew_lease(tx, task.tenant, task_id, epoch, lease * SECOND):
                 raise LeaseLost("The task changed at the same moment.")
             until = tx.now + lease * SECOND
             # After the commit: a lease that was not renewed is not to be held in memory either.

@@ -22,7 +22,7 @@ from stentor.core.timers import wait_until_tick
 from stentor.domains.steps import store
 from stentor.domains.steps.store import OpenStep
 from stentor.domains.steps.wait_endings import BATCH_SIZE, WaitEndings
-from stentor.domains.tasks import store as tasks
+from stentor.domains.tasks import lease_store
 from stentor.domains.tasks.damaged import DamagedTasks
 from stentor.domains.tasks.store import TaskRef
 
@@ -70,7 +70,7 @@ class WaitScheduler:
         """
 
         def look(tx: Tx) -> tuple[int, int | None, int | None, bool]:
-            return tx.now, store.next_due_at(tx), tasks.next_deadline(tx), store.has_open_children(tx)
+            return tx.now, store.next_due_at(tx), lease_store.next_deadline(tx), store.has_open_children(tx)
 
         now, due_at, deadline, self._has_children = await self._db.poll(look)
         # Before the waits: a task that goes on when its subtasks are aborted would begin an attempt for nothing.
@@ -95,7 +95,7 @@ class WaitScheduler:
         await self._db.write(work, [waits_lock(*error.key[:2])])
 
     async def _abort_late(self) -> None:
-        while late := await self._db.poll(lambda tx: tasks.list_late(tx, BATCH_SIZE)):
+        while late := await self._db.poll(lambda tx: lease_store.list_late(tx, BATCH_SIZE)):
             await self._db.write(partial(self._endings.abort_late, late=late))
             if len(late) < BATCH_SIZE:
                 return

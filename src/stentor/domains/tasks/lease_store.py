@@ -1,10 +1,35 @@
-"""SQL of leases and timeouts after the clock was set, back or ahead. Heartbeats renew leases in `store`."""
+"""SQL of leases, timeouts and deadlines: their renewal, what has expired, and their repair after the clock was set."""
 
 from __future__ import annotations
 
 from stentor.core.clock import SECOND
 from stentor.core.db import Sql, Tx
+from stentor.domains.tasks.model import Task
+from stentor.domains.tasks.rows import FIELDS, task_from_row
+from stentor.domains.tasks.store import TaskRef
 
+_COLUMNS = ", ".join(FIELDS)
+_RENEW = Sql(
+    """update tasks set lease_until = :lease_until, heartbeat_at = :now
+    where tenant = :tenant and task_id = :task_id and status = 'executing' and epoch = :epoch"""
+)
+_LIST_OVERDUE = Sql(
+    f"""select {_COLUMNS} from tasks
+    where status = 'executing' and (lease_until < :now or deadline_at < :now) limit :limit"""
+)
+_LIST_QUEUE_EXPIRED = Sql(
+    f"""select {_COLUMNS} from tasks
+    where status = 'queued' and queue_deadline_at is not null and queue_deadline_at < :now limit :limit"""
+)
+# The index holds only tasks with a deadline that have not ended.
+_WITH_DEADLINE = "end_by is not null and completion_time is null"
+_NEXT_DEADLINE = Sql(f"select min(end_by) from tasks where {_WITH_DEADLINE}")
+_LIST_LATE = Sql(
+    f"select tenant, task_id from tasks where {_WITH_DEADLINE} and end_by < :now order by end_by limit :limit"
+)
+_LIST_EXECUTING_IN_PROCESS = Sql(
+    f"select {_COLUMNS} from tasks where status = 'executing' and runtime_kind <> 'worker' limit :limit"
+)
 # The claims whose last sign of life is in the future: what was left of lease and timeout then is left from now on.
 _BRING_BACK = Sql(
     f"""update tasks set lease_until = lease_until - (heartbeat_at - :now),
@@ -40,6 +65,39 @@ _FOLLOW_JUMP = (
         where status = 'executing' and deadline_at is not null and updated_at <= :before"""
     ),
 )
+
+
+def renew_lease(tx: Tx, tenant: str, task_id: str, epoch: int, lease: int) -> bool:
+    """Renew a lease for `lease` microseconds from now; False if the claim no longer holds it."""
+    until = tx.now + lease
+    return tx.run(_RENEW, tenant=tenant, task_id=task_id, epoch=epoch, lease_until=until, now=tx.now) == 1
+
+
+def list_overdue(tx: Tx, limit: int) -> list[Task]:
+    """List executing tasks whose lease or timeout has expired."""
+    return [task_from_row(row) for row in tx.rows(_LIST_OVERDUE, now=tx.now, limit=limit)]
+
+
+def list_queue_expired(tx: Tx, limit: int) -> list[Task]:
+    """List queued tasks whose queue timeout has expired."""
+    return [task_from_row(row) for row in tx.rows(_LIST_QUEUE_EXPIRED, now=tx.now, limit=limit)]
+
+
+def list_executing_in_process(tx: Tx, limit: int) -> list[Task]:
+    """List executing tasks that run inside a service process."""
+    return [task_from_row(row) for row in tx.rows(_LIST_EXECUTING_IN_PROCESS, limit=limit)]
+
+
+def next_deadline(tx: Tx) -> int | None:
+    """Return the earliest deadline of the tasks that have not ended; None without one."""
+    row = tx.row(_NEXT_DEADLINE)
+    # A malformed one must not hold up all others: SQLite has any value in any column.
+    return row[0] if row and isinstance(row[0], int) else None
+
+
+def list_late(tx: Tx, limit: int) -> list[TaskRef]:
+    """Return tasks whose deadline has passed and that have not ended, the latest last."""
+    return [(tenant, task_id) for tenant, task_id in tx.rows(_LIST_LATE, now=tx.now, limit=limit)]
 
 
 def bring_back_leases(tx: Tx) -> int:

@@ -56,10 +56,6 @@ _CLAIM = Sql(
     returning epoch, type, input, runtime_kind, created_at, timeout_seconds, required_capabilities, metadata,
         submitted_by, retry_epoch"""
 )
-_RENEW = Sql(
-    f"""update tasks set lease_until = :lease_until, heartbeat_at = :now
-    where {_KEY} and status = 'executing' and epoch = :epoch"""
-)
 # Only the claim must still hold: a heartbeat or an event of the attempt since then does not matter.
 _FINISH = Sql(
     f"""update tasks set status = :status, completion_time = :now, result = :result, error = :error,
@@ -113,23 +109,6 @@ _LIST_REASSIGNABLE = Sql(
         and parked <= :parked
     order by created_at, task_id limit :limit"""
 )
-_LIST_OVERDUE = Sql(
-    f"""select {_COLUMNS} from tasks
-    where status = 'executing' and (lease_until < :now or deadline_at < :now) limit :limit"""
-)
-_LIST_QUEUE_EXPIRED = Sql(
-    f"""select {_COLUMNS} from tasks
-    where status = 'queued' and queue_deadline_at is not null and queue_deadline_at < :now limit :limit"""
-)
-# The index holds only tasks with a deadline that have not ended.
-_WITH_DEADLINE = "end_by is not null and completion_time is null"
-_NEXT_DEADLINE = Sql(f"select min(end_by) from tasks where {_WITH_DEADLINE}")
-_LIST_LATE = Sql(
-    f"select tenant, task_id from tasks where {_WITH_DEADLINE} and end_by < :now order by end_by limit :limit"
-)
-_LIST_EXECUTING_IN_PROCESS = Sql(
-    f"select {_COLUMNS} from tasks where status = 'executing' and runtime_kind <> 'worker' limit :limit"
-)
 _LIST_UNLEARNED = Sql(
     f"select {_COLUMNS} from tasks where learning_pending = 1 and completion_time < :before limit :limit"
 )
@@ -156,18 +135,6 @@ def insert(tx: Tx, task: Task, content: Any, claim: TaskClaim | None = None) -> 
         params |= {"first_started_at": started, "heartbeat_at": started, "lease_until": claim.lease_until}
         params["deadline_at"] = started + claim.timeout_seconds * SECOND
     tx.run(_INSERT, **params, session_id=task.metadata.session, input=jsontext.dump(content))
-
-
-def next_deadline(tx: Tx) -> int | None:
-    """Return the earliest deadline of the tasks that have not ended; None without one."""
-    row = tx.row(_NEXT_DEADLINE)
-    # A malformed one must not hold up all others: SQLite has any value in any column.
-    return row[0] if row and isinstance(row[0], int) else None
-
-
-def list_late(tx: Tx, limit: int) -> list[TaskRef]:
-    """Return tasks whose deadline has passed and that have not ended, the latest last."""
-    return [(tenant, task_id) for tenant, task_id in tx.rows(_LIST_LATE, now=tx.now, limit=limit)]
 
 
 def read_result(tx: Tx, tenant: str, task_id: str) -> str | None:
@@ -233,12 +200,6 @@ def claim(tx: Tx, queued: QueuedTask, lease: int, new_head: str) -> TaskClaim | 
         submitted_by,
         retry_epoch,
     )
-
-
-def renew_lease(tx: Tx, tenant: str, task_id: str, epoch: int, lease: int) -> bool:
-    """Renew a lease for `lease` microseconds from now; False if the claim no longer holds it."""
-    until = tx.now + lease
-    return tx.run(_RENEW, tenant=tenant, task_id=task_id, epoch=epoch, lease_until=until, now=tx.now) == 1
 
 
 def finish(
@@ -393,21 +354,6 @@ def list_reassignable(
         tasks += [task_from_row(row) for row in rows]
         priority, position = priority + 1, [0, ""]
     return tasks
-
-
-def list_overdue(tx: Tx, limit: int) -> list[Task]:
-    """List executing tasks whose lease or timeout has expired."""
-    return [task_from_row(row) for row in tx.rows(_LIST_OVERDUE, now=tx.now, limit=limit)]
-
-
-def list_queue_expired(tx: Tx, limit: int) -> list[Task]:
-    """List queued tasks whose queue timeout has expired."""
-    return [task_from_row(row) for row in tx.rows(_LIST_QUEUE_EXPIRED, now=tx.now, limit=limit)]
-
-
-def list_executing_in_process(tx: Tx, limit: int) -> list[Task]:
-    """List executing tasks that run inside a service process."""
-    return [task_from_row(row) for row in tx.rows(_LIST_EXECUTING_IN_PROCESS, limit=limit)]
 
 
 def list_unlearned(tx: Tx, before: int, limit: int) -> list[Task]:
