@@ -329,7 +329,7 @@ async def build_world(db: Database, clock: FixedClock, folder: Path, **environ: 
     for job, method in (
         (kernel.tasks.reconciler, "tick"),
         (kernel.tasks.wakeups, "tick"),
-        (kernel.tasks.room, "tick"),
+        (kernel.tasks.parked_tasks, "tick"),
         (kernel.schedules.scheduler, "tick"),
         (kernel.alerts, "check"),
         (kernel.llm.contents, "delete_expired"),

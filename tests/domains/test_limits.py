@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from stentor.core.db import Sql
-from stentor.domains.execution.limits import BATCH_SIZE, RoomFinder
+from stentor.domains.execution.limits import BATCH_SIZE, ParkedTaskScheduler
 from tests.conftest import MakeWorld, World
 from tests.domains.alerts.test_alerts import alerts
 from tests.domains.monitoring.metrics_scrape import scrape
@@ -36,7 +36,7 @@ async def end(world: World, task: dict[str, Any], verb: str = "complete", **body
 async def look(world: World) -> None:
     """Do what the background job does after an end, and once a second."""
     world.clock.advance(seconds=1)
-    await world.kernel.tasks.room.tick()
+    await world.kernel.tasks.parked_tasks.tick()
 
 
 @requirement("limits.concurrency")
@@ -139,7 +139,7 @@ async def test_a_new_task_passes_no_older_one_that_has_room_by_another_period(
     make_world: MakeWorld, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     # The job looks only when the test does. Else it can put the older task back while the younger one is claimed.
-    monkeypatch.setattr(RoomFinder, "run", lambda _: asyncio.Event().wait())
+    monkeypatch.setattr(ParkedTaskScheduler, "run", lambda _: asyncio.Event().wait())
     world = await make_world()
     agent = await world.register()
     _, older = [await world.submit(limit={"key": "k", "max": 1, "per_seconds": 60}) for _ in range(2)]
@@ -269,7 +269,7 @@ async def test_what_waits_for_room_or_sleeps_is_no_old_task_of_the_queue(world: 
     await wait(attempt, "sleep", seconds=9_999)
     assert await suspend(attempt, "sleep") == "waiting"
     world.clock.advance(seconds=900)
-    await world.kernel.tasks.room.tick()
+    await world.kernel.tasks.parked_tasks.tick()
     assert (await scrape(world)).value("queue_oldest_seconds") > 2_000, "there is room, and its agent does not take it"
     await world.kernel.alerts.check()
     assert [alert["message"][:30] for alert in await alerts(world, "queue")] == ["2 tasks wait in the queue, the"]

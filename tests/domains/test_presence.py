@@ -236,16 +236,16 @@ def test_each_poll_of_an_agent_counts_until_it_ends(known: Known) -> None:
 def test_a_worker_has_room_while_it_polls_and_between_two_polls_without_a_task(known: Known) -> None:
     presence, clock, worker = known
     agent_id = worker.agent_id
-    assert not presence.has_room(agent_id), "it has never polled"
+    assert not presence.has_free_slot(agent_id), "it has never polled"
     presence.record_poll(agent_id, "poll", 1)
     presence.record_lease(agent_id, "task", clock.now() + HOUR * SECOND)
-    assert presence.has_room(agent_id), "it has a task and asks for another one"
+    assert presence.has_free_slot(agent_id), "it has a task and asks for another one"
     presence.remove_poll(agent_id, "poll")
-    assert not presence.has_room(agent_id)
+    assert not presence.has_free_slot(agent_id)
     presence.remove_lease(agent_id, "task")
-    assert presence.has_room(agent_id), "the next poll comes soon"
+    assert presence.has_free_slot(agent_id), "the next poll comes soon"
     clock.advance(seconds=6)
-    assert not presence.has_room(agent_id)
+    assert not presence.has_free_slot(agent_id)
 
 
 def test_a_worker_stalls_from_the_last_task_that_it_took_ended_or_asked_for(known: Known) -> None:

@@ -20,7 +20,7 @@ HOUR = 3600
 async def set_back(world: World) -> None:
     world.clock.advance(seconds=-HOUR)
     await world.kernel.webhooks.dispatcher.poll()
-    await world.kernel.tasks.room.tick()
+    await world.kernel.tasks.parked_tasks.tick()
 
 
 @requirement("webhooks.retries")

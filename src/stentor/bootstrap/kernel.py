@@ -174,7 +174,7 @@ class Kernel:
             self.tasks.rerouting.run,
             self.model_checks.run,
             self.tasks.wakeups.run,
-            self.tasks.room.run,
+            self.tasks.parked_tasks.run,
             self.tasks.workers.run,
             self.keys.run,
             lambda: self.alerts.run(self.jobs_leader),

@@ -15,7 +15,7 @@ from stentor.domains.activity.service import ActivityService, ReportLookup
 from stentor.domains.execution.dispatcher import Dispatcher, RegistryFreshness, create_load_lookup
 from stentor.domains.execution.executor import LeaseRenewer, TaskExecutor
 from stentor.domains.execution.in_memory_dispatcher import InMemoryDispatcher
-from stentor.domains.execution.limits import LimitGate, RoomFinder
+from stentor.domains.execution.limits import LimitGate, ParkedTaskScheduler
 from stentor.domains.execution.outcomes import LearningEligibility, OutcomeRecorder
 from stentor.domains.execution.postgres_dispatcher import PostgresDispatcher
 from stentor.domains.execution.reconciler import Reconciler
@@ -66,7 +66,7 @@ class TaskServices:
     lease_renewer: LeaseRenewer
     rerouting: TaskRerouter
     freshness: RegistryFreshness
-    room: RoomFinder
+    parked_tasks: ParkedTaskScheduler
 
 
 def open_tasks(
@@ -128,7 +128,7 @@ def open_tasks(
         lease_renewer=LeaseRenewer(db, dispatcher, executor),
         rerouting=TaskRerouter(db, clock, runlog, routing, registry, presence, dispatcher, grants, infra.roles),
         freshness=freshness,
-        room=RoomFinder(db, limits, dispatcher, hub),
+        parked_tasks=ParkedTaskScheduler(db, limits, dispatcher, hub),
     )
 
 

@@ -38,7 +38,7 @@ def waits_lock(tenant: str, task_id: str) -> str:
 
 
 def limit_lock(tenant: str, key: str) -> str:
-    """Protect the count of the tasks that run under a limit: two claims must not take the same room."""
+    """Protect the count of the tasks that run under a limit: two claims must not take the same slot."""
     return f"limit {tenant} {key}"
 
 

@@ -98,10 +98,10 @@ Attempt = Callable[[Callable[[], None]], Coroutine[Any, Any, None]]
 
 
 class RunningTasks:
-    """Attempts that run in this process, and room that is reserved for more of them.
+    """Attempts that run in this process, and slots that are reserved for more of them.
 
-    An agent has room again when it has done its work; the attempt ends when the outcome is stored. `freed` is called
-    with the agent's id when it has room, and after each release.
+    A slot is free again when the agent has done its work; the attempt ends when the outcome is stored. `freed` is
+    called with the agent's id when it has a free slot, and after each release.
     """
 
     def __init__(self, freed: Callable[[str], None]) -> None:
@@ -109,7 +109,7 @@ class RunningTasks:
         self._tasks: dict[TaskRef, asyncio.Task[None]] = {}
         self._epochs: dict[TaskRef, int] = {}
         self._working: set[asyncio.Task[None]] = set()
-        """Attempts whose agent has not done its work yet, so that they take room; `_working_by_agent` counts them."""
+        """Attempts whose agent has not done its work yet, so that they take slots; `_working_by_agent` counts them."""
         self._working_by_agent: Counter[str] = Counter()
         self._reserved: Counter[str] = Counter()
         self.count_by_agent: Counter[str] = Counter()
@@ -122,17 +122,17 @@ class RunningTasks:
         return key in self._tasks
 
     def count_taken(self) -> Counter[str]:
-        """Count by agent what takes room and what is reserved; from any thread."""
+        """Count by agent the slots that are taken or reserved; from any thread."""
         # In this order: one that starts meanwhile may count twice, but is never overlooked.
         reserved = Counter(self._reserved)
         return reserved + Counter(self._working_by_agent)
 
     def taken_by(self, agent_id: str) -> int:
-        """Return what takes room and what is reserved of one agent; on the event loop."""
+        """Return how many slots of one agent are taken or reserved; on the event loop."""
         return self._reserved.get(agent_id, 0) + self._working_by_agent.get(agent_id, 0)
 
     def reserve(self, agent_id: str) -> None:
-        """Keep room for one attempt, until `release`."""
+        """Reserve a slot for one attempt, until `release`."""
         self._reserved[agent_id] += 1
 
     def release(self, agent_id: str) -> None:
@@ -142,7 +142,7 @@ class RunningTasks:
     def start(self, key: TaskRef, agent_id: str, epoch: int, attempt: Attempt) -> None:
         """Run the attempt of a task whose claim has this epoch."""
         self.count_by_agent[agent_id] += 1
-        task = self._tasks[key] = asyncio.create_task(attempt(lambda: self._give_room(task, agent_id)))
+        task = self._tasks[key] = asyncio.create_task(attempt(lambda: self._free_slot(task, agent_id)))
         self._working.add(task)
         self._working_by_agent[agent_id] += 1
         self._epochs[key] = epoch
@@ -172,7 +172,7 @@ class RunningTasks:
             task.cancel()
         await asyncio.gather(*running, return_exceptions=True)
 
-    def _give_room(self, task: asyncio.Task[None], agent_id: str) -> None:
+    def _free_slot(self, task: asyncio.Task[None], agent_id: str) -> None:
         if task not in self._working:
             return
         self._working.remove(task)
@@ -188,7 +188,7 @@ class RunningTasks:
             # In an outage this would be one line per task, and the database already logs the outage.
             level = logging.DEBUG if isinstance(error, StoreUnavailable) else logging.ERROR
             log.log(level, "dispatcher: run failed, left to the reconciler task_id=%s error=%r", key[1], error)
-        self._give_room(task, agent_id)
+        self._free_slot(task, agent_id)
 
 
 def _decrement(counts: Counter[str], agent_id: str) -> None:

@@ -229,7 +229,7 @@ class TaskExecutor:
 
 
 class Reservation:
-    """Room of one agent for one task that this process starts at once: it is claimed in the transaction that stores it.
+    """A slot of one agent for a task that this process starts at once: it is claimed in the transaction that stores it.
 
     So a task alone takes two commits and not three. `is_current` checks this process's copy of the agent.
     """
@@ -273,7 +273,7 @@ class Reservation:
         return True
 
     def release(self) -> None:
-        """Give the room back: it is not needed, or the attempt has it now."""
+        """Release the slot: it is not needed, or the attempt has it now."""
         self._running.release(self._agent_id)
 
     def _start(self, claim: TaskClaim) -> None:

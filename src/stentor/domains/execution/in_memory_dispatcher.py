@@ -39,7 +39,7 @@ class InMemoryDispatcher:
         self._queues.add(queued)
 
     def reserve(self, agent_id: str, runtime_kind: str) -> Reservation | None:
-        """Return room for a task that starts at once, None if it must be queued."""
+        """Reserve a slot for a task that starts at once; None if it must be queued."""
         is_full = self._running.taken_by(agent_id) >= self._concurrency
         # Behind the tasks that wait already.
         if runtime_kind == "worker" or is_full or not self._open or self._queues.depth(agent_id):

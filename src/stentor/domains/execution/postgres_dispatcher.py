@@ -80,14 +80,14 @@ class PostgresDispatcher:
         self._hints.tell(queued.agent_id, inside=queued.runtime_kind != "worker")
 
     def reserve(self, agent_id: str, runtime_kind: str) -> Reservation | None:
-        """Return room for a task that starts at once, None if it must be queued."""
+        """Reserve a slot for a task that starts at once; None if it must be queued."""
         if runtime_kind == "worker" or self._pump_task is None or not self._open:
             return None
         # Behind the tasks that wait already, as far as this process knows. While a claim is under way, it is not known
         # what it leaves.
         if self._is_claiming or self._wake.is_set() or self._depths.get(agent_id):
             return None
-        if not self._has_room(agent_id):
+        if not self._has_free_slot(agent_id):
             return None
         return Reservation(
             agent_id, self._running, self._executor, lambda tx: self._freshness.are_current(tx, [agent_id])
@@ -201,10 +201,10 @@ class PostgresDispatcher:
         return claims
 
     def _take(self, agent_id: str, inside: bool) -> bool:
-        """Have this process look for a task of the agent; False if it has no room for one."""
+        """Have this process look for a task of the agent; False if it has no free slot."""
         if not inside:
             return self._polls.wake_one(agent_id)
-        if self._pump_task is None or not self._open or not self._has_room(agent_id):
+        if self._pump_task is None or not self._open or not self._has_free_slot(agent_id):
             # The next attempt that ends wakes the pump.
             self._may_have_more = self._has_refused_hint = True
             return False
@@ -212,7 +212,7 @@ class PostgresDispatcher:
         self._wake.set()
         return True
 
-    def _has_room(self, agent_id: str) -> bool:
+    def _has_free_slot(self, agent_id: str) -> bool:
         return (
             self._running.taken_by(agent_id) < self._concurrency
             and agent_id not in self._freshness.skipped_agents
@@ -277,7 +277,7 @@ class PostgresDispatcher:
             self._wake.set()
         # Tasks of excluded agents were not read, and some of those that were read could not be claimed.
         self._may_have_more = bool(excluded) or count > len(claims) or self._has_refused_hint
-        # Only those that are new: the others are known to the processes that had no room for them.
+        # Only those that are new: the others are known to the processes that had no free slot for them.
         self._pass_on(left - self._unclaimed)
         self._unclaimed = left | (self._unclaimed & excluded)
         for claim in claims:

@@ -86,26 +86,26 @@ class Relief:
         self.planned = Counter[str]()
         self.moves: list[TaskMove] = []
         self._agent = agent
-        self._room: dict[str, int] = {}
+        self._free_slots: dict[str, int] = {}
 
     @property
     def is_full(self) -> bool:
-        """Whether no idle agent has room for more."""
-        return len(self._room) == len(self.idle) and not any(self._room.values())
+        """Whether no idle agent has a free slot."""
+        return len(self._free_slots) == len(self.idle) and not any(self._free_slots.values())
 
     def count(
-        self, task: Task, decision: RoutingDecision | None, count_room: Callable[[Agent, RoutingDecision], int]
+        self, task: Task, decision: RoutingDecision | None, count_slots: Callable[[Agent, RoutingDecision], int]
     ) -> None:
-        """Count a task for the agent that is chosen, None for the one that has it; move it to one that has room."""
+        """Count a task for the chosen agent, None for the one that has it; move it to one that has a free slot."""
         # Also for one that is not idle: as if the task went there, or the next ones would all be its.
         self.planned[self._agent.agent_id if decision is None else decision.agent_id] += 1
         if decision is None or (peer := self.idle.get(decision.agent_id)) is None:
             return
-        if peer.agent_id not in self._room:
-            self._room[peer.agent_id] = count_room(peer, decision)
-        if self._room[peer.agent_id]:
+        if peer.agent_id not in self._free_slots:
+            self._free_slots[peer.agent_id] = count_slots(peer, decision)
+        if self._free_slots[peer.agent_id]:
             self.moves.append((task, decision))
-            self._room[peer.agent_id] -= 1
+            self._free_slots[peer.agent_id] -= 1
 
 
 class TaskRerouter:
@@ -192,7 +192,7 @@ class TaskRerouter:
         # Those that were not looked at for longest first, because there may not be time for all.
         for agent_id in sorted(queues, key=lambda id_: self._backlogs[id_].due_at if id_ in self._backlogs else 0):
             agent, last = self._agents.find_in_any_tenant(agent_id), self._backlogs.get(agent_id)
-            if agent is None or agent.trust_tier == "human" or not self._can_claim(agent) or self._has_room(agent):
+            if agent is None or agent.trust_tier == "human" or not self._can_claim(agent) or self._has_free_slot(agent):
                 continue
             idle = {peer.agent_id: peer for peer in self._list_idle(agent.tenant) if _share_work(agent, peer)}
             if not idle:
@@ -212,17 +212,17 @@ class TaskRerouter:
     def _list_idle(self, tenant: str) -> list[Agent]:
         if tenant not in self._idle_agents:
             agents = self._agents.list_capable(tenant, ())
-            idle = [agent for agent in agents if agent.status == "active" and self._has_room(agent)]
+            idle = [agent for agent in agents if agent.status == "active" and self._has_free_slot(agent)]
             # Of very many agents not at each check. Who is busy by now is found when the ranking counts its tasks.
             until = self._clock.monotonic() + SECOND * (len(agents) // MAX_LISTED)
             self._idle_agents[tenant] = until, idle
         return self._idle_agents[tenant][1]
 
-    def _has_room(self, agent: Agent) -> bool:
+    def _has_free_slot(self, agent: Agent) -> bool:
         """Return whether the agent would begin another task at once."""
         if agent.runtime.kind == "worker":
             # Not one that was registered just now and counts as online: its program may never start.
-            return self._presence.has_room(agent.agent_id)
+            return self._presence.has_free_slot(agent.agent_id)
         ahead, concurrency, is_online, *_ = self._routing.agent_load(agent)
         return is_online and ahead < concurrency
 
@@ -238,7 +238,7 @@ class TaskRerouter:
                 if relief.is_full:
                     break
                 decision = await self._decide_again(task, authority, relief)
-                relief.count(task, decision, self._count_room)
+                relief.count(task, decision, self._count_slots)
             if len(page) < PAGE_SIZE or relief.is_full or self._comparisons_left <= 0:
                 break
             after = page[-1][0]
@@ -249,7 +249,7 @@ class TaskRerouter:
             log.info("rerouting: tasks moved from a busy agent from_agent=%s count=%d", agent.agent_id, count)
         return count
 
-    def _count_room(self, agent: Agent, decision: RoutingDecision) -> int:
+    def _count_slots(self, agent: Agent, decision: RoutingDecision) -> int:
         """Return how many tasks an idle agent gets at one check: what it can begin until about the next one."""
         _, concurrency, *_ = self._routing.agent_load(agent)
         slots = self._presence.count_slots(agent.agent_id) if agent.runtime.kind == "worker" else concurrency

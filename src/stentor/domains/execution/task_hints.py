@@ -1,5 +1,5 @@
 """Tells one process of a queued task: one that runs agents for an agent inside the service, one where workers of the
-agent were seen for an agent outside. If it has no room, it passes the hint on.
+agent were seen for an agent outside. If it has no free slot, it passes the hint on.
 
 Only messages, so a hint may be lost, and then the poll of `postgres_dispatcher.py` finds the task. A process that knows
 of no other yet tells all.
@@ -63,7 +63,7 @@ class TaskHints:
     """Sends and receives the hints of queued tasks.
 
     `take` starts a look for a task of an agent, which is inside the service or not; it returns False if this process
-    has no room for one, and must look by itself as soon as it has.
+    has no free slot, and must look by itself as soon as it has one.
     """
 
     def __init__(self, fanout: Fanout, take: Callable[[str, bool], bool]) -> None:
@@ -82,12 +82,12 @@ class TaskHints:
         fanout.subscribe(Reconnected, lambda _: self._on_reconnect())
 
     def tell(self, agent_id: str, *, inside: bool) -> None:
-        """Have a task of the agent looked for: here if there is room, else in another process."""
+        """Have a task of the agent looked for: here if a slot is free, else in another process."""
         if not self._take(agent_id, inside):
             self.pass_on(agent_id, inside=inside)
 
     def pass_on(self, agent_id: str, *, inside: bool, tried: tuple[str, ...] = ()) -> None:
-        """Have a task of the agent looked for in another process; those in `tried` had no room."""
+        """Have a task of the agent looked for in another process; those in `tried` had no free slot."""
         now, tried = self._clock(), (*tried, self._fanout.own_id)
         places = self._working if inside else self._workers.get(agent_id, Places())
         places.forget(now)
@@ -97,7 +97,7 @@ class TaskHints:
             self._fanout.send(TaskQueued(agent_id, inside, tried), others[0])
         elif others or not places or now < self._complete_at:
             self._fanout.send(TaskQueued(agent_id, inside))
-        # Else all that could take it have been told: each looks by itself as soon as it has room.
+        # Else all that could take it have been told: each looks by itself as soon as it has a free slot.
 
     def has_others(self, agent_id: str) -> bool:
         """Return whether workers of the agent may wait in other processes."""

@@ -298,7 +298,7 @@ class Presence:
             self._slots.pop(agent_id, None)
 
     def record_lost_poll(self, agent_id: str) -> None:
-        """Record that a worker broke off its poll: it may be gone, so it has no room until it polls again."""
+        """Record that a worker broke off its poll: it may be gone, so it has no free slot until it polls again."""
         self._polled.pop(agent_id, None)
 
     def record_lease(self, agent_id: str, task_id: str, until: int) -> None:
@@ -325,7 +325,7 @@ class Presence:
         if leases is not None and leases.pop(task_id, None) is not None and agent_id in self._progressed:
             self._progressed[agent_id] = self._now()
 
-    def has_room(self, agent_id: str) -> bool:
+    def has_free_slot(self, agent_id: str) -> bool:
         """Return whether a worker would take a task at once: it polls this process, or has polled it lately and holds
         nothing.
         """

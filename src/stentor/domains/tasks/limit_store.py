@@ -1,4 +1,4 @@
-"""SQL of limits by key: what runs, what has started, and the tasks that are parked until there is room.
+"""SQL of limits by key: what runs, what has started, and the tasks that are parked until a slot is free.
 
 A parked task stays `queued` but is outside the indexes that claims read, so it costs the claims of others nothing.
 """
@@ -12,7 +12,7 @@ from stentor.domains.tasks.queue_store import QUEUED_COLUMNS, queued_from_row
 
 CHECK_EVERY_US = SECOND
 MAX_PERIODS = 100
-"""Different periods of one key that a claim and a look for room consider, so that none takes long."""
+"""Different periods of one key that a claim and a search for free slots consider, so that none takes long."""
 _KEY = "tenant = :tenant and limit_key = :key"
 # `is not null` says nothing new, but without it SQLite does not use the partial index.
 _COUNT_RUNNING = Sql(f"select count(*) from tasks where {_KEY} and status = 'executing' and limit_key is not null")
@@ -76,7 +76,7 @@ def count_used(tx: Tx, tenant: str, limit: TaskLimit) -> int:
 
 
 def has_older_parked(tx: Tx, queued: QueuedTask, key: str) -> bool:
-    """Return whether a parked task of the key with room by its own limit comes before this one."""
+    """Return whether a parked task of the key with a slot by its own limit comes before this one."""
     order = {"priority": queued.priority, "queued_at": queued.queued_at, "task_id": queued.task_id}
     for highest in list_parked_limits(tx, queued.tenant, key):
         used = count_used(tx, queued.tenant, highest)
@@ -86,7 +86,7 @@ def has_older_parked(tx: Tx, queued: QueuedTask, key: str) -> bool:
 
 
 def park(tx: Tx, queued: QueuedTask, limit: TaskLimit, check_at: int) -> None:
-    """Take a task out of the queue until there is room; look for room at `check_at`, in microseconds."""
+    """Take a task out of the queue until a slot is free; check at `check_at`, in microseconds."""
     key = {"tenant": queued.tenant, "key": limit.key}
     seconds = limit.per_seconds or 0
     if tx.run(_PARK, task_id=queued.task_id, epoch=queued.epoch, max=limit.max, seconds=seconds, **key):
@@ -101,7 +101,7 @@ def record_start(tx: Tx, tenant: str, task_id: str, epoch: int, limit: TaskLimit
 
 
 def find_check_time(tx: Tx, tenant: str, limit: TaskLimit) -> int:
-    """Return when to look for room again, in microseconds: soon, or when the start that fills a rate is old enough."""
+    """Return when to check again, in microseconds: soon, or when the start that fills a rate is old enough."""
     if limit.per_seconds is None:
         return tx.now + CHECK_EVERY_US
     row = tx.row(_START_THAT_FILLS, tenant=tenant, key=limit.key, skipped=limit.max - 1)
@@ -118,7 +118,7 @@ def list_parked_limits(tx: Tx, tenant: str, key: str) -> list[TaskLimit]:
     return limits
 
 
-def list_with_room(tx: Tx, tenant: str, limit: TaskLimit, used: int, count: int) -> list[QueuedTask]:
+def list_startable(tx: Tx, tenant: str, limit: TaskLimit, used: int, count: int) -> list[QueuedTask]:
     """List the parked tasks of the limit's key and period whose own `max` is above `used`, most urgent first."""
     return [queued_from_row(row) for row in tx.rows(_LIST_WITH_ROOM, **_room(tenant, limit, used), limit=count)]
 

@@ -24,8 +24,8 @@ from stentor.domains.tasks.model import QueuedTask, Task, TaskClaim, TaskDraft, 
 _WAITING: tuple[TaskStatus, ...] = ("waiting", "pending_approval")
 
 
-class Room(Protocol):
-    """Room of an agent in this process for a task that starts at once."""
+class ReservedSlot(Protocol):
+    """A slot of an agent in this process, for a task that starts at once."""
 
     def admit_new(self, tx: Tx, task: Task) -> int | None:
         """Return the end of the lease (microseconds) of a task that may be stored as one that executes.
@@ -46,15 +46,15 @@ class Room(Protocol):
         ...
 
     def release(self) -> None:
-        """Give the room back, whether the task has started or not. Call it once, after the transaction."""
+        """Release the slot, whether the task has started or not. Call it once, after the transaction."""
         ...
 
 
 class TaskQueue(Protocol):
     """The dispatcher as seen by tasks. The row is authoritative, so a task may be enqueued twice or late."""
 
-    def reserve(self, agent_id: str, runtime_kind: str) -> Room | None:
-        """Return room for a task that this process starts at once, None if it must be queued."""
+    def reserve(self, agent_id: str, runtime_kind: str) -> ReservedSlot | None:
+        """Reserve a slot for a task that this process starts at once; None if it must be queued."""
         ...
 
     def enqueue(self, queued: QueuedTask) -> None: ...
@@ -205,9 +205,9 @@ def _starts_later(task: TaskDraft | Task) -> bool:
     return isinstance(task, TaskDraft) and (bool(task.after) or task.start_at is not None)
 
 
-def start_or_enqueue(tx: Tx, task: Task, dispatch: TaskQueue, room: Room | None) -> None:
-    """Claim a queued task that was just stored if there is room for it at once, else enqueue it after the commit."""
-    if task.status == "queued" and (room is None or not room.try_start(tx, model.to_queued_task(task))):
+def start_or_enqueue(tx: Tx, task: Task, dispatch: TaskQueue, slot: ReservedSlot | None) -> None:
+    """Claim a queued task that was just stored if it has a slot, else enqueue it after the commit."""
+    if task.status == "queued" and (slot is None or not slot.try_start(tx, model.to_queued_task(task))):
         enqueue_after_commit(tx, task, dispatch)
 
 

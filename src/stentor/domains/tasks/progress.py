@@ -106,7 +106,7 @@ def describe_unused_session(runtime_kind: str | None, agent_name: str | None, se
 
 
 def describe_limit(limit: TaskLimit, used: int) -> Notice | None:
-    """Return what a queued task waits for if `used` tasks leave no room for it, else None."""
+    """Return what a queued task waits for if `used` tasks take all slots of its limit, else None."""
     if used < limit.max:
         return None
     use = "run" if limit.per_seconds is None else f"started in {limit.per_seconds} s"

@@ -224,7 +224,7 @@ def count_outcomes(tx: Tx, tenant: str, since: int) -> dict[str, tuple[int, int]
 def find_oldest(tx: Tx, tenant: str, status: str) -> tuple[int, int | None]:
     """Return how many tasks have a status, at most MAX_COUNTED, and since when the oldest waits (microseconds).
 
-    Without those that wait for room because of their limit.
+    Without those that wait for a slot of their limit.
     """
     count, since = tx.rows(_OLDEST, tenant=tenant, status=status)[0]
     return int(count), None if since is None else int(since)

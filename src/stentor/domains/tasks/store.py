@@ -335,7 +335,7 @@ def list_reassignable(
 ) -> list[Task]:
     """List an agent's queued tasks whose submitter did not name an agent, most urgent first, following `after`.
 
-    Parked tasks wait for room in a limit, not for the agent.
+    Parked tasks wait for a slot of their limit, not for the agent.
     """
     priority, *position = (0, 0, "") if after is None else (after.priority, after.created_at, after.task_id)
     tasks: list[Task] = []

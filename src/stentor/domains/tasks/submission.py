@@ -31,7 +31,7 @@ from stentor.domains.tasks.model import SubmitResult, Task, TaskClaim, TaskDraft
 from stentor.domains.tasks.placement import (
     AuthorityResolver,
     Placement,
-    Room,
+    ReservedSlot,
     StartConditions,
     TaskQueue,
     TaskRouter,
@@ -98,7 +98,7 @@ class SubmissionService:
             granted, granted_parent = await self._resolve_grant(principal, draft)
             draft = with_parent_task(draft, granted_parent)
             async with self._router.place(principal, draft, granted) as placement:
-                room = self._reserve(draft, placement)
+                slot = self._reserve(draft, placement)
                 return await self._db.write(
                     # Locks are taken inside, by id and by key, so that other submissions need not wait.
                     lambda tx: self._submit(
@@ -111,15 +111,15 @@ class SubmissionService:
                         granted_parent,
                         header=header,
                         trace=trace,
-                        room=room,
+                        slot=slot,
                     ),
                     NO_LOCKS,
                     # Not when this function ends, which a caller may cancel while the transaction goes on.
-                    ended=None if room is None else room.release,
+                    ended=None if slot is None else slot.release,
                 )
 
-    def _reserve(self, draft: TaskDraft, placement: Placement) -> Room | None:
-        """Return room for a task that starts at once; None for one that is queued, waits or is denied."""
+    def _reserve(self, draft: TaskDraft, placement: Placement) -> ReservedSlot | None:
+        """Reserve a slot for a task that starts at once; None for one that is queued, waits or is denied."""
         if placement.status != "queued" or draft.after or draft.start_at is not None:
             return None
         assert placement.agent_id is not None
@@ -162,7 +162,7 @@ class SubmissionService:
         cause: str | None = None,
         header: AtpHeader | None = None,
         trace: str | None = None,
-        room: Room | None = None,
+        slot: ReservedSlot | None = None,
     ) -> StoredResponse:
         if key is not None and (stored := idempotency.find_response(tx, key)):
             return _add_provenance(tx, principal.tenant, stored)
@@ -187,7 +187,7 @@ class SubmissionService:
                 _require_usable_session(tx, principal, draft.metadata.session)
             # Add the trace context after hashing: a retry of the same submission has another one.
             draft = with_traceparent(draft, trace)
-            response = self._store(tx, principal, draft, placement, body_hash, cause, header, room)
+            response = self._store(tx, principal, draft, placement, body_hash, cause, header, slot)
         if key is not None:
             idempotency.store_response(tx, key, response)
         return response
@@ -201,14 +201,14 @@ class SubmissionService:
         body_hash: str,
         cause: str | None,
         header: AtpHeader | None,
-        room: Room | None,
+        slot: ReservedSlot | None,
     ) -> StoredResponse:
         waits = bool(draft.after) or (draft.start_at is not None and draft.start_at > tx.now)
         if waits and placement.status == "queued":
             placement = msgspec.structs.replace(placement, status="waiting")
         event_drafts = events.submission_events(principal, draft, placement, header)
         task = self._new_task(tx, principal, draft, placement, event_drafts, body_hash)
-        claim = _claim_new(tx, task, draft, event_drafts, room)
+        claim = _claim_new(tx, task, draft, event_drafts, slot)
         store.insert(tx, task, draft.input, claim)
         self._runlog.append(tx, task.tenant, event_drafts, task_id=task.task_id, parent=cause)
         status = task.status if claim is None else "executing"
@@ -219,7 +219,7 @@ class SubmissionService:
             self._starts.begin(tx, principal, task, draft)
         self._router.record_placement(tx, task)
         if claim is None:
-            start_or_enqueue(tx, task, self._dispatch, room)
+            start_or_enqueue(tx, task, self._dispatch, slot)
         return _first_response(tx, task, placement)
 
     def _new_task(
@@ -291,19 +291,19 @@ class SubmissionService:
 
 
 def _claim_new(
-    tx: Tx, task: Task, draft: TaskDraft, event_drafts: list[EventDraft], room: Room | None
+    tx: Tx, task: Task, draft: TaskDraft, event_drafts: list[EventDraft], slot: ReservedSlot | None
 ) -> TaskClaim | None:
     """Return the claim of a new task that starts at once, and add its event; None if it must be stored first."""
-    if room is None or task.status != "queued" or draft.metadata.rerun_from is not None:
+    if slot is None or task.status != "queued" or draft.metadata.rerun_from is not None:
         return None
-    lease_until = room.admit_new(tx, task)
+    lease_until = slot.admit_new(tx, task)
     if lease_until is None:
         return None
     assert task.assigned_agent is not None
     started = events.started_event(task.assigned_agent, 1)
     event_drafts.append(started)
     claim = model.first_claim(task, content_for_agent(draft.input), lease_until, started.event_id)
-    room.start(tx, claim)
+    slot.start(tx, claim)
     return claim
 
 
