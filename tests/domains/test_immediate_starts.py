@@ -170,14 +170,14 @@ async def test_a_task_is_not_started_by_an_outdated_copy_of_its_agent(
 ) -> None:
     async with gated(make_world, 2) as (world, gate):
         agent_id = (await world.admin.get("/api/v1/registry/agents")).json()["agents"][0]["agent_id"]
-        refresh, waits, may_refresh = world.kernel.refresh, asyncio.Event(), asyncio.Event()
+        refresh, waits, may_refresh = world.kernel.views.refresh, asyncio.Event(), asyncio.Event()
 
         async def held_refresh(since: int) -> int:
             waits.set()
             await may_refresh.wait()
             return await refresh(since)
 
-        monkeypatch.setattr(world.kernel, "refresh", held_refresh)
+        monkeypatch.setattr(world.kernel.views, "refresh", held_refresh)
         world.kernel.tasks.freshness.on_stale()
         # Now no refresh is under way that might read the change.
         await waits.wait()

@@ -11,7 +11,7 @@ import psycopg
 import pytest
 
 from stentor.auth.api_keys import digest_key
-from stentor.bootstrap import Kernel
+from stentor.bootstrap.view_refresh import ViewRefresher
 from stentor.core.clock import SECOND
 from stentor.core.db import Database, Sql
 from stentor.testing import FixedClock
@@ -328,7 +328,7 @@ async def test_keys_are_there_after_a_restart_and_in_other_processes(make_world:
     second: World = await make_world()
     assert await status(second, made["key"]) == 200
     await first.admin.post("/api/v1/keys/dana/revoke")
-    await second.kernel.refresh(0)
+    await second.kernel.views.refresh(0)
     assert await status(second, made["key"]) == 401
 
 
@@ -338,7 +338,7 @@ async def test_a_key_is_valid_at_once_in_every_process(
     world: World, make_world: MakeWorld, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     # The second process hears of no change.
-    monkeypatch.setattr(Kernel, "_keep_fresh", lambda _: asyncio.Event().wait())
+    monkeypatch.setattr(ViewRefresher, "keep_fresh", lambda _: asyncio.Event().wait())
     second: World = await make_world()
     made = await make(world)
     assert await status(second, made["key"]) == 200
@@ -372,16 +372,16 @@ BLOCKED = Sql("select count(*) from pg_locks where not granted and locktype = 't
 async def test_another_process_learns_of_a_change_whose_commit_took_long(
     world: World, db: Database, clock: FixedClock, postgres_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    refreshes, refresh = asyncio.Queue[None](), Kernel.refresh
+    refreshes, refresh = asyncio.Queue[None](), ViewRefresher.refresh
 
-    async def counted(self: Kernel, since: int) -> int:
+    async def counted(self: ViewRefresher, since: int) -> int:
         read_at = await refresh(self, since)
         refreshes.put_nowait(None)
         return read_at
 
     made = await make(world)
     second = await build_world(db, clock, tmp_path / "second", SERVICE_SNAPSHOT_REFRESH_SECONDS="0.1")
-    monkeypatch.setattr(Kernel, "refresh", counted)
+    monkeypatch.setattr(ViewRefresher, "refresh", counted)
     holder = psycopg.connect(postgres_url)
     try:
         assert await status(second, made["key"]) == 200

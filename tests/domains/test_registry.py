@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from stentor import bootstrap
+from stentor.bootstrap.view_refresh import ViewRefresher
 from stentor.core.clock import SECOND, format_iso
 from stentor.core.db import Sql
 from stentor.core.db.catch_up import BURST
@@ -278,9 +279,9 @@ async def test_a_malformed_record_is_an_error_and_is_never_routed_to(
     answer = await world.admin.get(f"{PATH}/{agent}")
     assert (answer.status_code, answer.json()["error"]["code"]) == (500, "REGISTRY_RECORD_INVALID")
     later = bootstrap.build(world.kernel.infra.settings, world.kernel.infra.db, world.clock)
-    await later.refresh(0)
+    await later.views.refresh(0)
     assert [a.agent_id for a in later.agents.registry.agents.list_capable("default", ["echo"])] == [sound]
-    await world.kernel.refresh(0)
+    await world.kernel.views.refresh(0)
     assert (await world.admin.get(PATH)).json()["malformed"] == [agent]
     assert (await world.clients["OTHER"].get(PATH)).json()["malformed"] == []
 
@@ -347,7 +348,7 @@ async def test_an_agent_without_a_worker_was_never_seen(world: World) -> None:
 @pytest.fixture
 async def deaf(world: World, make_world: MakeWorld, monkeypatch: pytest.MonkeyPatch) -> World:
     """A second process, which hears of no change of the first one."""
-    monkeypatch.setattr(bootstrap.Kernel, "_keep_fresh", lambda _: asyncio.Event().wait())
+    monkeypatch.setattr(ViewRefresher, "keep_fresh", lambda _: asyncio.Event().wait())
     made: World = await make_world()
     return made
 
@@ -362,7 +363,7 @@ async def test_an_agent_can_be_used_at_once_in_every_process(world: World, deaf:
     await world.register("cid", capabilities=["act"])
     await deaf.submit(required_capabilities=["act"])
     await world.admin.post(f"{PATH}/{by_id}/suspend", json={"reason": "r"})
-    await deaf.kernel.refresh(0)
+    await deaf.kernel.views.refresh(0)
     await world.admin.post(f"{PATH}/{by_id}/activate", json={"reason": "r"})
     assert (await deaf.admin.post(f"/api/v1/agents/{by_id}/claims", json={})).status_code == 200
 
@@ -372,7 +373,7 @@ async def test_an_agent_can_be_used_at_once_in_every_process(world: World, deaf:
 async def test_a_change_is_read_also_if_its_commit_took_longer_than_it_is_awaited(world: World, deaf: World) -> None:
     agent = await world.register("ann", capabilities=["sing"])
     began = world.clock.now() + SECOND
-    read_at = await deaf.kernel.refresh(0)
+    read_at = await deaf.kernel.views.refresh(0)
     driver = world.kernel.infra.db.driver
     assert isinstance(driver, PostgresDriver)
     with driver.connect() as commit_waits:
@@ -381,13 +382,13 @@ async def test_a_change_is_read_also_if_its_commit_took_longer_than_it_is_awaite
         # Some more rounds: when a transaction in another test's database ends, the time goes back as well.
         for _ in range(100):
             world.clock.advance(seconds=100)
-            read_at = await deaf.kernel.refresh(read_at)
+            read_at = await deaf.kernel.views.refresh(read_at)
             if read_at > began:
                 break
         assert read_at > began
     for _ in range(2):
         world.clock.advance(seconds=1)
-        read_at = await deaf.kernel.refresh(read_at)
+        read_at = await deaf.kernel.views.refresh(read_at)
     assert [a.status for a in deaf.kernel.agents.registry.agents.list_capable("default", ["sing"])] == ["suspended"]
 
 
@@ -404,7 +405,7 @@ async def test_made_up_agents_cause_few_reads(world: World, deaf: World) -> None
 
     catch_up.read, catch_up._now = count, lambda: catch_up._counted_at
     known = await world.register()
-    await deaf.kernel.refresh(0)
+    await deaf.kernel.views.refresh(0)
     for _ in range(2 * BURST):
         assert (await deaf.admin.post(f"/api/v1/agents/{known}/claims", json={})).status_code == 200
     assert not reads

@@ -168,7 +168,7 @@ async def test_an_unreadable_trust_source_switches_floor_and_beta_off(
 
     monkeypatch.setattr(store, "changed_since", out)
     with pytest.raises(StoreUnavailable):
-        await world.kernel.refresh(0)
+        await world.kernel.views.refresh(0)
     task_id = await world.submit()
     routing = (await world.admin.get(f"/api/v1/tasks/{task_id}/activity")).json()["routing"]
     assert (routing["beta"], routing["trust_floor"], routing["trust_available"]) == (0.0, 0.0, False)

@@ -271,7 +271,7 @@ async def test_a_key_that_left_the_environment_is_waited_for_as_long_and_its_nam
     holder = Principal("ops", "operator", frozenset({"read", "write"}))
     now = world.clock.now()
     await world.kernel.infra.db.write(lambda tx: key_store.insert_missing(tx, [reserve_name(holder, now)]))
-    await world.kernel.refresh(0)
+    await world.kernel.views.refresh(0)
     await world.register()
     await create(world, who="WRITER")
     change = Sql("update schedules set runs_as = 'ops'")

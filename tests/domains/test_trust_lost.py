@@ -45,12 +45,12 @@ async def test_trust_that_goes_away_is_left_out_until_it_is_back(make_world: Mak
     assert (await world.admin.post(f"/api/v1/tasks/{claim['task_id']}/complete", json=done)).status_code == 200
     world.clock.advance(seconds=5)
     later = bootstrap.build(world.kernel.infra.settings, world.kernel.infra.db, world.clock)
-    await later._load()
+    await later.views.load()
     await later.tasks.reconciler.recover(is_single_process=False)
     assert not later.agents.trust.view.is_available
     assert later.agents.registry.agents.get("default", agent_id) is not None
     await run(world, BACK)
-    await later.refresh(world.clock.now())
+    await later.views.refresh(world.clock.now())
     assert later.agents.trust.view.is_available
     known = later.agents.trust.view.score("default", agent_id, world.clock.now())
     assert known == pytest.approx(0.8, abs=0.01), "written before this process began"

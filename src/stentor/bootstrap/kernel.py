@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Coroutine, Iterable
+from collections.abc import Callable, Coroutine
 from contextlib import AsyncExitStack
 from dataclasses import dataclass, field
-from functools import partial
 from typing import Any, Protocol
 
 from stentor.bootstrap.infrastructure import Infrastructure, open_infrastructure
@@ -24,18 +23,16 @@ from stentor.bootstrap.parts.provenance import ProvenanceParts
 from stentor.bootstrap.parts.retention import archive_check, open_archiver
 from stentor.bootstrap.parts.task_notes import TaskNotes, open_task_notes
 from stentor.bootstrap.parts.tasks import Schedules, TaskServices, open_schedules, open_tasks
-from stentor.core.clock import SECOND, Clock
-from stentor.core.db import Database, Tx
-from stentor.core.db.late_commits import CommitHorizon
+from stentor.bootstrap.view_refresh import ViewRefresher
+from stentor.core.clock import Clock
+from stentor.core.db import Database
 from stentor.core.db.leader import JOBS_LOCK_ID, LeaderElection
-from stentor.core.db.polling import PollQuery, apply_polls
 from stentor.core.errors import StoreUnavailable
-from stentor.core.fanout import CacheInvalidated, Reconnected
 from stentor.core.live import Hub
 from stentor.core.runlog import RunLog
 from stentor.core.security.redaction import Redactor
 from stentor.core.settings import Settings
-from stentor.core.timers import sleep_until_tick, wait_until_tick
+from stentor.core.timers import sleep_until_tick
 from stentor.domains.alerts.service import AlertService
 from stentor.domains.execution.runtimes import RuntimeDriver
 from stentor.domains.execution.runtimes.builtin import BuiltinDriver, LibrarianAgent
@@ -45,7 +42,6 @@ from stentor.domains.keys.service import KeyService
 from stentor.domains.memory.governed.key_access import SearchRights
 from stentor.domains.monitoring.service import HealthService, database_check, fixed_check, vault_check
 from stentor.domains.people.service import PeopleService
-from stentor.domains.registry import store as agent_store
 from stentor.domains.registry.model import Runtime
 from stentor.domains.registry.model_checks import ModelChecks
 from stentor.domains.registry.operations import CheckRuntime
@@ -55,11 +51,7 @@ from stentor.domains.sessions.service import SessionService
 from stentor.domains.steps.service import StepService
 from stentor.domains.tasknotes.model import is_in_inbox
 
-REFRESH_OVERLAP_US = 5 * SECOND
-"""How far a refresh looks back beyond the horizon: for the time from a transaction's begin to its first write."""
 REMIND_SECONDS = 5.0
-MIN_REFRESH_SECONDS = 0.05
-"""Pause before a refresh, so that many notices of changes cause one."""
 log = logging.getLogger(__name__)
 
 
@@ -67,10 +59,6 @@ class StartStop(Protocol):
     async def start(self) -> Any: ...
 
     async def stop(self) -> None: ...
-
-
-class Poller(Protocol):
-    def poll_query(self, since: int) -> PollQuery: ...
 
 
 @dataclass
@@ -93,6 +81,7 @@ class Kernel:
     sessions: SessionService
     webhooks: WebhookParts
     provenance: ProvenanceParts
+    views: ViewRefresher
     health: HealthService
     alerts: AlertService
     archiver: TaskArchiver
@@ -104,12 +93,6 @@ class Kernel:
     skip_drain: asyncio.Event = field(default_factory=asyncio.Event)
     """Set to have a stop wait for no running task."""
     _exit_stack: AsyncExitStack = field(default_factory=AsyncExitStack)
-    _stale: asyncio.Event = field(default_factory=asyncio.Event)
-    """Set when another process has changed what this one holds in memory."""
-    _horizon: CommitHorizon = field(default_factory=CommitHorizon)
-    _read_at: int = 0
-    """Time from which on the next read of all views must read (microseconds); first set by `start`, while other
-    processes may change things."""
 
     def __post_init__(self) -> None:
         # Pushed before anything that starts, so the database is closed last of all.
@@ -129,7 +112,7 @@ class Kernel:
             stack.push_async_callback(self.infra.outbound.close)
             stack.push_async_callback(self.cluster_agents.close)
             # Before the recovery of tasks, which routes and dispatches them by the agents in memory.
-            await self._load()
+            await self.views.load()
             await self.keys.reserve_names()
             for tenant in tenants if self.infra.settings.tasks.builtin_agents else ():
                 await self._register_builtins(tenant)
@@ -186,9 +169,9 @@ class Kernel:
         if "gateway" in self.infra.settings.process.roles:
             jobs.append(self.schedules.scheduler.run)
         if self.infra.is_single_process:
-            jobs.append(self._watch_trust)
+            jobs.append(self.views.watch_trust)
         else:
-            jobs += [self._keep_fresh, self._remind]
+            jobs += [self.views.keep_fresh, self._remind]
         running = [asyncio.create_task(job()) for job in jobs]
 
         async def cancel() -> None:
@@ -212,90 +195,10 @@ class Kernel:
         except StoreUnavailable:
             log.warning("shutdown: claims not released, their leases expire tasks=%d", len(unfinished))
 
-    async def refresh(self, since: int) -> int:
-        """Load what changed since a time of everything that is held in memory; return the time for the next refresh.
-
-        Both are the database's time (microseconds), as in its rows: the clock of this machine may differ from it.
-        """
-        views: list[Poller] = [*self._required_views, self.agents.trust.view]
-        if self.people.is_enabled:
-            # Without a provider nobody can sign in, so nothing changes after the first load.
-            views.append(self.people)
-        return await self._read_views(views, since)
-
-    async def _read_views(self, views: Iterable[Poller], since: int) -> int:
-        times: set[int] = set()
-        snapshots: list[tuple[int, list[int], int, int]] = []
-
-        def timed(query: PollQuery) -> PollQuery:
-            def read(tx: Tx) -> Callable[[], None]:
-                times.add(tx.now)
-                return query(tx)
-
-            return read
-
-        def find_horizon(tx: Tx) -> Callable[[], None]:
-            return partial(snapshots.append, self._horizon.read(tx))
-
-        polls = [*(view.poll_query(since) for view in views), self.webhooks.dispatcher.poll_query()]
-        if self.infra.is_single_process:
-            await apply_polls(self.infra.db.poll, map(timed, polls))
-            # After the clock was set back, everything is read: what changed may have any time.
-            return min(times) if min(times) >= self._read_at else 0
-        await apply_polls(self.infra.db.poll, map(timed, [*polls, find_horizon]))
-        # The horizon holds for what was read in its own transaction. Usually they share one, unless a read failed.
-        return self._horizon.advance(*snapshots[0]) if len(times) == 1 else self._read_at
-
-    @property
-    def _required_views(self) -> tuple[Poller, ...]:
-        return self.keys, self.agents.registry, self.agents.learning.view, self.llm.models, self.llm.runtime_settings
-
-    async def _load(self) -> None:
-        """Load what is held in memory. Trust alone may be missing: routing works without it, and says so."""
-        # People also without a provider: whether a person or a program did something earlier depends on their roles.
-        self._read_at = await self._read_views((*self._required_views, self.people), 0)
-        self.agents.presence.load_departures(await self.infra.db.read(agent_store.list_departures))
-        try:
-            await apply_polls(self.infra.db.poll, [self.agents.trust.view.poll_query(0)])
-        except Exception:
-            log.exception("trust: cannot be read, tasks are routed without it")
-
     async def _remind(self) -> None:
         while True:
             await sleep_until_tick(REMIND_SECONDS)
             self.infra.hub.renew_interest()
-
-    async def _watch_trust(self) -> None:
-        """Notice that trust has become unreadable or readable, where no refresh of other processes' changes runs."""
-        trust = self.agents.trust.view
-        while True:
-            await sleep_until_tick(self.infra.settings.storage.refresh_seconds)
-            try:
-                # Nothing has changed since now, so while trust is available the query only shows that it still is.
-                await apply_polls(self.infra.db.poll, [trust.poll_query(self.infra.clock.now())])
-            except Exception as error:  # noqa: BLE001 - the view is marked unavailable, and routing reports it
-                log.debug("trust: cannot be read error=%s", error)
-
-    async def _keep_fresh(self) -> None:
-        while True:
-            await wait_until_tick(self._stale, self.infra.settings.storage.refresh_seconds)
-            if self._stale.is_set():
-                await asyncio.sleep(MIN_REFRESH_SECONDS)
-            # Before the queries: a notice that arrives while they run must cause another refresh.
-            self._stale.clear()
-            try:
-                self._read_at = await self.refresh(self._read_at - REFRESH_OVERLAP_US)
-                self.tasks.dispatcher.registry_refreshed()
-            except StoreUnavailable:
-                # `_read_at` stays, so that the next refresh catches up on everything that was missed.
-                continue  # the database logs its outage; routing uses what is in memory
-            except Exception:
-                # Fails open: routing uses what is in memory, and the health check reports the outage.
-                log.exception("registry: view not refreshed")
-
-    async def _catch_up(self, *views: Poller) -> None:
-        # Leaves `_read_at` alone: only some of the views are read here.
-        await apply_polls(self.infra.db.poll, [view.poll_query(self._read_at - REFRESH_OVERLAP_US) for view in views])
 
     async def _register_builtins(self, tenant: str) -> None:
         registry = self.agents.registry
@@ -307,17 +210,6 @@ class Kernel:
             if name not in known:
                 draft = AgentDraft(name, capabilities, runtime=Runtime("builtin", name))
                 await registry.register(tenant, draft, "system")
-
-    def follow_changes(self) -> None:
-        """Refresh as soon as another process changes something, or when its notices may have been missed."""
-        self.tasks.freshness.on_stale = self._stale.set
-        if not self.infra.is_single_process:
-            self.agents.registry.agents.catch_up.read = partial(self._catch_up, self.agents.registry)
-            callers = (self.keys, self.people) if self.people.is_enabled else (self.keys,)
-            self.keys.catch_up.read = partial(self._catch_up, *callers)
-        # Reconnected: notices sent while the connection was down are lost, so everything may be stale.
-        for message_type in (CacheInvalidated, Reconnected):
-            self.infra.fanout.subscribe(message_type, lambda _: self._stale.set())
 
 
 async def _start(stack: AsyncExitStack, part: StartStop) -> None:
@@ -338,7 +230,7 @@ def build(
     memory = open_memory(infra) if settings.memory.enabled else None
     llm = open_llm(infra, agents.registry.agents.get)
     model_checks = open_model_checks(agents, llm.gateway)
-    keys = open_keys(infra, llm)
+    keys, people = open_keys(infra, llm), open_people(infra)
     rights, tenant = SearchRights(infra.roles, keys.memory_access), settings.memory.tenant
     command_agents = open_command_agents(
         infra, agents, memory_tools(memory, agents, rights, tenant) if memory else (), llm
@@ -387,7 +279,7 @@ def build(
         llm=llm,
         model_checks=model_checks,
         keys=keys,
-        people=open_people(infra),
+        people=people,
         command_agents=command_agents,
         cluster_agents=cluster_agents,
         check_runtime=check_runtime,
@@ -397,6 +289,7 @@ def build(
         sessions=sessions,
         webhooks=webhooks,
         provenance=provenance,
+        views=ViewRefresher(infra, agents, tasks, llm, keys, people, webhooks),
         health=health,
         alerts=open_alerts(infra, agents, llm, health),
         archiver=archiver,
@@ -404,5 +297,5 @@ def build(
         memory=memory,
         task_notes=open_task_notes(infra, memory, tasks, agents.registry.agents) if memory else None,
     )
-    kernel.follow_changes()
+    kernel.views.follow_changes()
     return kernel

@@ -130,7 +130,7 @@ async def _open_read_only(settings: Settings, environ: Mapping[str, str], redact
     kernel = bootstrap.build(settings, Database(driver), SystemClock())
     try:
         # Loads what is held in memory, without a start, which would write.
-        await kernel.refresh(0)
+        await kernel.views.refresh(0)
         yield bootstrap.application(kernel, open_surface_context(kernel, loaded.key_ring))
     finally:
         await kernel.stop()

@@ -175,13 +175,13 @@ async def test_changes_reach_other_processes_and_survive_a_restart(make_llm: Gat
     first, second = await make_llm(), await make_llm()
     await limit(first, "key:admin:tokens:day", 0)
     await group(first, "fast", "openai/sea-large")
-    await second.kernel.refresh(0)
+    await second.kernel.views.refresh(0)
     assert await statuses(second, "ADMIN", "WRITER") == [429, 200]
     assert (await second.clients["WRITER"].post("/api/v1/llm/chat", json=asking("fast"))).status_code == 200
     late = await second.kernel.infra.db.read(second.kernel.llm.runtime_settings.poll_query(0))
     await first.admin.delete(f"{BUDGETS}/key:admin:tokens:day")
     await first.admin.delete(f"{ROUTES}/group:fast")
-    await second.kernel.refresh(0)
+    await second.kernel.views.refresh(0)
     late()  # a poll that read before the removal must not bring it back
     assert await statuses(second, "ADMIN") == [200]
     assert (await second.admin.post("/api/v1/llm/chat", json=asking("fast"))).status_code == 404
@@ -195,7 +195,7 @@ async def test_two_admins_at_once_lose_no_change_of_each_other(make_llm: Gate) -
     async with asyncio.TaskGroup() as work:
         for number in range(10):
             work.create_task(limit(first if number % 2 else second, f"key:key-{number}:usd:day", number))
-    await first.kernel.refresh(0)
+    await first.kernel.views.refresh(0)
     assert {one["subject"] for one in await budgets(first)} == {f"key-{number}" for number in range(10)}
 
 

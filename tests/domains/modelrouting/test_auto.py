@@ -283,7 +283,7 @@ async def test_two_processes_learn_from_each_other(make_auto: Make, providers: P
     for _ in range(10):
         await ask(openai_client(one))
     tried = len(providers["east"].asked)
-    await two.kernel.refresh(0)
+    await two.kernel.views.refresh(0)
     for _ in range(10):
         assert (await ask(openai_client(two))).model == "west/m"
     assert len(providers["east"].asked) == tried
