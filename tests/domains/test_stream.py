@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import gc
 from collections.abc import AsyncGenerator, AsyncIterator, Callable
-from typing import Any
+from typing import Any, cast
 
 import httpx
 import pytest
@@ -390,6 +390,30 @@ async def test_a_source_that_fails_after_its_client_has_gone_is_not_reported_as_
     await ended.wait()
     gc.collect()
     assert not reported
+
+
+async def test_what_a_slow_client_has_not_read_is_one_chunk_and_holds_its_source_up() -> None:
+    read: list[bytes] = []
+
+    async def frames() -> AsyncIterator[bytes]:
+        for n in range(5 * sse.READ_AHEAD):
+            read.append(f"data: {n}\n\n".encode())
+            yield read[-1]
+
+    async def close() -> None:
+        pass
+
+    response = sse.RawStreamResponse(frames(), StreamLimit(1), "k", lambda error: b"", close)
+    chunks = cast(AsyncGenerator[bytes], response.body_iterator)
+    sent = [await anext(chunks)]
+    for _ in range(3 * sse.READ_AHEAD):
+        await asyncio.sleep(0)
+    assert len(read) <= 2 * sse.READ_AHEAD
+    sent.append(await anext(chunks))
+    assert sent[1].count(b"data: ") > 1
+    sent += [chunk async for chunk in chunks]
+    assert b"".join(sent) == b"".join(read)
+    assert len(read) == 5 * sse.READ_AHEAD
 
 
 async def test_a_key_has_only_so_many_streams_open() -> None:

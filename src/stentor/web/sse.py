@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import logging
 import weakref
-from asyncio import FIRST_COMPLETED
 from collections.abc import AsyncIterable, AsyncIterator, Awaitable, Callable, Mapping
 from functools import partial
 from typing import Any, Self
@@ -14,11 +13,13 @@ import msgspec
 from starlette.responses import StreamingResponse
 from starlette.types import Receive, Scope, Send
 
-from stentor.core import jsontext
+from stentor.core import jsontext, timers
 from stentor.core.errors import RateLimited, ServiceUnavailable, StentorError, Unauthorized
 from stentor.core.jsontext import JsonObject
 
 HEARTBEAT_SECONDS = 15.0
+READ_AHEAD = 64
+"""Events that are read for a client before it takes them."""
 HEARTBEAT_COMMENT = b": heartbeat\n\n"
 """A heartbeat as a comment, which event parsers ignore."""
 FAILED_MESSAGE = "The stream ended because of an internal error. The task itself continues; request its state."
@@ -27,9 +28,9 @@ RESEND_MESSAGE = "The service is stopping. Send the request again."
 """For streams that cannot be resumed."""
 ENDED_MESSAGE = "The stream has ended because its key or session ended or changed."
 CALLER_CHECK = "is_caller_unchanged"
-"""The name in a request's state of a function without arguments that is awaited before each event and heartbeat, and
-before each look of a long poll: it returns whether the key or session of the request still gives what it gave at the
-beginning.
+"""The name in a request's state of a function without arguments that is awaited before events and heartbeats are sent,
+and before each look of a long poll. It returns whether the key or session of the request still gives what it gave at
+the beginning.
 """
 NO_DATA: Mapping[str, Any] = {}
 log = logging.getLogger(__name__)
@@ -191,14 +192,79 @@ async def _while_unchanged(
         yield chunk
 
 
-async def _next_frame(frames: AsyncIterator[SseEvent | bytes]) -> SseEvent | bytes | StentorError | None:
-    """Return the next frame, None at the end. An expected error is returned: raised in a task that nobody reads any
-    more, because the client is gone, it would be logged as a bug.
+class _FrameReader:
+    """Reads frames in a task of its own, at most READ_AHEAD more than were taken.
+
+    One task for the whole stream, because one for each frame would take longer than most frames.
     """
-    try:
-        return await anext(frames, None)
-    except StentorError as error:
-        return error
+
+    def __init__(self, frames: AsyncIterator[SseEvent | bytes], closing: asyncio.Event) -> None:
+        self._frames, self._closing = frames, closing
+        self._loop = asyncio.get_running_loop()
+        self._timers = timers.coarse_timers(self._loop)
+        self._ready: list[SseEvent | bytes] = []
+        self._error: BaseException | None = None
+        self._ended = False
+        self._taker: asyncio.Future[None] | None = None
+        self._room: asyncio.Future[None] | None = None
+        self._reading = self._loop.create_task(self._read())
+        self._shutdown = self._loop.create_task(closing.wait())
+        self._shutdown.add_done_callback(self._wake)
+
+    async def take(self) -> list[SseEvent | bytes] | None:
+        """Return the frames that have been read, or None at the end; raise the error with which they ended.
+
+        Without frames wait for one, at most HEARTBEAT_SECONDS and until the service stops; then the list is empty.
+        """
+        if not self._ready and not self._ended:
+            if self._closing.is_set():
+                await asyncio.sleep(0)  # a frame that is there already goes first
+            else:
+                await self._wait()
+        if not self._ready and self._ended:
+            error, self._error = self._error, None
+            if error is not None:
+                raise error
+            return None
+        ready, self._ready = self._ready, []
+        if self._room is not None and not self._room.done():
+            self._room.set_result(None)
+        return ready
+
+    def close(self) -> None:
+        """End the reading."""
+        self._reading.cancel()
+        self._shutdown.cancel()
+
+    async def _wait(self) -> None:
+        self._taker = self._loop.create_future()
+        self._timers.schedule(self, HEARTBEAT_SECONDS, self._wake)
+        try:
+            await self._taker
+        finally:
+            self._timers.cancel(self)
+
+    def _wake(self, _: object = None) -> None:
+        if self._taker is not None and not self._taker.done():
+            self._taker.set_result(None)
+
+    async def _read(self) -> None:
+        try:
+            async for frame in self._frames:
+                self._ready.append(frame)
+                self._wake()
+                if len(self._ready) >= READ_AHEAD:
+                    self._room = self._loop.create_future()
+                    await self._room
+        except asyncio.CancelledError:
+            # Another one: with its traceback it would keep this frame, and that the reader.
+            self._error = asyncio.CancelledError()
+            raise
+        except Exception as error:  # noqa: BLE001 - `take` raises it; here it would be logged if the client is gone
+            self._error = error
+        finally:
+            self._ended = True
+            self._wake()
 
 
 async def _encode_frames(
@@ -209,29 +275,21 @@ async def _encode_frames(
     common: Mapping[str, Any],
     heartbeat: bytes,
 ) -> AsyncIterator[bytes]:
-    """Yield the frames, heartbeats between them, and one last event if the service stops or the frames fail."""
-    # A task, not wait_for: a timeout must not cancel the iterator in the middle of its work.
-    next_frame = asyncio.ensure_future(_next_frame(frames))
-    shutdown = asyncio.ensure_future(closing.wait())
+    """Yield the frames, heartbeats between them, and one last event if the service stops or the frames fail.
+
+    Frames that were read while the client was slow are one chunk.
+    """
+    reader = _FrameReader(frames, closing)
     try:
-        while True:
-            done, _ = await asyncio.wait({next_frame, shutdown}, timeout=HEARTBEAT_SECONDS, return_when=FIRST_COMPLETED)
-            # An event that is there already goes first; the stream ends with the next wait.
-            if shutdown in done and next_frame not in done:
+        while (ready := await reader.take()) is not None:
+            if ready:
+                yield b"".join([encode_event(frame, common) for frame in ready])
+            elif closing.is_set():
                 yield encode_stopping()
                 return
-            if not done:
+            else:
                 yield heartbeat
-                continue
-            frame = next_frame.result()
-            if frame is None:
-                return
-            if isinstance(frame, StentorError):
-                raise frame
-            yield encode_event(frame, common)
-            next_frame = asyncio.ensure_future(_next_frame(frames))
     except Exception as error:  # noqa: BLE001 - `encode_failure` logs it
         yield encode_failure(error)
     finally:
-        next_frame.cancel()
-        shutdown.cancel()
+        reader.close()

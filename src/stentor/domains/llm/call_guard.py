@@ -338,7 +338,7 @@ class CallMetrics:
     def _find_series(
         self, labels: tuple[str, str]
     ) -> tuple[HistogramSeries, CounterSeries, CounterSeries, CounterSeries]:
-        # Kept: the library looks each one up under a lock, which takes longer than the counting.
+        # Kept: to look each one up takes longer than the counting.
         series = self._series[labels] = (
             self._durations.labels(*labels),
             self._tokens.labels(*labels, "input"),

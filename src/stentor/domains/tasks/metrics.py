@@ -56,7 +56,7 @@ class OutcomeMetrics:
         self._outcomes = create_counter("stentor_task_outcomes", text, "outcome_class", known=known)
         text = "Duration from the claim of a task to its outcome, by outcome class."
         self._durations = create_histogram("stentor_task_duration_seconds", text, LONG_BUCKETS_S, "outcome_class")
-        # Cached, because the library takes longer to find a series than to count in it.
+        # Cached, because it takes longer to find a series than to count in it.
         self._find_count, self._find_durations = cache(self._outcomes.labels), cache(self._durations.labels)
         hub.listen(self._on_events, _END_EVENTS)
 
