@@ -411,6 +411,52 @@ async def test_what_an_agent_said_that_its_work_cost_decides_where_cheap_is_pref
     assert task["assigned_agent"] == cheap
 
 
+@requirement("routing.untried-quick-and-free")
+@pytest.mark.parametrize(("prefer", "cost", "seconds"), [("balanced", 1.0, 1), ("cheap", 1.0, 1), ("fast", 0.0, 20)])
+async def test_a_cheaper_or_quicker_agent_is_found_beside_one_that_always_succeeds(
+    world: World, prefer: str, cost: float, seconds: int
+) -> None:
+    first, better = await world.register("a", **MODEST), await world.register("b", **MODEST)
+    chosen = Counter[str]()
+    for _ in range(30):
+        task = await world.task(await world.submit(metadata={"prefer": prefer}))
+        agent = str(task["assigned_agent"])
+        claim = await world.claim(agent)
+        world.clock.advance(seconds=seconds if agent == first else 1)
+        body = {"epoch": claim["epoch"], "result": 1, "cost": cost if agent == first else cost / 100}
+        assert (await world.admin.post(f"/api/v1/tasks/{task['task_id']}/complete", json=body)).status_code == 200
+        chosen[agent] += 1
+    assert chosen[better] >= 25, chosen
+    decision = await routing_of(world, await world.submit(metadata={"prefer": prefer}))
+    assert check_decision(decision).is_reproduced
+
+
+@requirement("routing.outage-of-all")
+async def test_after_an_outage_of_all_agents_the_best_one_gets_its_tasks_back(world: World) -> None:
+    best, second, poor = [await world.register(name, **MODEST) for name in ("a", "b", "c")]
+    done = Counter[str]()
+
+    async def work(tasks: int, *, outage: bool) -> list[str]:
+        agents = []
+        for _ in range(tasks):
+            task = await world.task(await world.submit())
+            agent = str(task["assigned_agent"])
+            agents.append(agent)
+            done[agent] += 1
+            ok = not outage and done[agent] % {best: 20, second: 4, poor: 2}[agent] != 0
+            claim = await world.claim(agent)
+            body: dict[str, Any] = {"epoch": claim["epoch"]} | ({"result": 1} if ok else {"error": {"message": "no"}})
+            verb = "complete" if ok else "fail"
+            url = f"/api/v1/tasks/{task['task_id']}/{verb}"
+            assert (await world.admin.post(url, json=body)).status_code == 200
+        return agents
+
+    await work(80, outage=False)
+    await work(60, outage=True)
+    await work(20, outage=False)
+    assert (await work(40, outage=False)).count(best) >= 30
+
+
 @requirement("routing.neighbours")
 async def test_a_new_task_type_starts_from_what_the_agent_showed_at_many_others(world: World) -> None:
     agent = await world.register()

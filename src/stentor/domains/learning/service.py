@@ -41,6 +41,8 @@ class EligibleOutcome(msgspec.Struct, frozen=True):
 MAX_RECENT_OUTCOMES = 64.0
 MAX_RECENT_AT_ONE_TYPE = 16.0
 """Outcomes of an agent, over its task types and at each one, that say what it does at others."""
+OUTAGE_MISSED_SUCCESSES = 8.0
+"""Successes that were to be expected in place of the failures in a row of several agents, from which on all fail."""
 LOAD_EFFECT_STEP = 4
 """Outcomes at a task type after which the effect of the load is measured again; as many as it has agents if these are
 more."""
@@ -85,10 +87,32 @@ class TaskTypeRecords:
         """Number of agents with a good grade among their recent outcomes: if none, only bad answers may be graded."""
         self.loaded = 0
         """Number of agents that worked on several tasks at once."""
+        self._missed_successes = 0.0
+        """Of the failures since the last success of any agent: how many successes their agents' records promised."""
+        self._failing_agents: set[str] = set()
         self._load_effect: tuple[int, Factors | None] = (-1, None)
         self.derived: dict[str, Any] = {}
         """Cache of routing by agent; routing itself checks whether an entry is still valid."""
         self.derived_at = (0, 0, False)
+
+    @property
+    def is_outage(self) -> bool:
+        """Return whether all outcomes since the last success are failures of several agents that were better before."""
+        return self._missed_successes >= OUTAGE_MISSED_SUCCESSES and len(self._failing_agents) > 1
+
+    def count_failures(self, weight: Weight, previous: Weight | None) -> None:
+        """Count failures in a row over all agents, given the new record of one and its previous one."""
+        new = weight.samples - (previous.samples if previous else 0)
+        if new <= 0:
+            return  # a grade
+        failures = len(weight.recent) - len(weight.recent.rstrip("F"))
+        if failures < new:
+            self._missed_successes = 0.0
+            self._failing_agents.clear()
+        if failures:
+            before = weight.recent[:-failures]
+            self._missed_successes += min(failures, new) * before.count("S") / max(1, len(before))
+            self._failing_agents.add(weight.agent_id)
 
     def load_effect(self) -> Factors | None:
         """Return by which factors results are worse at higher loads; None if they do not depend on the load."""
@@ -141,6 +165,7 @@ class LearningView:
         records = self._by_type.setdefault((tenant, weight.task_type), TaskTypeRecords())
         previous = records.weights_by_agent.get(weight.agent_id)
         records.weights_by_agent[weight.agent_id] = weight
+        records.count_failures(weight, previous)
         records.loaded += bool(weight.loads) - (previous is not None and bool(previous.loads))
         records.well_graded += weight.has_good_grade - (previous is not None and previous.has_good_grade)
         records.progress = TaskTypeProgress(
@@ -179,6 +204,7 @@ class LearningService:
         record = store.find(tx, outcome.agent_id, outcome.task_type)
         record = record or model.initial_weight(outcome.agent_id, outcome.task_type, tx.now)
         before = record.weight_at(tx.now)
+        records = self.view.records(outcome.tenant, outcome.task_type)
         weight = model.apply_outcome(
             record,
             success=outcome.success,
@@ -187,7 +213,8 @@ class LearningService:
             now=tx.now,
             cost=outcome.cost,
             load=outcome.load,
-            progress=self.view.records(outcome.tenant, outcome.task_type).progress,
+            progress=records.progress,
+            ends_outage=outcome.success and records.is_outage,
         )
         store.put(tx, weight)
         store.insert_history(

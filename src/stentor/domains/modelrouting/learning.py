@@ -100,6 +100,7 @@ class ModelOutcomeRecorder:
         ):
             return None
         previous = store.find_weight(tx, tenant, model, kind) or initial_weight(model, kind, tx.now)
+        records = self._records.view_of(tenant).records(tenant, kind)
         weight = apply_outcome(
             previous,
             success=outcome.reward > 0,
@@ -107,7 +108,8 @@ class ModelOutcomeRecorder:
             duration_ms=outcome.duration_ms,
             now=tx.now,
             cost=outcome.cost,
-            progress=self._records.view_of(tenant).records(tenant, kind).progress,
+            progress=records.progress,
+            ends_outage=outcome.reward > 0 and records.is_outage,
         )
         store.upsert_weight(tx, tenant, weight)
         # After the commit: decisions must not see the weight of a transaction that is rolled back.

@@ -22,6 +22,7 @@ from stentor.domains.routing.ranking import (
     calibrate_priors,
     compute_penalties,
     estimate_reward,
+    is_free,
     preference_tier,
     replace_unknown_costs,
 )
@@ -29,7 +30,7 @@ from stentor.domains.routing.track_record import TrackRecord, build_track_record
 
 TOLERANCE = 1e-9
 """Relative difference up to which two numbers are equal."""
-_EVIDENCE_RULES = ("evidence-3", "evidence-4", "evidence-5", "evidence-6", "evidence-7", RULE_VERSION)
+_EVIDENCE_RULES = ("evidence-3", "evidence-4", "evidence-5", "evidence-6", "evidence-7", "evidence-8", RULE_VERSION)
 """Rules with the same terms: the earlier ones have other formulas for time, cost and uncertainty."""
 # Fields that records of the earlier rule have: the whole decision, and each candidate.
 _SHARES_DECISION_FIELDS = frozenset(
@@ -120,6 +121,7 @@ class _Recomputation:
                 f"Mean, slope, shortest time, lowest and usual cost depend on {others} candidates that are not listed."
             )
             costs = [decision.usual_cost or 0.0 if each.cost is None else each.cost for each in listed]
+            costs = _assume_costs(listed, costs, decision.mean)
             self._compare_best("fastest_ms", decision.fastest_ms, [each.ready_ms for each in listed])
             self._compare_best("cheapest", decision.cheapest, costs)
             return decision.mean, decision.slope, decision.fastest_ms, costs
@@ -128,6 +130,7 @@ class _Recomputation:
         costs = replace_unknown_costs(known_costs)
         if decision.usual_cost is not None and None in known_costs:
             self._compare("usual_cost", decision.usual_cost, costs[known_costs.index(None)])
+        costs = _assume_costs(listed, costs, mean)
         fastest = min(each.ready_ms for each in listed)
         self._compare("mean", decision.mean, mean)
         self._compare("slope", decision.slope, slope)
@@ -194,6 +197,14 @@ class _Recomputation:
         if not _close(recorded, recomputed):
             candidate = (each.agent_id, each.name) if each else (None, None)
             self._differences.append(DecisionDifference(field, recorded, recomputed, *candidate))
+
+
+def _assume_costs(listed: Sequence[RankedCandidate], costs: list[float], mean: float) -> list[float]:
+    """Replace the unknown costs of untried agents by 0."""
+    return [
+        0.0 if each.cost is None and is_free(each, each.outcomes, mean) else cost
+        for each, cost in zip(listed, costs, strict=True)
+    ]
 
 
 def _track_record(alpha: float, candidate: RankedCandidate) -> TrackRecord:

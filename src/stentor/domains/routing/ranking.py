@@ -35,7 +35,8 @@
 - `t` and `c` are so much for each doubling of time and cost over the best candidate. They take at most a share of what
   is possible, so an agent that always fails loses to one that succeeds, however slow or dear that one is. An unknown
   time counts as the least known one, an unknown cost as the geometric mean of the known, and a duration only as far as
-  outcomes count against the prior.
+  outcomes count against the prior. Until the first task of an online agent an unknown time counts as at most a second,
+  and an unknown cost as nothing, so that a quicker or cheaper agent is found beside one that always succeeds.
 - Online candidates come first. Among them, one that rests after failures of its provider comes after the others.
 
 Reasons and measurements: docs/decisions/0036-routing-that-learns.md. The record is checked again in `explain`.
@@ -54,7 +55,7 @@ from stentor.domains.routing.track_record import TrackRecord
 
 Preference = Literal["quality", "balanced", "fast", "cheap"]
 
-RULE_VERSION = "evidence-8"
+RULE_VERSION = "evidence-9"
 """Names the formula in each recorded decision; another version must not recompute it."""
 NEUTRAL_TRUST = 0.5
 """Assumed trust of an agent without a trust score."""
@@ -181,7 +182,7 @@ class RankedCandidate(msgspec.Struct, frozen=True):
 class RankingResult(msgspec.Struct, frozen=True):
     """The listed candidates, best first, and the values that are common to all candidates.
 
-    `usual_cost`, in US dollars, replaces an unknown cost; None if all costs are known.
+    `usual_cost`, in US dollars, replaces an unknown cost of agents that were tried; None if all costs are known.
     """
 
     candidates: list[RankedCandidate]
@@ -198,14 +199,8 @@ def rank_candidates(
     """Rank by `preference_tier`, then by blended score, composite, name and id. List at most `limit` of them."""
     records = [candidate.track_record for candidate in candidates]
     mean, slope = calibrate_priors(records)
-    ready_ms = estimate_durations(records)
-    known_costs = [record.cost for record in records]
-    costs = replace_unknown_costs(known_costs)
-    usual_cost = costs[known_costs.index(None)] if None in known_costs else None
-    for n, candidate in enumerate(candidates):
-        if candidate.ahead:
-            rounds = 1 + candidate.ahead // max(1, candidate.concurrency)
-            ready_ms[n] = max(ready_ms[n], candidate.stalled_ms) * rounds
+    costs, usual_cost = _estimate_costs(candidates, mean)
+    ready_ms = _estimate_times(candidates)
     fastest, cheapest = min(ready_ms, default=0.0), min(costs, default=0.0)
     per_time, per_cost = PENALTIES_BY_PREFERENCE[prefer]
     quality_share, open_penalty = 1 - beta, OPEN_TASK_PENALTY
@@ -346,6 +341,48 @@ def estimate_durations(records: Sequence[TrackRecord]) -> list[float]:
         else base * ((known + DURATION_OFFSET_MS) / base) ** record.share - DURATION_OFFSET_MS
         for record in records
     ]
+
+
+def _estimate_times(candidates: Sequence[RankableCandidate]) -> list[float]:
+    """Return when each candidate would have done the task, in milliseconds from now."""
+    ready_ms = estimate_durations([candidate.track_record for candidate in candidates])
+    for n, candidate in enumerate(candidates):
+        if candidate.ahead:
+            rounds = 1 + candidate.ahead // max(1, candidate.concurrency)
+            ready_ms[n] = max(ready_ms[n], candidate.stalled_ms) * rounds
+        elif (record := candidate.track_record).duration_ms is None and is_untried(candidate, record.outcomes):
+            ready_ms[n] = min(ready_ms[n], DEFAULT_DURATION_MS)
+    return ready_ms
+
+
+def _estimate_costs(candidates: Sequence[RankableCandidate], mean: float) -> tuple[list[float], float | None]:
+    """Return the cost of each candidate, and what replaces an unknown one; None if all are known."""
+    known = [candidate.track_record.cost for candidate in candidates]
+    costs = replace_unknown_costs(known)
+    if None not in known:
+        return costs, None
+    usual_cost = costs[known.index(None)]
+    for n, candidate in enumerate(candidates):
+        if known[n] is None and is_free(candidate, candidate.track_record.outcomes, mean):
+            costs[n] = 0.0
+    return costs, usual_cost
+
+
+def is_untried(candidate: RankableCandidate | RankedCandidate, outcomes: float) -> bool:
+    """Return whether an agent could begin its first task of the type now.
+
+    Nobody knows its time and cost, so it is assumed to be quick and free: else an agent that always succeeds would keep
+    all tasks, however slow and dear it is. Offline agents are not: others would be compared with them for ever.
+    """
+    return not outcomes and not candidate.ahead and not candidate.unlearned and preference_tier(candidate) == 0
+
+
+def is_free(candidate: RankableCandidate | RankedCandidate, outcomes: float, mean: float) -> bool:
+    """Return whether an unknown cost counts as 0: that of an untried agent beside others with outcomes.
+
+    The `mean` prior is above 0 if any has. Before that, known costs are prices of models, and nobody has a better one.
+    """
+    return mean > 0 and is_untried(candidate, outcomes)
 
 
 def replace_unknown_costs(costs: list[float | None]) -> list[float]:
