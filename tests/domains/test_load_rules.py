@@ -50,10 +50,18 @@ def test_the_effect_of_the_load_is_measured_over_all_agents_and_for_each() -> No
     worse, steady = (count_loads(played(rates, 1)) for rates in ([0.9, 0.8, 0.6, 0.4, 0.1], [0.7] * 5))
     pooled = measure_effect([worse, steady])
     assert pooled is not None
-    for factors, low, high in ((own_factors(pooled, worse), 0, 0.3), (own_factors(pooled, steady), 0.5, 1)):
-        assert factors[0] == 1
-        assert low < factors[4] <= high, factors
+    assert own_factors(pooled, worse)[0] == 1
+    assert 0 < own_factors(pooled, worse)[4] <= 0.3
+    assert own_factors(pooled, steady) == (1,) * LOAD_GROUPS
     assert own_factors(pooled, count_loads("")) == pytest.approx(pooled)
+
+
+@requirement("routing.load")
+def test_bad_luck_at_one_load_does_not_lower_the_factors_of_all_higher_ones() -> None:
+    pooled = (1.0, 0.95, 0.9, 0.85, 0.4)
+    factors = own_factors(pooled, ((100, 100, 10, 100, 100), (95, 90, 4, 80, 40)))
+    assert 0.75 < factors[3] < 0.9, factors
+    assert factors[4] < 0.5
 
 
 @requirement("routing.load")

@@ -3,13 +3,14 @@
 Loads are grouped (`LOAD_GROUPS`). The rate of success of an agent at a load is modelled as its rate when it is idle
 times a factor of the group, which never grows with the load. The factors are estimated over all agents of a task type
 (`measure_effect`), and only if results are significantly worse at higher loads; an agent's own outcomes then change
-them (`own_factors`). How the constants were chosen: docs/decisions/0036-routing-that-learns.md.
+them, or show that they do not hold for it (`own_factors`). How the constants were chosen:
+docs/decisions/0036-routing-that-learns.md.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from math import sqrt
+from math import log, sqrt
 
 MAX_LOADS = 250
 """Number of outcomes whose loads are stored, newest last."""
@@ -25,6 +26,10 @@ POOLED_WEIGHT = 2.0
 """Outcomes that the factor of the next lower group is worth in the estimate of a group."""
 OWN_WEIGHT = 4.0
 """Outcomes that the factors of all agents are worth in those of one agent."""
+MIN_GAIN = -0.5
+"""Log likelihood that an agent's outcomes lose by the factors of all agents, above which these do not hold for it."""
+MAX_RATE = 0.995
+"""The highest rate of success in a likelihood, and 1 less the lowest."""
 MIN_FACTOR = 0.02
 LoadCounts = tuple[tuple[int, ...], tuple[int, ...]]
 """Number of outcomes and of successes, by group."""
@@ -83,6 +88,8 @@ def measure_effect(counts: Iterable[LoadCounts]) -> Factors | None:
 def own_factors(pooled: Factors, counts: LoadCounts) -> Factors:
     """Return the factors of one agent; `pooled` are those over all agents."""
     numbers, successes = counts
+    if _log_likelihood(pooled, counts) - _log_likelihood(_NO_EFFECT, counts) < MIN_GAIN:
+        return _NO_EFFECT
     rate = max(MIN_FACTOR, _idle_rate(numbers, successes, pooled))
     return _falling([good / rate for good in successes], numbers, pooled, OWN_WEIGHT)
 
@@ -112,12 +119,30 @@ def _idle_rate(numbers: Sequence[int], successes: Sequence[int], factors: Factor
     return min(1.0, sum(successes) / expected) if expected > 0 else 0.0
 
 
+def _log_likelihood(factors: Factors, counts: LoadCounts) -> float:
+    """Return that of an agent's outcomes, at the rate at which they are most likely."""
+    numbers, successes = counts
+    idle_rate, total = _idle_rate(numbers, successes, factors), 0.0
+    for factor, number, good in zip(factors, numbers, successes, strict=True):
+        rate = min(MAX_RATE, max(1 - MAX_RATE, idle_rate * factor))
+        total += good * log(rate) + (number - good) * log(1 - rate)
+    return total
+
+
 def _falling(successes: Sequence[float], expected: Sequence[float], prior: Factors, weight: float) -> Factors:
-    """Return factors that never grow; each group borrows `weight` outcomes from the next lower one, as in `prior`."""
-    factors: list[float] = []
-    last = 1.0
+    """Return factors that never grow; each group borrows `weight` outcomes from the next lower one, as in `prior`.
+
+    Neighbours that would grow are taken together: the lowest rate so far would be one of bad luck.
+    """
+    merged: list[tuple[float, float, int]] = []  # successes, outcomes, groups
+    factor = 1.0
     for group in range(LOAD_GROUPS):
-        borrowed = last * (prior[group] / prior[group - 1] if group else prior[group])
-        last = min(last, (successes[group] + weight * borrowed) / (expected[group] + weight))
-        factors.append(last)
+        borrowed = factor * (prior[group] / prior[group - 1] if group else prior[group])
+        good, total, groups = successes[group] + weight * borrowed, expected[group] + weight, 1
+        while merged and good * merged[-1][1] > merged[-1][0] * total:
+            lower = merged.pop()
+            good, total, groups = good + lower[0], total + lower[1], groups + lower[2]
+        merged.append((good, total, groups))
+        factor = good / total
+    factors = [good / total for good, total, groups in merged for _ in range(groups)]
     return tuple(max(MIN_FACTOR, factor / factors[0]) for factor in factors)
