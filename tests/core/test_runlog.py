@@ -115,6 +115,8 @@ def test_tokens_are_numbered_per_attempt_bounded_and_forgotten() -> None:
         "a URL that was cut off: postgresql://me:abcdef123",
         "http://host:1/,http://me:abcdef123@host",
         "clone https://abcdef123abcdef123@git.example.com/x failed",
+        "clone https://abcdef123abcdef123:@git.example.com/x failed",
+        "clone https://abcdef123abcdef123:x-oauth-basic@git.example.com/x failed",
         "{'Authorization': 'Basic abcdef123'}",
         "authorization=token abcdef123",
     ],
@@ -135,7 +137,15 @@ def test_a_password_of_digits_is_no_port(password: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "url", ["http://host:9090/v1", "ray://:10001", "http://[::1]:80/", "http://host:80/a@b", "ssh://user@host:22/a"]
+    "url",
+    [
+        "http://host:9090/v1",
+        "ray://:10001",
+        "http://[::1]:80/",
+        "http://host:80/a@b",
+        "ssh://user@host:22/a",
+        "https://agents.example.com?to=me@example.com",
+    ],
 )
 def test_the_port_of_a_url_stays_in_the_log(url: str) -> None:
     text = f"connection failed url={url}, then {url}."

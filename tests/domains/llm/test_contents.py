@@ -253,16 +253,18 @@ async def test_a_secret_that_json_in_a_text_escapes_is_found() -> None:
 
 
 @requirement("llm.content-redacted")
-async def test_a_token_in_place_of_a_urls_user_is_redacted() -> None:
-    stored = await redacted({"prompt": f"git clone https://{BEARER}@git.example.com/a.git"})
-    assert stored == {"prompt": "git clone https://[redacted: token]@git.example.com/a.git"}
+@pytest.mark.parametrize(("password", "shown"), [("", ""), (":", ":"), (":x-oauth-basic", ":[redacted: password]")])
+async def test_a_token_in_place_of_a_urls_user_is_redacted(password: str, shown: str) -> None:
+    stored = await redacted({"prompt": f"git clone https://{BEARER}{password}@git.example.com/a.git"})
+    assert stored == {"prompt": f"git clone https://[redacted: token]{shown}@git.example.com/a.git"}
 
 
 @requirement("llm.content-redacted")
 async def test_ordinary_text_stays_as_it_is() -> None:
     text = (
         "The bearer of this letter, a task-based sk-learn pipeline and 1234567890123456 grains. "
-        "http://user@example.com:8080/a ratio 3:4, password reset, the api key is missing, eyJust a word."
+        "http://user@example.com:8080/a ratio 3:4, password reset, the api key is missing, eyJust a word. "
+        "See https://agents-of-2026.example.com?of=@ann."
     ).replace("user@example.com", "example.com")
     assert await redacted({"prompt": text}) == {"prompt": text}
 

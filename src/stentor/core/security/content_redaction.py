@@ -52,8 +52,12 @@ _SHAPES = (
         re.compile(r"(?i)(\bbearer\s{1,5})(?=[a-z._~+/=-]{0,200}\d|[a-z._~+/=-]{24})[a-z0-9._~+/=-]{12,}"),
     ),
     Shape("password", ("://",), re.compile(r"(://[^/\s:@\"']{0,100}:)[^/\s@\"']{1,200}(?=@)")),
-    # In place of a URL's user.
-    Shape("token", ("://",), re.compile(r"(://)(?=[^/\s:@\"'\d]{0,200}\d)[^/\s:@\"']{16,200}(?=@)")),
+    # In place of a URL's user, also one whose password is empty or was redacted above.
+    Shape(
+        "token",
+        ("://",),
+        re.compile(r"(://)(?=[^/?#\s:@\"'\d]{0,200}\d)[^/?#\s:@\"']{16,200}(?=(?::(?:\[redacted: password\])?)?@)"),
+    ),
     Shape(
         "AWS key",
         ("akia", "asia", "abia", "acca"),

@@ -12,8 +12,8 @@ import re
 _LOOKS_SECRET = re.compile(
     r"(?i)(bearer\s+|x-api-key['\"]?\s*[:=]\s*['\"]?|api[-_]?key['\"]?\s*[:=]\s*['\"]?"
     r"|authorization['\"]?\s*[:=]\s*['\"]?(?:basic|token)\s+"
-    # A token in place of a URL's user.
-    r"|://(?=[^/\s:@'\",;]{16,}@)"
+    # A token in place of a URL's user, also one with a password.
+    r"|://(?=[^/?#\s:@'\",;]{16,}(?::[^/?#\s'\",;@]*)?@)"
     # The password of a URL, also one that was cut off, but not its port.
     r"|://(?!\[)[^/\s:@]*:(?!\d{1,5}\b(?![^/?#\s'\",;]*@)))([^\s'\",;@]+)"
 )
