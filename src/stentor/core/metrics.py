@@ -1,5 +1,6 @@
-"""Counters and histograms that parts keep, and gauges computed for a scrape, collected in the types of
-`prometheus_client`. Its own counters take longer than the rest of what a request is measured with.
+"""Metrics: counters and histograms that parts keep, and gauges computed for a scrape.
+
+They are collected in the types of `prometheus_client`, but not counted by it: that takes two to three times as long.
 
 The label values of a metric must be a small, fixed set: never an id, a name chosen by a client, or a capability. No
 metric is in the library's global registry, because a process may have several kernels; the endpoint /metrics calls
