@@ -23,11 +23,11 @@ def test_a_note_goes_back_to_an_earlier_version(served: tuple[Program, Any]) -> 
     assert [one["current"] for one in listed] == [True, False]
     shown = program("history", "a.md").out.splitlines()
     assert [line[:12] for line in shown] == [one["version"][:12] for one in listed]
-    assert shown[0].endswith("(current)")
+    assert shown[0].endswith("written through the service by admin  (current)")
     back = program("history", "a.md", "--restore", listed[1]["version"][:8])
     assert (back.code, (service.data_dir / "vault/a.md").read_text()) == (0, "one")
     newest = program("history", "a.md").out.splitlines()[0]
-    assert f"restored through the service, first stored {listed[1]['created_at'][:19]}Z  (current)" in newest
+    assert f"restored through the service by admin, first stored {listed[1]['created_at'][:19]}Z  (current)" in newest
 
 
 def test_what_is_not_kept_cannot_be_gone_back_to(served: tuple[Program, Any]) -> None:

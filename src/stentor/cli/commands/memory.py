@@ -73,6 +73,8 @@ class ListedVersion(msgspec.Struct, frozen=True):
     name: str | None = None
     cause: str = "written"
     first_at: str | None = None
+    by: str | None = None
+    agent_id: str | None = None
 
 
 class NoteVersions(msgspec.Struct, frozen=True):
@@ -157,7 +159,7 @@ async def _restore(api: ServiceClient, path: str, prefix: str, vault: str) -> Re
 def _show_versions(page: NoteVersions) -> None:
     for note in page.versions:
         mark = "  (current)" if note.current else ""
-        cause = _CAUSES.get(note.cause, note.cause)
+        cause = _CAUSES.get(note.cause, note.cause) + (f" by {note.by}" if note.by else "")
         if note.first_at:
             cause += f", first stored {note.first_at[:19]}Z"
         name = f"  {note.name}" if note.name else ""

@@ -11,6 +11,7 @@ from pydantic import AfterValidator
 from stentor.auth.principal import Principal
 from stentor.core.errors import Forbidden, InvalidRequest
 from stentor.domains.memory import wire
+from stentor.domains.memory.history import NOBODY
 from stentor.domains.memory.model import MemoryCaller
 from stentor.domains.memory.search import parse_scope
 from stentor.domains.memory.validity.frontmatter_keys import KEYS, read_document
@@ -171,8 +172,18 @@ class MemoryOperations:
     async def versions(self, caller: Caller, path: PathQuery, vault: VaultQuery = DEFAULT_VAULT) -> wire.VersionsOut:
         """The states of a document that are kept, newest first; also of one that was deleted."""
         self._identify(caller)
-        versions, current = await self._vaults.get(vault).history.list_versions(path)
-        rows = [wire.VersionOut.of(version, current=version.content_hash == current) for version in versions]
+        history = self._vaults.get(vault).history
+        versions, current = await history.list_versions(path)
+        writers = await history.find_writers(caller.tenant, path, versions)
+        rows = [
+            wire.VersionOut.of(
+                version,
+                current=version.content_hash == current,
+                by=(writer := writers.get(version.content_hash, NOBODY)).by,
+                agent_id=writer.agent_id,
+            )
+            for version in versions
+        ]
         return wire.VersionsOut(path=path, current=current, versions=rows)
 
     @operation("memory.version", "admin", "GET /memory/versions/{version}", errors=(404,))

@@ -99,7 +99,8 @@ class MemoryService:
         name: str = "",
     ) -> None:
         self.key_prefix = f"{name}:" if name else ""
-        self._name = name
+        self.vault_name = name
+        """Empty for the default vault."""
         self._vault = vault
         self._db = db
         self._indexer = indexer
@@ -318,8 +319,8 @@ class MemoryService:
 
     def record_event(self, tx: Tx, caller: MemoryCaller, event: EventDraft) -> None:
         """Append an event of a memory call to the run log, below the caller's task or event. Adds a named vault."""
-        if self._name:
-            event = msgspec.structs.replace(event, metadata={**event.metadata, "vault": self._name})
+        if self.vault_name:
+            event = msgspec.structs.replace(event, metadata={**event.metadata, "vault": self.vault_name})
         tenant = caller.principal.tenant
         parent = caller.parent_event_id if caller.task_id is None else self._find_task_event(tx, tenant, caller.task_id)
         self._runlog.append(tx, tenant, [event], task_id=caller.task_id, parent=parent)

@@ -288,7 +288,8 @@ class VersionOut(ResponseModel):
 
     `cause` says how it came about: "found" was there before the service, "edited" is an edit on disk, "restored" a
     write of what an earlier version was. `first_at` is when a version that came back was stored first. A version with
-    a `name` is kept however many follow it.
+    a `name` is kept however many follow it. `by` is the key that wrote it, and `agent_id` its agent, both null if that
+    is unknown, as for an edit on disk.
     """
 
     version: Annotated[str, Field(validation_alias="content_hash")]
@@ -299,6 +300,8 @@ class VersionOut(ResponseModel):
     name: str | None
     cause: VersionCause
     first_at: Timestamp | None
+    by: str | None
+    agent_id: str | None
 
 
 class VersionNameIn(RequestModel):

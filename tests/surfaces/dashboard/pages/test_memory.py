@@ -12,8 +12,8 @@ import pytest
 from stentor.core.clock import SECOND
 from stentor.core.db import Sql
 from stentor.core.jsontext import JsonObject
+from stentor.domains.memory import history
 from stentor.domains.memory.embedding_worker import PREPARING
-from stentor.surfaces.dashboard.pages import memory as memory_page
 from stentor.surfaces.dashboard.pages import memory_editing
 from stentor.surfaces.dashboard.presenters import note_rendering
 from stentor.surfaces.dashboard.site.page import PageRequest
@@ -117,7 +117,7 @@ async def test_a_link_to_no_note_leads_to_a_search(site: Site, name: str) -> Non
 async def test_versions_name_their_writer_and_are_compared_with_the_present_one(
     site: Site, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(memory_page, "EVENT_ID_SKEW_US", 3_600 * SECOND)  # ids of events are of the real time
+    monkeypatch.setattr(history, "EVENT_ID_SKEW_US", 3_600 * SECOND)  # ids of events are of the real time
     agent = await site.world.register("ann")
     await write(site, "a.md", "one\nsame\n<b>old</b>\n", source_agent=agent)
     site.world.clock.advance(seconds=0.01)
@@ -225,7 +225,7 @@ async def two_vaults(make_world: MakeWorld, make_board: Any, tmp_path: Path) -> 
 async def test_each_vault_has_its_own_search_notes_links_and_versions(
     two_vaults: Site, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(memory_page, "EVENT_ID_SKEW_US", 3_600 * SECOND)  # ids of events are of the real time
+    monkeypatch.setattr(history, "EVENT_ID_SKEW_US", 3_600 * SECOND)  # ids of events are of the real time
     site = two_vaults
     for vault in ("default", "archive"):
         document = {"path": "a.md", "content": f"Of {vault}, a zeppelin. [[b]]\n"}

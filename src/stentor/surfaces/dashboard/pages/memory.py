@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import re
-from collections.abc import Iterable
-from datetime import datetime
 from functools import partial
 from typing import TypedDict
 from urllib.parse import urlencode
@@ -13,10 +11,6 @@ from urllib.parse import urlencode
 from markupsafe import Markup
 from starlette.responses import RedirectResponse, Response
 
-from stentor.core import runlog_queries
-from stentor.core.clock import SECOND, micros_from_datetime
-from stentor.core.db import Tx
-from stentor.core.ids import min_id_at
 from stentor.core.jsontext import JsonObject
 from stentor.domains.memory.embedding_worker import PREPARING
 from stentor.domains.memory.model import find_copied_path
@@ -33,14 +27,6 @@ SEARCH_MODES = {"hybrid": "Hybrid", "keyword": "Keyword", "semantic": "Semantic"
 MAX_RESULTS = 30
 MEMORY_DISABLED_STATUS = 501
 """The gateway's status while the memory is disabled."""
-MAX_WRITERS = 20
-"""Newest versions for which the author is looked up."""
-MAX_WRITE_US = 30 * SECOND
-"""How long before its transaction an event may have got its id: as long as a write waits on a busy machine."""
-EVENT_ID_SKEW_US = SECOND
-"""How long after it: the clocks of the database and of this process differ."""
-MAX_SCANNED_EVENTS = 2_000
-"""Events scanned before the time of each version."""
 _TERM = re.compile(r'"([^"]+)"|([^\s"]+)')
 
 
@@ -208,12 +194,14 @@ async def show_note(page: PageRequest) -> Response:
     history = await read_versions(page, path, vault)
     if document is None and isinstance(history, GatewayError):
         raise history
-    versions = [] if isinstance(history, GatewayError) else await _add_writers(page, path, vault, history["versions"])
+    versions = [] if isinstance(history, GatewayError) else history["versions"]
     old = await page.call("memory.version", version=version, path=path, vault=vault) if version else None
     comparison = await _compare(page, path, vault, old["document"], document) if old else None
     arguments = {"path": path, "vault": vault}
-    around, linking = await asyncio.gather(
-        page.call("memory.neighbourhood", **arguments), page.call("memory.backlinks", **arguments)
+    around, linking, names = await asyncio.gather(
+        page.call("memory.neighbourhood", **arguments),
+        page.call("memory.backlinks", **arguments),
+        page.read(registry_queries.read_names),
     )
     displayed: JsonObject | None = (old or {}).get("document") or document
     body = None
@@ -229,6 +217,7 @@ async def show_note(page: PageRequest) -> Response:
         vault=None if vault == DEFAULT_VAULT else vault,
         document=document,
         versions=versions,
+        names=names,
         old=old,
         comparison=comparison,
         against=page.query_param("against"),
@@ -284,22 +273,6 @@ async def read_versions(page: PageRequest, path: str, vault: str) -> JsonObject 
         return error
 
 
-async def _add_writers(page: PageRequest, path: str, vault: str, versions: list[JsonObject]) -> list[JsonObject]:
-    times = [
-        (version["version"], micros_from_datetime(datetime.fromisoformat(version["created_at"])))
-        for version in versions
-    ]
-    names, writers = await asyncio.gather(
-        page.read(registry_queries.read_names),
-        page.read(_read_version_writers, path, vault, times[:MAX_WRITERS]),
-    )
-    rows = []
-    for version in versions:
-        key, agent_id = writers.get(version["version"], ("", None))
-        rows.append({**version, "by": key, "agent": agent_id, "names": names})
-    return rows
-
-
 async def _compare(
     page: PageRequest, path: str, vault: str, old: JsonObject, document: JsonObject | None
 ) -> list[NoteDiffLine] | None:
@@ -348,24 +321,6 @@ def _candidate_paths(name: str, source: str) -> list[str]:
         return [source] if source else []  # a link to a heading of the same note
     target = target if target.lower().endswith(".md") else f"{target}.md"
     return list(dict.fromkeys([target] if is_exact or not folder else [target, f"{folder}/{target}"]))
-
-
-def _read_version_writers(
-    tx: Tx, tenant: str, path: str, vault: str, versions: Iterable[tuple[str, int]]
-) -> dict[str, tuple[str, str | None]]:
-    """Return the author (key and agent id) of each version by content hash, as far as the run log has it.
-
-    `versions` are content hashes with their times in microseconds.
-    """
-    writers: dict[str, tuple[str, str | None]] = {}
-    for content_hash, at in versions:
-        low, high = min_id_at(at - MAX_WRITE_US), min_id_at(at + EVENT_ID_SKEW_US)
-        # The events have no index by note, but their ids begin with their time.
-        for event in runlog_queries.list_events_between(tx, tenant, "memory_written", low, high, MAX_SCANNED_EVENTS):
-            note = (event.metadata.get("path"), event.metadata.get("vault", DEFAULT_VAULT))
-            if note == (path, vault) and event.metadata.get("after_hash") == content_hash:
-                writers.setdefault(content_hash, (str(event.metadata.get("by") or ""), event.agent_id))
-    return writers
 
 
 ROUTES = [
