@@ -7,6 +7,7 @@ import binascii
 import operator
 from collections.abc import Awaitable, Callable
 from datetime import datetime
+from functools import cache
 from typing import Annotated, Any, Generic, Self, TypeVar
 from urllib.parse import quote
 
@@ -61,9 +62,11 @@ class ResponseModel(BaseModel):
     @classmethod
     def of(cls, source: object = None, **fields: Any) -> Self:
         """Build it from the attributes of `source`; `fields` are those that the source lacks or has in another form."""
-        for name, field in cls.model_fields.items():
+        for name, attribute in _attributes(cls):
             if name not in fields:
-                value = getattr(source, str(field.validation_alias or name), getattr(source, name, _MISSING))
+                value = getattr(source, attribute, _MISSING)
+                if value is _MISSING and attribute != name:
+                    value = getattr(source, name, _MISSING)
                 if value is not _MISSING:
                     fields[name] = value
         return cls.model_validate(fields)
@@ -76,6 +79,12 @@ class CamelCaseModel(ResponseModel):
 
 
 _MISSING = object()
+
+
+@cache
+def _attributes(model: type[BaseModel]) -> tuple[tuple[str, str], ...]:
+    """Return the fields of a model, each with the attribute of its source."""
+    return tuple((name, str(field.validation_alias or name)) for name, field in model.model_fields.items())
 
 
 def _is_none(value: object) -> bool:

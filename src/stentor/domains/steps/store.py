@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from operator import itemgetter
 from typing import Any
 
 import msgspec
@@ -42,6 +43,7 @@ _FIND = Sql(f"select {_COLUMNS} from task_steps where {_TASK} and key >= :key an
 _LIST = Sql(f"select {_COLUMNS} from task_steps where {_TASK} and event_id > :after order by event_id limit :limit")
 _FIND_LAST = Sql(f"select event_id from task_steps where {_TASK} order by event_id desc limit 1")
 _STEPS = AppendOnlyTable(TABLE, ("tenant", "task_id", *STORED))
+_row_of = itemgetter(*_STEPS.columns)
 _FIND_TASK = RowsSql(
     ("tenant", "task_id", "key"),
     f"""select given.tenant, given.task_id, given.key,
@@ -331,7 +333,7 @@ def _insert(
     if draft.options is not None:
         params["options"] = jsontext.dump(draft.options)
     if replaced is None:
-        return step if tx.insert_new(_STEPS, tuple(params[name] for name in _STEPS.columns)) else None
+        return step if tx.insert_new(_STEPS, _row_of(params)) else None
     return step if tx.run(_REPLACE, **params, old_epoch=replaced.epoch) else None
 
 
