@@ -93,7 +93,7 @@ def _run(
     others: list[Keeper],
     database: Path | str,
 ) -> Outcome:
-    forkserver.start()
+    forkserver.ready()
     ledger, began = Ledger(), time.monotonic()
     members: list[Keeper] = [*gateways, *others]
     with ExitStack() as stack:
