@@ -12,7 +12,7 @@ HEAVY = "aiohttp alembic genai_prices grpc mcp mcp_types numpy onnx onnxruntime 
 
 
 def test_wiring_the_service_imports_no_library_that_its_start_can_do_without() -> None:
-    modules = "stentor.bootstrap, stentor.bootstrap.surfaces, stentor.cli.service_runner"
+    modules = "stentor.bootstrap.service, stentor.bootstrap.surfaces, stentor.cli.service_runner"
     code = f"import sys, {modules}; print(*sorted(set({HEAVY!r}) & set(sys.modules)))"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.split() == []
@@ -29,3 +29,10 @@ def test_the_schema_of_a_new_file_is_created_without_alembic(tmp_path: Path) -> 
         [sys.executable, "-c", code, str(tmp_path / "stentor.db")], capture_output=True, text=True, check=True
     )
     assert done.stdout.splitlines() == [str(len(migrations.revisions())), ""]
+
+
+def test_commands_that_open_the_database_themselves_import_no_wiring_of_the_service() -> None:
+    modules = "stentor.cli.commands.archive, stentor.cli.commands.db, stentor.cli.commands.provenance"
+    code = f"import sys, {modules}; print(*sorted({{'fastapi', 'stentor.bootstrap.kernel'}} & set(sys.modules)))"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.split() == []

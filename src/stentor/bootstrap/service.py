@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib
 from collections.abc import Mapping
 from dataclasses import dataclass
 
@@ -15,14 +14,12 @@ from stentor.auth.api_keys import LoadedKeys
 from stentor.bootstrap.kernel import Kernel, build
 from stentor.bootstrap.monitoring import scrape_function
 from stentor.bootstrap.operations import TABLES, operations
+from stentor.bootstrap.storage import open_driver
 from stentor.bootstrap.surface_context import SurfaceContext, open_surface_context
 from stentor.core import filesystem, migrations
 from stentor.core.clock import SystemClock, format_iso
 from stentor.core.db import Database, database_url
-from stentor.core.db.driver import Driver
-from stentor.core.db.sqlite import SqliteDriver
 from stentor.core.errors import StartRefused
-from stentor.core.extras import install_command
 from stentor.core.filesystem import DataFolderLock
 from stentor.core.security.redaction import Redactor
 from stentor.core.settings import Settings
@@ -129,28 +126,6 @@ def _folder_refused(settings: Settings, reason: str) -> StartRefused:
     return StartRefused(
         f"The data folder {settings.storage.data_dir} {reason}. Choose another one with --data-dir (SERVICE_DATA_DIR)."
     )
-
-
-def open_driver(settings: Settings) -> Driver:
-    if not settings.storage.database_url:
-        return SqliteDriver(settings.storage.data_dir / "stentor.db")
-    try:
-        module = importlib.import_module("stentor.core.db.postgres")
-    except ImportError:
-        raise StartRefused(f"PostgreSQL needs the extra: {install_command('postgres')}.") from None
-    url = _postgres_url("SERVICE_DATABASE_URL", settings.storage.database_url)
-    session_url = settings.storage.session_url and _postgres_url(
-        "SERVICE_DATABASE_SESSION_URL", settings.storage.session_url
-    )
-    driver: Driver = module.PostgresDriver(url, session_url=session_url)
-    return driver
-
-
-def _postgres_url(name: str, text: str) -> str:
-    try:
-        return database_url.parse_postgres_url(text).url
-    except ValueError as error:
-        raise StartRefused(f"{name} {error}.") from None
 
 
 def application(kernel: Kernel, context: SurfaceContext) -> ASGIApp:

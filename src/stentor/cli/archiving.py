@@ -14,9 +14,9 @@ from pathlib import Path
 import msgspec
 from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 
-from stentor import bootstrap
+from stentor.bootstrap.storage import open_driver
 from stentor.cli import output
-from stentor.cli.local_service import require_current_schema, require_database
+from stentor.cli.offline import require_current_schema, require_database
 from stentor.cli.output import EXIT_USAGE, CommandFailed, console, error_console, print_line, print_notice
 from stentor.cli.provenance.view import format_finding
 from stentor.core.clock import DAY, SystemClock, format_iso, format_iso_or_none
@@ -95,7 +95,7 @@ def count_tasks(chosen: Settings, days: int) -> DryRun:
 def list_archives(chosen: Settings) -> list[TaskArchive]:
     """Return the archives that the database knows."""
     require_database(chosen)
-    driver = bootstrap.open_driver(chosen)
+    driver = open_driver(chosen)
     require_current_schema(driver)
     connection = driver.reader()
     try:
@@ -107,7 +107,7 @@ def list_archives(chosen: Settings) -> list[TaskArchive]:
 def verify_archives(chosen: Settings, folder: Path | None, progress: verification.Progress) -> ArchiveReport:
     """Compare the archives with the run log. Raises CommandFailed and StartRefused."""
     require_database(chosen)
-    driver = bootstrap.open_driver(chosen)
+    driver = open_driver(chosen)
     require_current_schema(driver)
     return verification.verify_archives(driver, folder or chosen.storage.archive_dir, progress)
 
@@ -116,7 +116,7 @@ def verify_archives(chosen: Settings, folder: Path | None, progress: verificatio
 async def _open_archiver(chosen: Settings, *, write: bool) -> AsyncIterator[TaskArchiver]:
     """Open the database; to write on SQLite, with the lock of the data folder. Raises CommandFailed, StartRefused."""
     require_database(chosen)
-    driver = bootstrap.open_driver(chosen)
+    driver = open_driver(chosen)
     require_current_schema(driver)
     clock = SystemClock()
     lock = None

@@ -14,9 +14,9 @@ from typing import Literal
 import msgspec
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
-from stentor import bootstrap
+from stentor.bootstrap.storage import open_driver
 from stentor.cli import output
-from stentor.cli.local_service import load_offline_settings, require_database
+from stentor.cli.offline import load_offline_settings, require_database
 from stentor.cli.output import EXIT_REFUSED, EXIT_USAGE, CommandFailed, console, error_console, print_notice
 from stentor.cli.provenance import view as provenance_view
 from stentor.cli.provenance.checkpoint_sources import load_verifiers
@@ -63,7 +63,7 @@ def database_file(chosen: Settings) -> Path:
 
 def upgrade_schema(chosen: Settings, *, keep_copy: bool) -> UpgradeResult:
     """Upgrade the schema; on SQLite with the data folder lock held. Raises StartRefused and StoreUnavailable."""
-    driver = bootstrap.open_driver(chosen)
+    driver = open_driver(chosen)
     # PostgreSQL serializes upgrades itself; on SQLite the lock keeps a running service from using the old schema.
     if migrations.current_version(driver) == migrations.HEAD or chosen.storage.database_url:
         return migrations.upgrade(driver, notify=print_notice)
@@ -101,7 +101,7 @@ def show_upgrade(result: UpgradeResult) -> None:
 
 def read_schema_status(chosen: Settings) -> SchemaStatus:
     """Read the state of the schema without changing it. Raises StoreUnavailable."""
-    current = migrations.current_version(bootstrap.open_driver(chosen))
+    current = migrations.current_version(open_driver(chosen))
     explanation = None
     try:
         migrations.require_supported(current)

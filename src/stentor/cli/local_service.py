@@ -8,13 +8,11 @@ ASGI without a socket: workers cannot connect, and an event stream arrives as a 
 from __future__ import annotations
 
 import asyncio
-import os
 import secrets
 import sys
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, replace
-from pathlib import Path
 
 from starlette.types import ASGIApp
 
@@ -23,11 +21,10 @@ from stentor.auth import api_keys as key_files
 from stentor.auth.principal import PERMISSIONS
 from stentor.bootstrap.surface_context import open_surface_context
 from stentor.cli.command import Access
-from stentor.cli.output import EXIT_FAILED, EXIT_UNREACHABLE, EXIT_USAGE, CommandFailed, print_notice
-from stentor.core import migrations
-from stentor.core import settings as settings_module
+from stentor.cli.offline import has_database, require_current_schema, require_database
+from stentor.cli.output import EXIT_UNREACHABLE, CommandFailed, print_notice
 from stentor.core.clock import SystemClock
-from stentor.core.db import Database, database_url
+from stentor.core.db import Database
 from stentor.core.db.driver import Driver, ReadOnlyDriver
 from stentor.core.security import redaction
 from stentor.core.security.redaction import Redactor
@@ -66,7 +63,7 @@ async def open_local_service(
     """
     if access != "create":
         require_database(settings)
-    is_new = not _has_database(settings)
+    is_new = not has_database(settings)
     redactor = Redactor()
     redaction.configure_logging("warning", redactor)
     # Only commands on the memory open the vault and its index.
@@ -134,48 +131,6 @@ async def _open_read_only(settings: Settings, environ: Mapping[str, str], redact
         yield bootstrap.application(kernel, open_surface_context(kernel, loaded.key_ring))
     finally:
         await kernel.stop()
-
-
-def load_offline_settings(data_dir: Path | None) -> Settings:
-    """Load the settings for a command that opens the database itself; keep secrets and passwords out of the log.
-
-    Raises CommandFailed if the data folder is a file.
-    """
-    settings = settings_module.load(os.environ, {"SERVICE_DATA_DIR": data_dir})
-    if settings.storage.data_dir.is_file():
-        raise CommandFailed(f"The data folder {settings.storage.data_dir} is a file, not a folder.", EXIT_USAGE)
-    redactor = Redactor()
-    for url in (settings.storage.database_url, settings.storage.session_url):
-        for secret in (url, *database_url.url_secrets(url)):
-            redactor.add_secret(secret)
-    redaction.configure_logging("warning", redactor)
-    return settings
-
-
-def _has_database(settings: Settings) -> bool:
-    return bool(settings.storage.database_url) or (settings.storage.data_dir / "stentor.db").exists()
-
-
-def require_database(settings: Settings) -> None:
-    """Raise CommandFailed if the data folder has no database and no other one is configured."""
-    if not _has_database(settings):
-        raise CommandFailed(
-            f"No service is running, and {settings.storage.data_dir.absolute()} has no database. "
-            "Start `stentor serve`, or select another data folder with --data-dir or a service with --url.",
-            EXIT_UNREACHABLE,
-        )
-
-
-def require_current_schema(driver: Driver) -> None:
-    """Raise CommandFailed unless the database has the schema of this program."""
-    current = migrations.current_version(driver)
-    migrations.require_supported(current)
-    if current != migrations.HEAD:
-        raise CommandFailed(
-            f"The schema of the database is {current or 'none'}, and this program needs {migrations.HEAD}. "
-            f"Upgrade it: {migrations.UPGRADE_COMMAND}, or start `stentor serve`.",
-            EXIT_FAILED,
-        )
 
 
 async def _drain(kernel: bootstrap.Kernel) -> None:

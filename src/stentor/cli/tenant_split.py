@@ -10,7 +10,7 @@ from typing import Any
 import msgspec
 
 from stentor.cli import db_operations, output
-from stentor.cli.local_service import load_offline_settings
+from stentor.cli.offline import load_offline_settings
 from stentor.cli.output import EXIT_REFUSED, EXIT_USAGE, CommandFailed, console, print_notice
 from stentor.cli.provenance import view as provenance_view
 from stentor.cli.provenance.checkpoint_sources import load_verifiers

@@ -12,13 +12,13 @@ from prometheus_client.core import GaugeMetricFamily, Metric
 from stentor.auth.principal import DEFAULT_TENANT, Principal
 from stentor.bootstrap.infrastructure import Infrastructure
 from stentor.bootstrap.parts.retention import archived_body_reader
+from stentor.bootstrap.storage import external_state
 from stentor.core.clock import SECOND
 from stentor.core.db import Tx
 from stentor.core.db.leader import SEQUENCER_LOCK_ID, LeaderElection
 from stentor.core.errors import StoreUnavailable
 from stentor.core.http_client.outbound import OutboundHttp
 from stentor.core.runlog import EventDraft
-from stentor.core.settings import Settings
 from stentor.domains.monitoring.service import HealthComponent
 from stentor.domains.provenance import keyfile, store
 from stentor.domains.provenance.checkpoints import CheckpointPublisher, CheckpointSink, file_sink
@@ -26,7 +26,7 @@ from stentor.domains.provenance.operations import ProvenanceOperations
 from stentor.domains.provenance.sequencer import Sequencer
 from stentor.domains.provenance.service import ProvenanceService
 from stentor.domains.provenance.signed_note import NoteSigner, NoteVerifier
-from stentor.domains.provenance.signing_guard import Acceptance, ExternalState, SigningGuard
+from stentor.domains.provenance.signing_guard import Acceptance, SigningGuard
 from stentor.domains.provenance.witness.client import WitnessClient, parse_targets
 from stentor.domains.tasks import store as task_store
 from stentor.domains.tasks import visibility_queries
@@ -35,11 +35,6 @@ FLUSH_SECONDS = 5.0
 """How long a stop waits for the last events to be numbered; the next start numbers the rest."""
 MAX_LAG_US = 30 * SECOND
 """Age of an unnumbered event from which the component is unavailable."""
-
-
-def external_state(settings: Settings) -> ExternalState:
-    """Return what is stored outside the database for this data folder."""
-    return ExternalState(settings.storage.data_dir / "keys", settings.provenance.checkpoint_file)
 
 
 class ProvenanceParts:

@@ -10,7 +10,7 @@ from stentor.auth.oidc.provider import OidcProvider
 from stentor.bootstrap.kernel import Kernel
 from stentor.bootstrap.operations import OPERATIONS, operations
 from stentor.bootstrap.parts.memory import open_plugin_vault, vault_folder
-from stentor.bootstrap.service import open_driver
+from stentor.bootstrap.storage import open_driver
 from stentor.bootstrap.surface_context import SurfaceContext, dashboard_principal
 from stentor.bootstrap.surfaces.dashboard import Dashboard, dashboard_key
 from stentor.core.clock import Clock, SystemClock

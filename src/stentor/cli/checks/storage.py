@@ -9,10 +9,9 @@ import stat
 from collections.abc import Iterator
 from pathlib import Path
 
-from stentor import bootstrap
 from stentor.auth.api_keys import admin_key_file
 from stentor.auth.authority.issuers import load_trusted_issuers
-from stentor.bootstrap.parts.provenance import external_state
+from stentor.bootstrap.storage import external_state, open_driver
 from stentor.cli.inspection import CheckContext, CheckFinding
 from stentor.cli.output import CommandFailed
 from stentor.cli.provenance import run_log
@@ -114,7 +113,7 @@ def check_sqlite_database(context: CheckContext) -> Iterator[CheckFinding]:
         return
     yield CheckFinding("ok", "database", f"{path} passes the integrity check.")
     # Read-only, so that the check cannot create or upgrade anything.
-    driver = bootstrap.open_driver(context.settings)
+    driver = open_driver(context.settings)
     yield _schema("database", migrations.current_version(ReadOnlyDriver(driver)))
 
 
@@ -153,7 +152,7 @@ def check_postgresql(context: CheckContext) -> Iterator[CheckFinding]:
     redactor = Redactor()
     redactor.add_secret(url)
     try:
-        version = migrations.current_version(ReadOnlyDriver(bootstrap.open_driver(context.settings)))
+        version = migrations.current_version(ReadOnlyDriver(open_driver(context.settings)))
     except (StoreUnavailable, StartRefused) as error:
         reason = redactor.redact(" ".join(str(error).split()))
         yield CheckFinding("problem", "PostgreSQL", f"SERVICE_DATABASE_URL: {reason}")

@@ -10,7 +10,7 @@ import typer
 
 from stentor.cli import archiving
 from stentor.cli.command import AsJson, DataDir
-from stentor.cli.local_service import load_offline_settings
+from stentor.cli.offline import load_offline_settings
 from stentor.cli.output import EXIT_FAILED, print_json, report_errors
 from stentor.cli.provenance.view import progress_bar
 

@@ -12,7 +12,7 @@ import typer
 from stentor.cli.client import ServiceClient, quote_segment
 from stentor.cli.command import AsJson, DataDir, ServiceTarget, with_service
 from stentor.cli.commands.servers.witness import witness
-from stentor.cli.local_service import load_offline_settings
+from stentor.cli.offline import load_offline_settings
 from stentor.cli.output import EXIT_FAILED, print_json, print_notice, report_errors
 from stentor.cli.provenance import checkpoint_sources, run_log, view
 from stentor.cli.provenance.run_log import CheckedEventProof, EventProof

@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 import httpx
 
-from stentor.bootstrap.parts.provenance import external_state as stored_outside
+from stentor.bootstrap.storage import external_state as stored_outside
 from stentor.cli.input_files import read_key_text, reading
 from stentor.cli.output import EXIT_USAGE, CommandFailed, print_notice
 from stentor.core.errors import RunLogDamaged, StartRefused

@@ -18,9 +18,9 @@ from typing import BinaryIO, NamedTuple
 
 import msgspec
 
-from stentor import bootstrap
-from stentor.bootstrap.parts.provenance import external_state as stored_outside
-from stentor.cli.local_service import require_current_schema, require_database
+from stentor.bootstrap.storage import external_state as stored_outside
+from stentor.bootstrap.storage import open_driver
+from stentor.cli.offline import require_current_schema, require_database
 from stentor.cli.output import EXIT_USAGE, CommandFailed
 from stentor.core.clock import micros_from_datetime
 from stentor.core.db import Tx
@@ -73,7 +73,7 @@ def _open_driver(chosen: Settings, file: Path | None) -> Driver:
     """Open the database file, or the configured database. Raises CommandFailed if missing or of another schema."""
     if file is None:
         require_database(chosen)
-        driver = bootstrap.open_driver(chosen)
+        driver = open_driver(chosen)
     elif file.is_file():
         driver = SqliteDriver(file)
     else:
@@ -198,7 +198,7 @@ def find_objection(chosen: Settings) -> tuple[str | None, int, str]:
     Raises CommandFailed and StentorError.
     """
     require_database(chosen)
-    driver = bootstrap.open_driver(chosen)
+    driver = open_driver(chosen)
     require_current_schema(driver)
     signer, storage = keyfile.find_signer(keyfile.key_path(chosen)), stored_outside(chosen)
     verifier = signer.verifier if signer else None
