@@ -130,6 +130,7 @@ def test_keys_stand_in_the_file_by_the_names_of_their_variables(program: Program
         ("[dashboard]\nport = 'eightyone'\n", "`dashboard.port` must be a number from 0 to 65535 (it is 'eightyone')"),
         ("[server\n", "is not valid TOML"),
         ("[environment]\nPATH = '/tmp'\n", "`PATH` in `[environment]` is not a variable that Stentor reads."),
+        ('[llm]\nredact = ["emials"]\n', "`llm.redact` may contain only emails, cards (it is 'emials')."),
     ],
 )
 def test_a_mistake_in_the_file_is_named(program: Program, text: str, message: str) -> None:

@@ -95,6 +95,8 @@ def test_an_older_copy_of_the_database_is_signed_only_after_a_person_accepted_it
     program = Program(restored.data_dir, restored.state)
     accepted = program("provenance", "accept", "--reason", "restored the backup of Monday")
     assert accepted.code == 0, accepted.err
+    assert "events were removed, or an older backup was restored." in " ".join(accepted.err.split())
+    assert "accept it" not in accepted.err
     until(lambda: provenance(restored)[0] == "available")
     with restored.client() as http:
         assert http.post("/api/v1/provenance/checkpoint").status_code == 200

@@ -12,18 +12,29 @@ from typing import Any
 
 import pytest
 
-from stentor.core.db import Database, Sql, Tx, group_commit, server_waits
+from stentor.core.db import Database, Sql, Tx, group_commit, rebuildable, server_waits
 from stentor.core.db.driver import DbConnection, Driver, Insert, Locks, Params, Read, Row
 from stentor.core.db.lock_session import LockSession
 from stentor.core.db.postgres import PostgresDriver
 from stentor.core.db.sqlite import SqliteDriver
-from stentor.core.errors import StoreUnavailable
+from stentor.core.errors import StartRefused, StoreUnavailable
 from stentor.testing import FixedClock
 from tests.requirements import requirement
 
 PUT = Sql("insert into rate_buckets (agent_id, tool, tokens, updated_at) values (:agent_id, 't', :tokens, :now)")
 GET = Sql("select agent_id, tokens from rate_buckets order by agent_id")
 BROKEN = Sql("insert into rate_buckets (agent_id) values (null)")
+
+
+def test_a_search_index_that_cannot_be_made_is_reported_with_its_cause(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fill_the_disk(*_: object) -> None:
+        raise StoreUnavailable("The database cannot be used: database or disk is full.")
+
+    monkeypatch.setattr(rebuildable, "_create", fill_the_disk)
+    with pytest.raises(StartRefused, match=r"database or disk is full\. Check the folder"):
+        rebuildable.open_rebuildable(tmp_path / "index.db", "", 1)
 
 
 def put(agent_id: str, tokens: float = 1.0) -> Any:

@@ -18,6 +18,8 @@ from stentor.cli.provenance import checkpoint_sources, run_log, view
 from stentor.cli.provenance.run_log import CheckedEventProof, EventProof
 from stentor.cli.provenance.view import Run
 from stentor.cli.responses import Response
+from stentor.domains.provenance.signing_guard import ACCEPT_HINT
+from stentor.domains.provenance.store import VERIFY_HINT
 
 app = typer.Typer(help="Verify and export the run log, show runs, prove events.", no_args_is_help=True)
 app.command()(witness)
@@ -86,8 +88,12 @@ def accept(
             return
         if accepted.made_key:
             print_notice(f"Generated a new key. Its public half: {accepted.made_key}")
-        print_notice(f"Accepted {accepted.acceptance.size} events despite this mismatch: {accepted.objection}")
-        print_notice("A running service signs them within seconds; otherwise the next start does.")
+        mismatch = accepted.objection.partition(f" {VERIFY_HINT}")[0].removesuffix(f" {ACCEPT_HINT}")
+        print_notice(f"Accepted {accepted.acceptance.size} events despite this mismatch: {mismatch}")
+        print_notice(
+            "A running service signs them within seconds; otherwise the next start does. "
+            "Until then `stentor provenance verify` reports the mismatch."
+        )
 
 
 @app.command()

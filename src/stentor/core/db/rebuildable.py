@@ -38,7 +38,8 @@ def open_rebuildable(path: Path, statements: str, version: int, kept: str = "") 
             new.rename(path)
     except (OSError, StoreUnavailable) as error:
         raise StartRefused(
-            f"The search index {path} cannot be created: {error}. Check the folder's permissions and free space."
+            f"The search index {path} cannot be created: {str(error).rstrip('.')}. "
+            "Check the folder's permissions and free space."
         ) from None
     # Commits need not survive a power failure: what is missing is found again, and the file stays consistent.
     return Database(SqliteDriver(path, durable=False))

@@ -107,8 +107,8 @@ def choice_list(*choices: str) -> Callable[[str], tuple[str, ...]]:
 
     def parse(value: str) -> tuple[str, ...]:
         parts = text_list(value)
-        if unknown := set(parts) - set(choices):
-            raise ValueError(f"has the unknown value {min(unknown)!r}; known are {', '.join(choices)}")
+        if not set(parts) <= set(choices):
+            raise ValueError(f"may contain only {', '.join(choices)}")
         return parts
 
     return parse
