@@ -160,7 +160,7 @@ class _Connection:
     def _read_head(self) -> tuple[bytes, int, dict[str, str]]:
         version, _, rest = self._read_line().partition(b" ")
         if not version.startswith(b"HTTP/1.") or not rest[:3].isdigit():
-            raise MalformedResponse("The response does not begin as one of HTTP/1.1 does.")
+            raise MalformedResponse("The response does not begin with a status line of HTTP/1.1.")
         return version, int(rest[:3]), self._read_headers()
 
     def _read_headers(self) -> dict[str, str]:

@@ -230,7 +230,7 @@ class Task:
 
     def _send_tokens(self) -> None:
         self.check()
-        # Half a surrogate pair is no Unicode, and JSON cannot have it.
+        # JSON cannot hold an unpaired surrogate.
         text = "".join(self._tokens).encode("utf-8", "replace").decode()
         self._tokens = []
         if text:

@@ -18,9 +18,9 @@ from contextlib import suppress
 from typing import Any
 
 from stentor_worker.client import Client, ServiceError, segment
-from stentor_worker.ends import to_end, to_report
 from stentor_worker.errors import Failed, TaskCancelled, most_urgent, to_message, to_plain
 from stentor_worker.replay import Replay, replay
+from stentor_worker.reports import build_error_report, build_result_report
 from stentor_worker.task import Task
 from stentor_worker.waits import to_list
 
@@ -126,7 +126,7 @@ class Worker:
     def handler(self, function: Handler) -> Handler:
         """Register the function or coroutine function that runs a task and returns its result (a decorator).
 
-        Raises ValueError for a second one: a handler that does several types of tasks looks at `task.type`.
+        Raises ValueError for a second one: a handler that does several types of tasks checks `task.type`.
         """
         if self._handler is not None:
             raise ValueError("A worker has one handler. Look at task.type in it, or run several workers.")
@@ -330,12 +330,12 @@ class Worker:
             task.flush()
             task.require_complete()
         except BaseException as raised:  # noqa: BLE001 - the thread pool would swallow it
-            end = to_end(task, most_urgent([raised]))
+            end = build_error_report(task, most_urgent([raised]))
             # What it said before its question, or its error. The end is reported whether or not this arrives.
             with suppress(Exception):
                 task.flush()
             return end
-        return "complete", to_report(result)
+        return "complete", build_result_report(result)
 
     def _call(self, task: Task) -> Any:
         if self._handler is None:

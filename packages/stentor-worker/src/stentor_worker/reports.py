@@ -1,4 +1,4 @@
-"""How an attempt ended, as the worker reports it."""
+"""The report of an attempt: what a worker sends for a result, or for the error that ended it."""
 
 from __future__ import annotations
 
@@ -21,8 +21,8 @@ from stentor_worker.task import Result, Task
 log = logging.getLogger(__name__)
 
 
-def to_end(task: Task, error: BaseException) -> tuple[str, dict[str, Any]]:
-    """Return verb and body of the report for an attempt that ended with an error. Raises TaskCancelled."""
+def build_error_report(task: Task, error: BaseException) -> tuple[str, dict[str, Any]]:
+    """Return the action and the body of the report for an attempt that an error ended. Raises TaskCancelled."""
     if isinstance(error, ServiceGone):
         raise TaskCancelled(str(error))
     if isinstance(error, Suspended):
@@ -41,7 +41,7 @@ def to_end(task: Task, error: BaseException) -> tuple[str, dict[str, Any]]:
     return "fail", {"error": {"code": "HANDLER_FAILED", "message": message[:MAX_MESSAGE]}}
 
 
-def to_report(result: Any) -> dict[str, Any]:
+def build_result_report(result: Any) -> dict[str, Any]:
     """Return the body of the report for what a handler returned."""
     if not isinstance(result, Result):
         return {"result": result}
