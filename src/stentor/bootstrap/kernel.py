@@ -9,9 +9,9 @@ from contextlib import AsyncExitStack
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
+from stentor.auth.oidc.provider import OidcProvider
 from stentor.bootstrap.infrastructure import Infrastructure, open_infrastructure
 from stentor.bootstrap.parts.agents import AgentServices, open_agents, open_model_checks
-from stentor.bootstrap.parts.callers import open_keys, open_people
 from stentor.bootstrap.parts.cluster_agents import ClusterAgents, open_cluster_agents
 from stentor.bootstrap.parts.command_agents import CommandAgents, memory_tools, open_command_agents
 from stentor.bootstrap.parts.governance import GovernanceParts, open_governance
@@ -39,6 +39,7 @@ from stentor.domains.execution.runtimes.builtin import BuiltinDriver, LibrarianA
 from stentor.domains.execution.runtimes.http import HttpDriver
 from stentor.domains.execution.runtimes.llm import LlmDriver
 from stentor.domains.keys.service import KeyService
+from stentor.domains.llm import costs
 from stentor.domains.memory.governed.key_access import SearchRights
 from stentor.domains.monitoring.service import HealthService, database_check, fixed_check, vault_check
 from stentor.domains.people.service import PeopleService
@@ -230,7 +231,7 @@ def build(
     memory = open_memory(infra) if settings.memory.enabled else None
     llm = open_llm(infra, agents.registry.agents.get)
     model_checks = open_model_checks(agents, llm.gateway)
-    keys, people = open_keys(infra, llm), open_people(infra)
+    keys, people = _open_keys(infra, llm), _open_people(infra)
     rights, tenant = SearchRights(infra.roles, keys.memory_access), settings.memory.tenant
     command_agents = open_command_agents(
         infra, agents, memory_tools(memory, agents, rights, tenant) if memory else (), llm
@@ -299,3 +300,27 @@ def build(
     )
     kernel.views.follow_changes()
     return kernel
+
+
+def _open_keys(infra: Infrastructure, llm: LlmParts) -> KeyService:
+    """The keys are found once a ring of keys is attached to the service."""
+    return KeyService(
+        infra.db,
+        infra.runlog,
+        infra.clock,
+        infra.roles,
+        costs.parse_budgets,
+        lambda entries: llm.ledger.set_key_budgets(
+            budget for tenant, of_keys in entries.items() for budget in costs.parse_budgets(of_keys, "key", tenant)
+        ),
+        infra.settings.memory.vault_names,
+    )
+
+
+def _open_people(infra: Infrastructure) -> PeopleService:
+    """Their sessions are found once a ring of keys is attached to the service."""
+    settings = infra.settings
+    provider = OidcProvider(settings.oidc, infra.clock) if settings.oidc.issuer else None
+    return PeopleService(
+        infra.db, infra.runlog, infra.clock, infra.roles, settings.oidc, provider, settings.dashboard.session_hours
+    )
