@@ -24,7 +24,7 @@ class ClockLook(msgspec.Struct, frozen=True):
 
 
 class ClockMark:
-    """The last look at the clock. Fails open: without a file that can be used, no jump is found."""
+    """The last reading of the clock. Fails open: without a file that can be used, no jump is found."""
 
     def __init__(self, path: Path, boot_id: str | None = None) -> None:
         self._path = path

@@ -78,7 +78,7 @@ class CoarseTimers:
 
     def cancel(self, owner: object) -> None:
         """Cancel the owner's timer, if any."""
-        # The event loop's timer stays: it finds nothing due, which is cheaper than setting it anew for each request.
+        # The event loop's timer stays: it finds nothing due, which is cheaper than setting it again for each request.
         self._scheduled.pop(owner, None)
 
     def _arm(self, at: float) -> None:

@@ -1,7 +1,7 @@
 """Fast routes: hot routes that skip FastAPI's parameter resolution and the linear search of the router.
 
 They are looked up by method and path before the router runs. Checks, errors and OpenAPI are the same as for other
-routes; parameter resolution alone costs more than routing a task. Sources: design, "HTTP"; docs/decisions, 0014.
+routes; parameter resolution alone costs more than routing a task. Source: docs/decisions, 0014.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ FastHandlers = dict[tuple[str, str], Handler]
 
 
 class FastTemplate(NamedTuple):
-    """A fast route with one path parameter, and the name of that."""
+    """A fast route with one path parameter, and the parameter's name."""
 
     route: BaseRoute
     parameter: str
@@ -176,7 +176,7 @@ class FastRouteMiddleware:
         if handler is None:
             await self._others(scope, receive, send)
             return
-        # FastAPI sets it when it is called, but is passed by here.
+        # FastAPI sets it when it is called, but is bypassed here.
         scope["app"] = self._app
         request = StrictRequest(scope, receive)
         try:

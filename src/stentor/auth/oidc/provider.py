@@ -36,7 +36,7 @@ T = TypeVar("T")
 KEEP_US = HOUR
 """How long the provider's description and keys are kept."""
 MIN_REFRESH_US = 30 * SECOND
-"""Between two looks for a key that is not known: tokens with made-up keys must not call the provider each time."""
+"""Between two requests for an unknown key: tokens with made-up keys must not call the provider each time."""
 TIMEOUT_SECONDS = 10
 MAX_BODY_BYTES = 2_000_000
 

@@ -1,4 +1,4 @@
-"""Records sign-ins: those of callers, and those that were refused before there was a caller."""
+"""Records sign-ins, accepted and refused."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from stentor.core.runlog import EventDraft, RunLog
 
 
 class AuditService:
-    """Writes the events of the audit that record no change."""
+    """Writes the events of the audit that are not recorded with a change."""
 
     def __init__(self, db: Database, runlog: RunLog) -> None:
         self._db, self._runlog = db, runlog

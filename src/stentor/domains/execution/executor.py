@@ -43,7 +43,7 @@ AGENT_BROKEN_OUTCOME = AttemptOutcome(
     "agent_failure",
     error={"code": "AGENT_BROKEN", "message": "The agent failed unexpectedly. The log of the service has the reason."},
 )
-# A process that does not know the runtime, as one of an older version, says nothing about the agent.
+# A process that does not know the runtime, such as one of an older version, is no evidence about the agent.
 NO_DRIVER_OUTCOME = AttemptOutcome("provider_failure", error=AGENT_BROKEN_OUTCOME.error)
 log = logging.getLogger(__name__)
 

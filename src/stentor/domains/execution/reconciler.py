@@ -80,7 +80,7 @@ class Reconciler:
             log.warning("reconciler: the clock was set back, leases shortened count=%d", shortened)
 
     async def follow_jump(self, since: int, now: int, jump: int) -> None:
-        """Prolong leases and timeouts by as much as the clock was set ahead, `jump`, between two looks at it."""
+        """Prolong leases and timeouts by as much as the clock was set ahead, `jump`, between two readings."""
         follow = partial(lease_store.follow_jump, since=since, now=now, jump=jump)
         if prolonged := await self._db.write(follow, NO_LOCKS):
             text = "reconciler: the clock was set ahead, leases and timeouts prolonged seconds=%.1f count=%d"
@@ -171,7 +171,7 @@ class Reconciler:
         """Return the abort of a task that waited longer than its `queue_timeout_seconds`; it is not evidence."""
 
         def work(tx: Tx) -> None:
-            # Read again: since `seen` it may have been claimed, or queued anew with a later deadline.
+            # Read again: since `seen` it may have been claimed, or queued again with a later deadline.
             task = require_task(tx, seen.tenant, seen.task_id)
             if task.status != "queued" or task.queue_deadline_at is None or task.queue_deadline_at >= tx.now:
                 return

@@ -49,7 +49,7 @@ MAX_AHEAD_MS = 5_000
 MAX_LISTED = 5_000
 """How many agents of a tenant are looked through for idle ones in a second."""
 MAX_PAUSE_US = 32 * SECOND
-"""The longest pause between two looks at the queue of a busy agent, of which nothing moved, in microseconds."""
+"""The longest pause between two checks of the queue of a busy agent from which nothing moved, in microseconds."""
 RECENT_EVENTS = 4
 """How many of the latest events are searched for the last decision; of a waiting task only `task_queued` follows it."""
 log = logging.getLogger(__name__)

@@ -143,7 +143,7 @@ class PeopleService:
         return await self._change(caller, name, "unblocked", {"blocked_at": None, "blocked_by": None})
 
     async def release(self, caller: Principal, name: str) -> Person:
-        """Let the next account with this name have it, because the provider made the account anew.
+        """Let the next account with this name have it, because the provider created the account again.
 
         Ends the sessions. Raises Forbidden, NotFound.
         """

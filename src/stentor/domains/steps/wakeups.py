@@ -28,7 +28,7 @@ from stentor.domains.tasks.store import TaskRef
 
 INTERVAL_SECONDS = 1.0
 PAUSE_SECONDS = 0.1
-"""Minimum time between two looks at the waits that are due: those that come due meanwhile share a commit."""
+"""Minimum time between two checks of the waits that are due: those that come due meanwhile share a commit."""
 SCAN_SHARE = 0.05
 """Share of the time that scans of all waits for children may take."""
 log = logging.getLogger(__name__)

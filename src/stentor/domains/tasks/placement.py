@@ -73,7 +73,7 @@ class TaskQueue(Protocol):
 
 
 class StartConditions(Protocol):
-    """The journals of new tasks: what they wait for before they are queued, and take over; as seen by tasks."""
+    """The journal of a new task, as seen by tasks: what it waits for, and the steps that a rerun takes over."""
 
     def begin(self, tx: Tx, principal: Principal, task: Task, draft: TaskDraft) -> None:
         """Record what a task waits for that has just been stored. Raises InvalidRequest for an unknown task."""
@@ -84,11 +84,11 @@ class StartConditions(Protocol):
         ...
 
     def has_open(self, tx: Tx, task: Task) -> bool:
-        """Return whether it waits for any of that still."""
+        """Return whether any of these waits is open."""
         ...
 
     def end(self, tx: Tx, task: Task) -> None:
-        """End what it waits for still."""
+        """End the open waits."""
         ...
 
 

@@ -1,4 +1,4 @@
-"""Tags of notes, as Obsidian has them: in the text and in the frontmatter, one below another. Pure."""
+"""Tags of notes with Obsidian's rules: in the text and in the frontmatter, nested with `/`. Pure."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ _NUMBER = re.compile(r"[\d_/-]*\Z")
 
 
 def find_tags(text: str) -> list[str]:
-    """Return the tags in the text of a note, in order and without `#`; not numbers, nor what is in code or links."""
+    """Return the tags in the text of a note, in order and without `#`; without numbers, code and links."""
     if "#" not in text:
         return []
     lines = markdown.iter_lines(text, keepends=True, fence_pattern=_FENCE)

@@ -56,8 +56,8 @@ class HttpDriver:
     async def run(self, claim: TaskClaim, agent: Agent, emit: EmitToken) -> AttemptOutcome:
         """Call the agent and return its outcome. Raises AgentFailed.
 
-        After a lost attempt it is called again with the same key, or with `repeat: hold` not: the attempt fails with
-        EFFECT_UNKNOWN, as it does when the response is lost, until a person has found out.
+        After a lost attempt it is called again with the same key. With `repeat: hold` it is not: that attempt, and one
+        whose response is lost, fails with EFFECT_UNKNOWN until a person has recorded what happened.
         """
         try:
             options = msgspec.convert(agent.runtime.options, HttpOptions)

@@ -1,6 +1,6 @@
 """Which documents are excluded from searches: what is marked invalid, what was derived from it, and what does not hold.
 
-`excluded` is derived from the other tables and computed anew with every change that may concern it: first what is
+`excluded` is derived from the other tables and recomputed with every change that may concern it: first what is
 marked, then what was derived from that, and so on. Marks are in files; only sources are marked by `replace_sources`.
 """
 

@@ -55,11 +55,12 @@ async def finish(site: Site, request: Request) -> Response:
     address = request.client.host if request.client else ""
     pending = single_sign_on.open(request.cookies.get(PENDING_COOKIE, ""))
     # Somebody else's response, slipped into this browser, would sign its user in as somebody else.
-    state = request.query_params.get("state", "").encode("utf-8", "replace")  # of bytes, because a text may be any
+    # As bytes, because `compare_digest` rejects texts that are not ASCII.
+    state = request.query_params.get("state", "").encode("utf-8", "replace")
     if pending is None or not hmac.compare_digest(pending.state.encode(), state):
         return render_sign_in(site, request, EXPIRED_MESSAGE, 400)
     try:
-        made = await _open_at_gateway(site, single_sign_on, pending, request, address)
+        session = await _open_at_gateway(site, single_sign_on, pending, request, address)
     except (SignInFailed, ServiceUnavailable, GatewayError) as error:
         # Everybody can cause such lines, so an address has few in a minute.
         if not site.login_throttle.is_blocked(address):
@@ -72,7 +73,7 @@ async def finish(site: Site, request: Request) -> Response:
                 site.refused_sign_ins.add(address)
         response = render_sign_in(site, request, error.message, error.status)
     else:
-        token = site.sessions.create(made["session"], made, read_visit(request), is_personal=True)
+        token = site.sessions.create(session["session"], session, read_visit(request), is_personal=True)
         response = open_session(site, request, token, pending.next_path)
     # Also after a failure: state, nonce and verifier are for one attempt.
     response.delete_cookie(PENDING_COOKIE, path=CALLBACK_PATH, httponly=True, samesite="lax")

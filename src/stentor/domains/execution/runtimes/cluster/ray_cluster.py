@@ -91,11 +91,11 @@ class RayConnection:
         if self._reader is not None:
             await self._reader
 
-    async def _send(self, order: JsonObject) -> None:
+    async def _send(self, command: JsonObject) -> None:
         # To a program that has ended it is lost; the reader reports that.
         assert self._process.stdin is not None
         with suppress(ConnectionError):
-            self._process.stdin.write(jsontext.encode(order) + b"\n")
+            self._process.stdin.write(jsontext.encode(command) + b"\n")
             await self._process.stdin.drain()
 
     async def _read(self) -> None:
@@ -209,5 +209,5 @@ class RayCluster:
 
 
 def program_environment(environ: Mapping[str, str]) -> dict[str, str]:
-    """Return the variables for the program: Ray's own settings and what every program needs, no secret of ours."""
+    """Return the variables for the program: Ray's own settings and what every program needs, no secrets."""
     return {name: text for name, text in environ.items() if name in PASSED_VARIABLES or name.startswith("RAY_")}

@@ -1,4 +1,4 @@
-"""The program with the connection to one Ray cluster: reads orders from standard input, writes events as JSON lines.
+"""The program with the connection to one Ray cluster: reads commands from standard input, writes events as JSON lines.
 
 Imports nothing of Stentor, so that it can run with the Python and the Ray of the cluster. It ends when its input ends,
 and Ray then stops the tasks that it has started.
@@ -54,7 +54,7 @@ def describe_error(error: Exception) -> str:
 
 
 def encode_event(kind: str, text: str, code: str = "") -> str:
-    # A text with half a surrogate pair is no Unicode: no reader of the event could decode it.
+    # An unpaired surrogate is not valid Unicode: no reader of the event could decode it.
     return json.dumps({"kind": kind, "text": text.encode("utf-8", "replace").decode(), "code": code})
 
 
@@ -73,17 +73,17 @@ class RayProgram:
         self._function = ray.remote(**options)(collect_events if is_client else run_function)
         self._references: dict[str, Any] = {}
 
-    async def serve(self, orders: TextIO) -> None:
-        """Carry out orders until there are no more."""
+    async def serve(self, commands: TextIO) -> None:
+        """Execute commands until the input ends."""
         loop = asyncio.get_running_loop()
         self.write_event({"kind": "connected"})
         jobs: set[asyncio.Task[None]] = set()
-        while line := await loop.run_in_executor(None, orders.readline):
-            order = json.loads(line)
-            if "cancel" in order:
-                self._cancel(order["cancel"])
+        while line := await loop.run_in_executor(None, commands.readline):
+            command = json.loads(line)
+            if "cancel" in command:
+                self._cancel(command["cancel"])
             else:
-                jobs.add(job := asyncio.create_task(self._run(order)))
+                jobs.add(job := asyncio.create_task(self._run(command)))
                 job.add_done_callback(jobs.discard)
 
     def write_event(self, event: Event) -> None:
@@ -96,13 +96,13 @@ class RayProgram:
             with suppress(Exception):
                 self._ray.cancel(reference, force=True)
 
-    async def _run(self, order: Event) -> None:
-        job_id = order["job_id"]
+    async def _run(self, command: Event) -> None:
+        job_id = command["job_id"]
         try:
             function = self._function.options(
-                num_cpus=order["num_cpus"], num_gpus=order["num_gpus"], name=f"stentor:{order['entrypoint']}"
+                num_cpus=command["num_cpus"], num_gpus=command["num_gpus"], name=f"stentor:{command['entrypoint']}"
             )
-            reference = function.remote(order["entrypoint"], json.dumps(order["payload"]))
+            reference = function.remote(command["entrypoint"], json.dumps(command["payload"]))
             self._references[job_id] = reference
             if self._is_client:
                 # When it starts is not known here: what it waits for is counted as its own time.
