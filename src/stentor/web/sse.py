@@ -257,7 +257,7 @@ class _FrameReader:
                     self._room = self._loop.create_future()
                     await self._room
         except asyncio.CancelledError:
-            # Another one: with its traceback it would keep this frame, and that the reader.
+            # A new one: the traceback of this one refers to this call, and so to the reader, which would be a cycle.
             self._error = asyncio.CancelledError()
             raise
         except Exception as error:  # noqa: BLE001 - `take` raises it; here it would be logged if the client is gone
