@@ -158,6 +158,22 @@ def test_a_list_reads_no_more_than_its_index_has(sql: Sql, index: str, tmp_path:
     assert "USING INDEX tasks_by_time" not in plan, plan
 
 
+@requirement("tasks.list-more-filters", "tasks.list-fields")
+async def test_a_total_that_is_not_exact_is_no_less_than_the_tasks_of_the_page(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # Statements with another limit, which no other test may get.
+    monkeypatch.setattr(queries, "_statements", {})
+    monkeypatch.setattr(queries, "MAX_TOTAL", 4)
+    await world.register()
+    for number in range(7):
+        await world.submit(type="a")
+        if number < 3:
+            assert (await page(world, type="a"))["total_is_exact"]
+    found = await page(world, type="a", submitted_by="admin", limit=5, offset=1)
+    assert (len(found["tasks"]), found["total"], found["total_is_exact"]) == (5, 7, False)
+
+
 @requirement("tasks.list-next-cursor", "tasks.list-fields")
 @pytest.mark.parametrize("filters", [{}, {"status": "queued"}])
 async def test_following_the_cursor_yields_every_task_once(world: World, filters: dict[str, str]) -> None:

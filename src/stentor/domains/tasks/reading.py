@@ -135,6 +135,9 @@ class TaskReader:
                 return TaskPage(rows[:limit], total, len(rows) > limit, total < queries.MAX_TOTAL)
             rows = queries.read_page(tx, tenant, task_filter, limit + 1, offset)
             total, is_exact = queries.count_matching(tx, tenant, task_filter)
+            if rows and not is_exact:
+                # Only the newest tasks are counted, and the page may have older ones.
+                total = max(total, offset + len(rows))
             return TaskPage(rows[:limit], total, len(rows) > limit, is_exact)
 
         return await self._db.read(read)
