@@ -9,7 +9,7 @@ import subprocess
 import tempfile
 import time
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 import psycopg
@@ -64,7 +64,8 @@ class Server:
         postmaster = psutil.Process(self._process.pid)
         processes = postmaster.children(recursive=True) if all_of_it else []
         for process in (postmaster, *processes):
-            process.kill()
+            with suppress(psutil.NoSuchProcess):  # one that was about to end
+                process.kill()
         self._process.wait(60)
         psutil.wait_procs(processes, timeout=200)
 
