@@ -275,6 +275,10 @@ async def test_the_bar_of_a_call_opens_to_its_prompt_answer_tokens_and_cost(
     for text in ("Why is it so?", "Because.", "<dt>Tokens</dt>", "<dt>Cost</dt>"):
         assert text in opened
     assert "<h1" not in opened
+    # A key that may not read the call of another one sees in the bar what the activity of the task has.
+    await site.read(bar[1], 404, key="READER")
+    waterfall = (await site.read(f"/tasks/{task_id}", key="READER")).partition("<h2>Time</h2>")[2].partition("</ol>")[0]
+    assert "input_tokens" in waterfall
     await (await site.browser()).aclose()
 
 
