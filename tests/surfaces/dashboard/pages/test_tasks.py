@@ -95,6 +95,19 @@ async def test_a_short_number_is_a_word_and_an_id_is_found_only_without_filters(
     assert other not in await site.part("/tasks", q=other[-12:], status="failed")
 
 
+@requirement("dashboard.page-tasks", "tasks.search")
+async def test_a_short_id_of_ones_own_is_found_before_tasks_that_mention_it(site: Site) -> None:
+    await site.world.register("ann")
+    await site.world.submit(id="job-42")
+    other = await site.world.submit(input="Do what job-42 did.")
+    await index(site.world)
+    page = await site.part("/tasks", q="job-42")
+    assert ('href="/tasks/job-42"' in page, other in page) == (True, False)
+    answer = await (await site.browser()).get("/find", params={"q": "job-42"})
+    assert answer.headers["location"] == "/tasks/job-42"
+    assert other in await site.part("/tasks", q="job-42", status="queued")
+
+
 @requirement("dashboard.page-tasks")
 async def test_the_list_is_limited_to_the_tasks_of_the_last_hours_or_days(site: Site) -> None:
     await site.world.register("ann")

@@ -50,8 +50,9 @@ SINCE = {"1h": "hour", "24h": "24 hours", "7d": "7 days"}
 """Names of the ranges of time in the list, by those of the charts."""
 MAX_EVENTS = 250
 """How many of the first and of the last events of a task are on its page."""
-_LIKE_AN_ID = re.compile(r"(?=\S*[\d-])\S{8,}")
-"""What is looked up as an id first. Shorter numbers, such as error codes, are words: many ids end in them."""
+_LIKE_AN_ID = re.compile(r"(?=\S*[\d-])\S+")
+MIN_PART_CHARACTERS = 8
+"""What is shorter is looked up first as a whole id, then as a word, such as an error code: many ids end in it."""
 MAX_SUBTASKS, MAX_STEPS = 100, 200
 STEP_EVENTS = ("step_started", "step_completed", "step_failed")
 MAX_REFERENCE_CHARACTERS = 255
@@ -123,9 +124,20 @@ async def _find_tasks(page: PageRequest, text: str, filters: dict[str, str]) -> 
     # A cursor belongs to the search that the first page used, and only one for words has further pages and filters.
     if cursor or " " in text or any(filters.values()):
         del searches[1]
-    elif _LIKE_AN_ID.fullmatch(text):
+    elif await _refers_to_id(page, text):
         searches.reverse()
     return await _find_first(page, searches)
+
+
+async def _refers_to_id(page: PageRequest, text: str) -> bool:
+    """Return whether a text is looked up as an id before its words are."""
+    if not _LIKE_AN_ID.fullmatch(text):
+        return False
+    if len(text) >= MIN_PART_CHARACTERS:
+        return True
+    found = await page.find("tasks.list", missing=403, ref=text, limit=1)
+    # The exact id comes first.
+    return found is not None and any(task["task_id"] == text for task in found["tasks"])
 
 
 async def _find_first(page: PageRequest, searches: list[dict[str, Any]]) -> JsonObject:
@@ -347,7 +359,7 @@ async def find_by_id(page: PageRequest) -> Response:
     """Handle the search field of every page: redirect to the only task or agent that matches, or to the tasks found."""
     text = _clean_reference(page.query_param("q"))
     for kind, id_field in SEARCHES if text else ():
-        if kind == "tasks" and not _LIKE_AN_ID.fullmatch(text):
+        if kind == "tasks" and not await _refers_to_id(page, text):
             continue  # words; the list finds a task with such an id as well
         found = await page.find(f"{kind}.list", missing=403, ref=text, limit=2)
         matches = [record[id_field] for record in found[kind]] if found else []
