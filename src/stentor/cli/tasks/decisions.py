@@ -168,7 +168,7 @@ TERMS = {
     "cost": "penalty for being more expensive than the cheapest",
     "trust": "trust score, weighted by beta",
     "score": "",
-    "online": "whether it can accept work now; one that rests failed by its provider",
+    "online": "whether it can accept work now; `rests`: not after failures of its provider",
 }
 """Every term of a score, with its meaning; that of the score is its formula."""
 MAX_COMPARED = 4

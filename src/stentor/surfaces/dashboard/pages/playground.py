@@ -1,7 +1,7 @@
 """The playground: a conversation with up to four models, groups or agents, side by side.
 
-The browser holds the conversations, in hidden fields: nothing is stored here. With JavaScript each side is asked by a
-request of its own, which can be stopped; without it one request asks all of them, waits, and redirects to a page that
+The browser holds the conversations, in hidden fields. With JavaScript each side is asked by a request of its own, which
+can be stopped, and nothing is stored here; without it one request asks all of them, waits, and redirects to a page that
 the session keeps, so that a reload asks nobody again.
 """
 
