@@ -7,11 +7,13 @@ from typing import Any
 
 import pytest
 
-from stentor.domains.execution.model import AttemptOutcome
+from stentor.domains.execution.model import AgentFailed, AttemptOutcome
 from stentor.domains.execution.runtimes import EmitToken, RuntimeDriver
 from stentor.domains.registry.model import Agent
 from stentor.domains.tasks.model import TaskClaim
 from tests.conftest import World
+from tests.domains.test_starts import at
+from tests.requirements import requirement
 
 
 class Raising:
@@ -26,14 +28,14 @@ class Raising:
         raise TimeoutError
 
 
-async def run_with(world: World, driver: RuntimeDriver | None) -> dict[str, Any]:
+async def run_with(world: World, driver: RuntimeDriver | None, **fields: Any) -> dict[str, Any]:
     """Run a task of a builtin agent by this driver, or without any."""
     drivers: dict[str, RuntimeDriver] = world.kernel.tasks.lease_renewer._executor._drivers  # type: ignore[assignment]
     del drivers["builtin"]
     if driver is not None:
         drivers["builtin"] = driver
     await world.register(runtime={"kind": "builtin", "name": "summarizer"})
-    return await world.ended(await world.submit(timeout_seconds=1))
+    return await world.ended(await world.submit(**{"timeout_seconds": 1, **fields}))
 
 
 async def weights(world: World, agent: str) -> dict[str, float]:
@@ -62,3 +64,21 @@ async def test_a_call_of_a_driver_that_times_out_is_not_the_timeout_of_the_task(
 async def test_a_task_that_runs_longer_than_its_timeout_is_aborted(world: World) -> None:
     task = await run_with(world, Raising(at_once=False))
     assert (task["status"], task["error"]["code"], task["outcome_class"]) == ("aborted", "TIMEOUT", "timeout")
+
+
+class Late:
+    """A driver that fails after the deadline of the task."""
+
+    def __init__(self, world: World) -> None:
+        self._world = world
+
+    async def run(self, claim: TaskClaim, agent: Agent, emit: EmitToken) -> AttemptOutcome:
+        self._world.clock.advance(seconds=11)
+        raise AgentFailed("SUBTASK_REFUSED", "The subtask was refused.")
+
+
+@requirement("tasks.deadline")
+async def test_a_failure_after_the_deadline_is_that_of_no_agent(world: World) -> None:
+    task = await run_with(world, Late(world), deadline=at(world, 10), timeout_seconds=3600)
+    assert (task["status"], task["error"]["code"]) == ("aborted", "DEADLINE_EXCEEDED")
+    assert await weights(world, task["assigned_agent"]) == {}

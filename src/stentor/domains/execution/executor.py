@@ -36,6 +36,7 @@ from stentor.domains.tasks.access import require_task
 from stentor.domains.tasks.events import started_event
 from stentor.domains.tasks.grants import GrantService
 from stentor.domains.tasks.model import QueuedTask, Task, TaskClaim
+from stentor.domains.tasks.service import is_late
 
 RENEWALS_PER_LEASE = 3
 """So that one renewal of a lease may fail or be late."""
@@ -152,8 +153,13 @@ class TaskExecutor:
     def record_outcome(self, tx: Tx, claim: TaskClaim, outcome: AttemptOutcome, load: int | None = None) -> None:
         """Record the outcome of a claim, with what it adds to a session. Raises LeaseLost.
 
-        The result of an agent that was quarantined while it ran is not accepted.
+        The result of an agent that was quarantined while it ran is not accepted, and no failure after the deadline of
+        the task: it may be of a subtask that was refused because of the deadline.
         """
+        if outcome.error is not None:
+            task = store.find(tx, claim.tenant, claim.task_id)
+            if task is not None and is_late(tx, task):
+                raise LeaseLost("The deadline of the task has passed, and it is about to be aborted.")
         agent = self._agents.get(claim.tenant, claim.agent_id)
         if outcome.error is None and agent is not None and agent.status == "quarantined":
             outcome = msgspec.structs.replace(QUARANTINED_OUTCOME, cost=outcome.cost)
