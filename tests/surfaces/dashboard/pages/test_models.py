@@ -245,6 +245,11 @@ async def test_prompt_and_answer_are_shown_as_messages_and_deleted_by_an_admin(
     assert "<code>look_up</code>" in page
     assert "Prompt and answer are deleted" in page
     assert secret not in page
+    listed = await site.read("/models/calls")
+    assert ">Why? [redacted: api key]</span>" in listed
+    assert ">→ look_up()</span>" in listed
+    assert "Be brief." not in listed
+    assert "Why?" not in await site.read("/models/calls", key="WRITER")
     assert "delete-content" not in await site.read(path, key="WRITER")
     await site.send(f"{path}/delete-content", 403, key="WRITER")
     await site.send("/models/calls/delete-content", 400)
@@ -252,6 +257,7 @@ async def test_prompt_and_answer_are_shown_as_messages_and_deleted_by_an_admin(
     page = await site.read(path)
     assert "Be brief." not in page
     assert "or are deleted" in page
+    assert "Why?" not in await site.read("/models/calls")
     await site.send("/models/calls/delete-content", before="2099-01-01")
     for browser in site.browsers.values():
         await browser.aclose()

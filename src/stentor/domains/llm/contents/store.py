@@ -4,6 +4,8 @@ only their hashes, so they can be deleted.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import msgspec
 
 from stentor.core.db import AppendOnlyTable, Sql, Tx
@@ -16,6 +18,15 @@ _CONTENTS = AppendOnlyTable(
 _FIND = Sql(
     """select request, response, redacted, truncated, kept_at from llm_contents
     where call_id = :call_id and tenant = :tenant"""
+)
+IDS_PER_STATEMENT = 50
+MAX_SHORT_BYTES = 16 * 1024
+"""Of a compressed text that is read for a list of calls; a longer one would take too long."""
+_IDS = ", ".join(f":id_{n}" for n in range(IDS_PER_STATEMENT))
+_SHORT = Sql(
+    f"""select call_id, case when length(request) <= {MAX_SHORT_BYTES} then request end,
+    case when length(response) <= {MAX_SHORT_BYTES} then response end
+    from llm_contents where tenant = :tenant and call_id in ({_IDS})"""
 )
 _DELETE = Sql("delete from llm_contents where call_id = :call_id and tenant = :tenant")
 _EXPIRED = Sql("select call_id, tenant from llm_contents where kept_at < :before order by kept_at limit :limit")
@@ -61,8 +72,19 @@ def find_content(tx: Tx, tenant: str, call_id: str) -> StoredContent | None:
     if row is None:
         return None
     *texts, redacted, truncated, kept_at = row
-    request, response = (None if data is None else decompress(data) for data in texts)
+    request, response = map(_decompress, texts)
     return StoredContent(request, response, bool(redacted), bool(truncated), kept_at)
+
+
+def find_short_texts(tx: Tx, tenant: str, call_ids: Sequence[str]) -> dict[str, tuple[str | None, str | None]]:
+    """Return request and response of at most IDS_PER_STATEMENT calls; None for a text that is long or not there."""
+    ids = {f"id_{n}": call_ids[n] if n < len(call_ids) else "" for n in range(IDS_PER_STATEMENT)}
+    rows = tx.rows(_SHORT, tenant=tenant, **ids)
+    return {str(call_id): (_decompress(request), _decompress(response)) for call_id, request, response in rows}
+
+
+def _decompress(data: bytes | None) -> str | None:
+    return None if data is None else decompress(data)
 
 
 def delete_content(tx: Tx, tenant: str, call_id: str) -> bool:

@@ -9,10 +9,11 @@ from urllib.parse import urlencode
 from starlette.responses import Response
 
 from stentor.core import jsontext
+from stentor.domains.llm.contents.store import find_short_texts
 from stentor.domains.registry import queries as registry_queries
 from stentor.surfaces.dashboard.gateway import quote_segment
 from stentor.surfaces.dashboard.pages.agents import read_agent_choices
-from stentor.surfaces.dashboard.presenters.conversation import read_request, read_response
+from stentor.surfaces.dashboard.presenters.conversation import Conversation, read_request, read_response
 from stentor.surfaces.dashboard.site.date_range import times_of_days
 from stentor.surfaces.dashboard.site.page import PageRequest
 
@@ -39,11 +40,30 @@ async def list_calls(page: PageRequest) -> Response:
         "model-calls.html",
         block="rows" if page.query_param("cursor") else "results",
         calls=result["calls"],
+        excerpts=await _read_excerpts(page, [call["call_id"] for call in result["calls"]]),
         more=urlencode({**filters, "cursor": result["next_cursor"]}) if result["next_cursor"] else "",
         filters=filters,
         names=names,
         agent_choices=agent_choices,
     )
+
+
+async def _read_excerpts(page: PageRequest, call_ids: list[str]) -> dict[str, tuple[str, str]]:
+    """Return the last words to the model and its answer by call, for admins: they may read the content of all calls."""
+    if not call_ids or not page.session.may("admin"):
+        return {}
+    texts = await page.read(find_short_texts, call_ids)
+    return {
+        call_id: (_last_text(read_request(request or "")), _last_text(read_response(response or "")))
+        for call_id, (request, response) in texts.items()
+    }
+
+
+def _last_text(conversation: Conversation | None) -> str:
+    """Return the last text of a conversation, or the name of its last tool call."""
+    parts = [part for message in (conversation.messages if conversation else []) for part in message.parts]
+    last = next((part for part in reversed(parts) if part.kind in ("text", "call", "result")), None)
+    return "" if last is None else last.text if last.kind != "call" else f"{last.name}()"
 
 
 async def show_call(page: PageRequest) -> Response:
