@@ -183,3 +183,14 @@ async def test_a_task_without_steps_has_no_card_of_them(site: Site) -> None:
     await site.world.register()
     task_id = await site.world.submit()
     assert "<h2>Steps" not in await site.read(f"/tasks/{task_id}")
+
+
+@requirement("dashboard.task-waterfall")
+async def test_the_bar_of_a_step_has_the_beginning_of_its_value_and_its_error_once(site: Site) -> None:
+    attempt = await begin_attempt(site.world)
+    await attempt.step("long", "begins " + "y" * 3000)
+    await attempt.step("bad", None, error={"type": "OSError", "message": "unreadable"})
+    page = await site.read(f"/tasks/{attempt.task_id}")
+    waterfall = page.partition("<h2>Time</h2>")[2].partition("</ol>")[0]
+    assert ("begins yyy" in waterfall, waterfall.count("y" * 500)) == (True, 1)
+    assert waterfall.count("unreadable") == 1

@@ -197,7 +197,7 @@ async def show_task(page: PageRequest, problem: str = "", status: int = 200) -> 
     decisions = await _read_decisions(page, trail["task"], journal)
     state = await _read_state(page, trail["task"])
     rows = build_journal(journal["steps"], trail["status"])
-    values = {(row.step["key"], row.step["epoch"]): row.value for row in rows}
+    values = {(step["key"], step["epoch"]): step["value"] for step in journal["steps"]}
     return page.render(
         "task.html",
         status,

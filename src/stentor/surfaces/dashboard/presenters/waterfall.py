@@ -62,7 +62,7 @@ class Bar(msgspec.Struct):
 
 
 StepValues = Mapping[tuple[str, int], Any]
-"""The values or errors of steps by key and attempt."""
+"""The values of steps by key and attempt; their errors are in the events."""
 
 
 def build_waterfall(
