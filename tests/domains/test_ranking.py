@@ -55,6 +55,17 @@ def test_an_untried_agent_is_tried_before_one_that_is_known_to_be_mediocre() -> 
     assert best(one("known", 0.6, "S" * 20), one("new", 0.5)) == "known"
 
 
+@requirement("routing.untried-quick-and-free")
+def test_an_agent_that_is_worse_at_other_task_types_is_not_assumed_to_be_quick_and_free() -> None:
+    known, new = one("known", 0.5, "S" * 18 + "FF", duration_ms=30_000, cost=0.05), one("new", 0.5)
+    for rewards, chosen, assumed in ((2.0, "known", (30_000, 0.05)), (20.0, "new", (1_000, 0))):
+        record = build_track_record(0.5, 0.2, elsewhere=(rewards, 20.0))
+        ranking = rank_candidates([known, msgspec.structs.replace(new, track_record=record)], 0.0)
+        assert ranking.candidates[0].name == chosen
+        assert (ranking.fastest_ms, ranking.cheapest) == assumed
+    assert best(known, new) == "new"
+
+
 @requirement("routing.change-is-noticed")
 def test_after_a_drop_the_outcomes_before_it_count_as_twelve() -> None:
     record = after("S" * 40 + "F" * 6)

@@ -22,7 +22,7 @@ from stentor.domains.routing.ranking import (
     calibrate_priors,
     compute_penalties,
     estimate_reward,
-    is_free,
+    is_promising,
     preference_tier,
     replace_unknown_costs,
 )
@@ -200,9 +200,9 @@ class _Recomputation:
 
 
 def _assume_costs(listed: Sequence[RankedCandidate], costs: list[float], mean: float) -> list[float]:
-    """Replace the unknown costs of untried agents by 0."""
+    """Replace the unknown costs by 0 where the ranking does."""
     return [
-        0.0 if each.cost is None and is_free(each, each.outcomes, mean) else cost
+        0.0 if each.cost is None and mean > 0 and is_promising(each, each, mean) else cost
         for each, cost in zip(listed, costs, strict=True)
     ]
 

@@ -36,7 +36,8 @@
   is possible, so an agent that always fails loses to one that succeeds, however slow or dear that one is. An unknown
   time counts as the least known one, an unknown cost as the geometric mean of the known, and a duration only as far as
   outcomes count against the prior. Until the first task of an online agent an unknown time counts as at most a second,
-  and an unknown cost as nothing, so that a quicker or cheaper agent is found beside one that always succeeds.
+  and an unknown cost as nothing, so that a quicker or cheaper agent is found beside one that always succeeds; but not
+  of one that is worse at other task types.
 - Online candidates come first. Among them, one that rests after failures of its provider comes after the others.
 
 Reasons and measurements: docs/decisions/0036-routing-that-learns.md. The record is checked again in `explain`.
@@ -72,6 +73,8 @@ COST_OFFSET_USD = 0.001
 """Added before durations and costs are compared, so that a doubling of much smaller values does not matter."""
 DEFAULT_DURATION_MS = 1_000.0
 """Assumed if no candidate has a known duration, so that the length of the queues still counts."""
+WORSE_PRIOR = 0.05
+"""How far below the mean a prior shows that an agent with outcomes at other task types is worse."""
 
 PENALTIES_BY_PREFERENCE: dict[Preference, tuple[float, float]] = {
     "quality": (0.0, 0.0),
@@ -179,10 +182,13 @@ class RankedCandidate(msgspec.Struct, frozen=True):
     overload: float = 0.0
 
 
+_Evidence = TrackRecord | RankedCandidate
+
+
 class RankingResult(msgspec.Struct, frozen=True):
     """The listed candidates, best first, and the values that are common to all candidates.
 
-    `usual_cost`, in US dollars, replaces an unknown cost of agents that were tried; None if all costs are known.
+    `usual_cost`, in US dollars, replaces an unknown cost that does not count as nothing; None if all costs are known.
     """
 
     candidates: list[RankedCandidate]
@@ -200,7 +206,7 @@ def rank_candidates(
     records = [candidate.track_record for candidate in candidates]
     mean, slope = calibrate_priors(records)
     costs, usual_cost = _estimate_costs(candidates, mean)
-    ready_ms = _estimate_times(candidates)
+    ready_ms = _estimate_times(candidates, mean)
     fastest, cheapest = min(ready_ms, default=0.0), min(costs, default=0.0)
     per_time, per_cost = PENALTIES_BY_PREFERENCE[prefer]
     quality_share, open_penalty = 1 - beta, OPEN_TASK_PENALTY
@@ -343,14 +349,14 @@ def estimate_durations(records: Sequence[TrackRecord]) -> list[float]:
     ]
 
 
-def _estimate_times(candidates: Sequence[RankableCandidate]) -> list[float]:
+def _estimate_times(candidates: Sequence[RankableCandidate], mean: float) -> list[float]:
     """Return when each candidate would have done the task, in milliseconds from now."""
     ready_ms = estimate_durations([candidate.track_record for candidate in candidates])
     for n, candidate in enumerate(candidates):
         if candidate.ahead:
             rounds = 1 + candidate.ahead // max(1, candidate.concurrency)
             ready_ms[n] = max(ready_ms[n], candidate.stalled_ms) * rounds
-        elif (record := candidate.track_record).duration_ms is None and is_untried(candidate, record.outcomes):
+        elif (record := candidate.track_record).duration_ms is None and is_promising(candidate, record, mean):
             ready_ms[n] = min(ready_ms[n], DEFAULT_DURATION_MS)
     return ready_ms
 
@@ -363,26 +369,21 @@ def _estimate_costs(candidates: Sequence[RankableCandidate], mean: float) -> tup
         return costs, None
     usual_cost = costs[known.index(None)]
     for n, candidate in enumerate(candidates):
-        if known[n] is None and is_free(candidate, candidate.track_record.outcomes, mean):
+        # While nobody has outcomes, the mean is 0: known costs are prices of models then, and nobody has a better one.
+        if known[n] is None and mean > 0 and is_promising(candidate, candidate.track_record, mean):
             costs[n] = 0.0
     return costs, usual_cost
 
 
-def is_untried(candidate: RankableCandidate | RankedCandidate, outcomes: float) -> bool:
-    """Return whether an agent could begin its first task of the type now.
+def is_promising(candidate: RankableCandidate | RankedCandidate, record: _Evidence, mean: float) -> bool:
+    """Return whether an agent could begin its first task of the type now, and is not known to be worse at other types.
 
     Nobody knows its time and cost, so it is assumed to be quick and free: else an agent that always succeeds would keep
     all tasks, however slow and dear it is. Offline agents are not: others would be compared with them for ever.
     """
-    return not outcomes and not candidate.ahead and not candidate.unlearned and preference_tier(candidate) == 0
-
-
-def is_free(candidate: RankableCandidate | RankedCandidate, outcomes: float, mean: float) -> bool:
-    """Return whether an unknown cost counts as 0: that of an untried agent beside others with outcomes.
-
-    The `mean` prior is above 0 if any has. Before that, known costs are prices of models, and nobody has a better one.
-    """
-    return mean > 0 and is_untried(candidate, outcomes)
+    if record.outcomes or candidate.ahead or candidate.unlearned or preference_tier(candidate):
+        return False
+    return not record.elsewhere_outcomes or record.prior >= mean - WORSE_PRIOR
 
 
 def replace_unknown_costs(costs: list[float | None]) -> list[float]:
