@@ -52,7 +52,11 @@ async def _read_excerpts(page: PageRequest, call_ids: list[str]) -> dict[str, tu
     """Return the last words to the model and its answer by call, for admins: they may read the content of all calls."""
     if not call_ids or not page.session.may("admin"):
         return {}
-    texts = await page.read(find_short_texts, call_ids)
+    # Texts that are short when compressed may be long, and fifty of them would hold up the event loop.
+    return await asyncio.to_thread(_excerpt, await page.read(find_short_texts, call_ids))
+
+
+def _excerpt(texts: dict[str, tuple[str | None, str | None]]) -> dict[str, tuple[str, str]]:
     return {
         call_id: (_last_text(read_request(request or "")), _last_text(read_response(response or "")))
         for call_id, (request, response) in texts.items()
