@@ -113,7 +113,8 @@ def errors_page() -> str:
 
 
 def _error_rows() -> Iterator[tuple[str, ...]]:
-    for cls in all_errors():
+    # Sorted, because the order of classes is that of imports.
+    for cls in sorted(all_errors(), key=lambda cls: (cls.code, cls.__name__)):
         public = [kind for kind in (cls, *cls.__subclasses__()) if not kind.__name__.startswith("_")]
         # A class with subclasses and no code of its own is an abstract base, which is never raised.
         if public == [cls] or (cls in public and "code" in vars(cls)):

@@ -26,7 +26,7 @@ _LIST_BETWEEN = Sql(
     f"""select {_COLUMNS} from (
         select {_COLUMNS} from events where event_id > :low and event_id < :high
         order by event_id desc limit :scanned
-    ) as near where tenant = :tenant and event_type = :event_type"""
+    ) as near where tenant = :tenant and event_type = :event_type order by event_id desc"""
 )
 _LIST_LED_TO = Sql(
     f"""select {_COLUMNS} from events
