@@ -36,6 +36,8 @@ MODEL_LOAD_SECONDS = 8.0
 """Estimated time until a model returns its first vector: it is loaded when the first document is embedded, and the
 packaged model is exported before its very first use."""
 PREPARING = "The embedding model is being prepared for its first use, which may take a minute."
+PREPARATION_SECONDS = 30.0
+"""How long a query waits until the model is prepared. On an idle machine that takes four seconds."""
 PACE_WINDOW = 8
 """Documents over which the moving average of the time per document runs."""
 RETRY_SECONDS = 30.0
@@ -160,11 +162,11 @@ class EmbeddingWorker:
     async def query_vector(self, query: str, embedding: Sequence[float] | None) -> Vectors:
         """Return the query's embedding, or the caller's own scaled to length 1.
 
-        Raises EmbeddingUnavailable, also while the model is prepared for its first use, for which no query waits; and
+        Raises EmbeddingUnavailable, also if the model is not prepared for its first use within PREPARATION_SECONDS; and
         InvalidRequest for an embedding without direction or of the wrong size.
         """
         if not self._is_loaded:
-            await self._require_prepared()
+            await self._wait_until_prepared()
         embedder = await self._load_embedder()
         if embedding is None:
             vectors = await embedder.embed([query], urgent=True)
@@ -175,13 +177,15 @@ class EmbeddingWorker:
             )
         return _normalize(embedding)
 
-    async def _require_prepared(self) -> None:
-        """Raise EmbeddingUnavailable while the model is not prepared, and begin to prepare it."""
+    async def _wait_until_prepared(self) -> None:
+        """Wait until the model is prepared. Raises EmbeddingUnavailable if that takes too long; it then goes on."""
         if self._embedder is None or (not self.is_preparing and await self._embedder.is_prepared()):
             return
         if self._preparation is None or self._preparation.done():
             self._preparation = asyncio.create_task(self._prepare())
-        raise EmbeddingUnavailable(self.problem or PREPARING)
+        await asyncio.wait([self._preparation], timeout=PREPARATION_SECONDS)
+        if not self._is_loaded:
+            raise EmbeddingUnavailable(self.problem or PREPARING)
 
     async def _prepare(self) -> None:
         try:

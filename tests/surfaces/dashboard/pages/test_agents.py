@@ -282,7 +282,7 @@ async def test_an_agent_without_trust_is_unscored(site: Site) -> None:
 async def test_the_card_is_the_text_that_the_dashboards_route_gives(site: Site) -> None:
     ann = await site.world.register("ann & co")
     page = await site.read(f"/agents/{ann}/card")
-    found = re.search(r'<pre class="code" tabindex="0">(.*?)</pre>', page, re.S)
+    found = re.search(r'<pre class="code aligned" tabindex="0">(.*?)</pre>', page, re.S)
     assert found
     answer = await site.board.http.get(f"/api/agents/{ann}/card")
     assert html.unescape(found[1]) == answer.text

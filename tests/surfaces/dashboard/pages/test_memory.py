@@ -14,12 +14,14 @@ from stentor.core.db import Sql
 from stentor.core.jsontext import JsonObject
 from stentor.domains.memory import history
 from stentor.domains.memory.embedding_worker import PREPARING
+from stentor.surfaces.dashboard.pages import memory as memory_page
 from stentor.surfaces.dashboard.pages import memory_editing
 from stentor.surfaces.dashboard.presenters import note_rendering
 from stentor.surfaces.dashboard.site.page import PageRequest
 from tests.conftest import MakeWorld
 from tests.domains.memory.test_semantic import Unprepared
 from tests.domains.messaging.test_agents import all_events
+from tests.patience import soon
 from tests.requirements import requirement
 from tests.surfaces.dashboard.signed_in import Site
 
@@ -605,11 +607,13 @@ async def test_the_first_search_says_that_the_model_is_being_prepared(
 ) -> None:
     site = Site(await make_board(await make_world(SERVICE_MEMORY="1", SERVICE_EMBEDDING_MODEL="")))
     assert site.world.kernel.memory is not None
-    monkeypatch.setattr(site.world.kernel.memory.default.embeddings, "_embedder", Unprepared())
+    embeddings = site.world.kernel.memory.default.embeddings
+    monkeypatch.setattr(embeddings, "_embedder", Unprepared())
+    monkeypatch.setattr(memory_page, "PATIENCE_SECONDS", 0)
     await write(site, "cats.md", "# Cats\n\nThe kitten sat on the rug.\n")
-    page = await site.read("/memory", q="kitten", mode="hybrid")
-    assert ("These are the results by keyword." in page, 'path=cats.md"' in page) == (True, True)
-    page = await site.read("/memory", 503, q="kitten", mode="semantic")
-    assert PREPARING in page
-    assert "Search by keyword instead" in page
+    await soon(lambda: embeddings.is_preparing)
+    for mode in ("hybrid", "semantic"):
+        page = await site.read("/memory", q="kitten", mode=mode)
+        for text in ("These are the results by keyword.", PREPARING, 'path=cats.md"'):
+            assert text in page
     await (await site.browser()).aclose()

@@ -25,6 +25,8 @@ from stentor.surfaces.dashboard.site.page import PageRequest
 
 SEARCH_MODES = {"hybrid": "Hybrid", "keyword": "Keyword", "semantic": "Semantic"}
 MAX_RESULTS = 30
+PATIENCE_SECONDS = 3.0
+"""How long a page waits without a word for a search, which may have to wait until the embedding model is prepared."""
 MEMORY_DISABLED_STATUS = 501
 """The gateway's status while the memory is disabled."""
 _TERM = re.compile(r'"([^"]+)"|([^\s"]+)')
@@ -43,9 +45,16 @@ async def show_memory(page: PageRequest) -> Response:
     listed = None
     folder = page.query_param("folder") if "folder" in page.request.query_params else None
     try:
-        # Not at the same time: the first search makes the service prepare the model, which the health says.
-        results = await _search(page, text, mode, vault, scope)
-        health = await _read_health(page, vault)
+        try:
+            async with asyncio.timeout(PATIENCE_SECONDS):
+                results, health = await asyncio.gather(
+                    _search(page, text, mode, vault, scope), _read_health(page, vault)
+                )
+            is_preparing = False
+        except TimeoutError:
+            health = await _read_health(page, vault)
+            is_preparing = health["is_preparing"]
+            results = await _search(page, text, "keyword" if is_preparing else mode, vault, scope)
         if not text:
             listed = await _list_notes(page, vault, folder)
     except GatewayError as error:
@@ -65,6 +74,7 @@ async def show_memory(page: PageRequest) -> Response:
         include_invalid=include_invalid,
         results=results,
         health=health,
+        is_preparing=is_preparing,
         missing=page.query_param("missing"),
         listed=listed,
         folder=folder,
