@@ -18,6 +18,7 @@ import sys
 import threading
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from functools import lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -176,9 +177,15 @@ def find_model_files(folder: Path | None) -> ModelFiles:
 
 def locate_graph(files: ModelFiles, cache: Path) -> tuple[Path, str]:
     """Return the path that the quantized graph has or will have, and the model's identity."""
-    digest = hashlib.sha256(files.weights.read_bytes()).hexdigest()
-    identity = f"{files.name}/{digest[:12]}/int8-{GRAPH_VERSION}"
+    stat = files.weights.stat()
+    identity = f"{files.name}/{_hash_file(files.weights, stat.st_mtime_ns, stat.st_size)[:12]}/int8-{GRAPH_VERSION}"
     return cache / f"{identity.replace('/', '-')}.onnx", identity
+
+
+@lru_cache(maxsize=1)
+def _hash_file(path: Path, changed_at: int, size: int) -> str:
+    """Return the SHA-256 of a file, which is read again if its time or its size is another one."""
+    return hashlib.sha256(path.read_bytes()).hexdigest()
 
 
 def ensure_graph(files: ModelFiles, cache: Path) -> tuple[Path, str]:
