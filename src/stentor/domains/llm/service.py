@@ -110,11 +110,8 @@ class LlmGateway:
         """Return the reply of exactly this model. Raises BudgetExceeded, ProviderFault."""
         call = await self._guard.start_call(caller, target, "chat", lambda: expected_usage(request))
         provider_request = msgspec.structs.replace(request, model=target.model)
-        try:
-            reply = await self._backend(target).chat(target, provider_request, call.evidence)
-        except BaseException as error:
-            await _end_failed(call, error, lambda: model.estimate_input_usage(request))
-            raise
+        work = self._backend(target).chat(target, provider_request, call.evidence)
+        reply = await _fail_on_error(call, work, lambda: model.estimate_input_usage(request))
         usage = model.usage_or_estimate(request, reply)
         await call.complete(usage)
         return ChatResult(model.with_reasoning_fallback(reply), usage, target.name, call.evidence.call_id)
@@ -123,11 +120,8 @@ class LlmGateway:
         """Return a stream of exactly this model. Raises like `chat_with`."""
         call = await self._guard.start_call(caller, target, "chat", lambda: expected_usage(request))
         provider_request = msgspec.structs.replace(request, model=target.model)
-        try:
-            source = await self._backend(target).stream(target, provider_request, call.evidence)
-        except BaseException as error:
-            await _end_failed(call, error, lambda: model.estimate_input_usage(request))
-            raise
+        work = self._backend(target).stream(target, provider_request, call.evidence)
+        source = await _fail_on_error(call, work, lambda: model.estimate_input_usage(request))
         return ChatStream(request, call, source, degraded=target.provider == LOCAL_PROVIDER)
 
     async def embed(
@@ -142,11 +136,8 @@ class LlmGateway:
 
         async def embed_with(target: ModelTarget) -> EmbeddingResult:
             call = await self._guard.start_call(caller, target, "embed", estimate)
-            try:
-                reply = await self._backend(target).embed(target, inputs, dimensions, call.evidence)
-            except BaseException as error:
-                await _end_failed(call, error, estimate)
-                raise
+            work = self._backend(target).embed(target, inputs, dimensions, call.evidence)
+            reply = await _fail_on_error(call, work, estimate)
             usage = reply.usage or estimate()
             await call.complete(usage)
             return EmbeddingResult(reply, usage, call.evidence.call_id)
@@ -283,12 +274,16 @@ def add_provider_details(fault: ProviderFault, target: ModelTarget) -> None:
     fault.details = {"provider_failure": True, "provider": target.provider.name, **(fault.details or {})}
 
 
-async def _end_failed(call: LlmCall, error: BaseException, estimate_sent: UsageEstimate) -> None:
-    """End a call that failed or was cancelled: one that is not ended would keep its reservation."""
-    is_billed = call.evidence.may_be_billed(error)
-    if is_billed and isinstance(error, ProviderFault):
-        error.is_repeatable = False
-    await call.fail(error, estimate_sent() if is_billed else None)
+async def _fail_on_error(call: LlmCall, response: Awaitable[T], estimate_sent: UsageEstimate) -> T:
+    # Cancellation too: a call that is not ended would keep its reservation.
+    try:
+        return await response
+    except BaseException as error:
+        is_billed = call.evidence.may_be_billed(error)
+        if is_billed and isinstance(error, ProviderFault):
+            error.is_repeatable = False
+        await call.fail(error, estimate_sent() if is_billed else None)
+        raise
 
 
 def expected_usage(request: ChatRequest) -> TokenUsage:
