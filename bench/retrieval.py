@@ -22,6 +22,7 @@ from bench.sizes import say
 from stentor import bootstrap
 from stentor.auth.principal import Principal
 from stentor.bootstrap.parts.memory import Memory
+from stentor.bootstrap.storage import open_driver
 from stentor.core import migrations, settings
 from stentor.core.clock import SystemClock
 from stentor.core.db import Database
@@ -114,7 +115,7 @@ def _write(corpus: Path, vault: Path) -> dict[str, str]:
 
 def _open(folder: Path) -> tuple[Memory, Database]:
     chosen = settings.load({}, {"SERVICE_DATA_DIR": folder})
-    driver = bootstrap.open_driver(chosen)
+    driver = open_driver(chosen)
     migrations.upgrade(driver)
     database = Database(driver)
     kernel = bootstrap.build(chosen, database, SystemClock())

@@ -12,15 +12,13 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from stentor.bootstrap.kernel import Kernel, build
     from stentor.bootstrap.service import Service, application, open_service
-    from stentor.bootstrap.storage import open_driver
 
-__all__ = ["Kernel", "Service", "application", "build", "open_driver", "open_service"]
+__all__ = ["Kernel", "Service", "application", "build", "open_service"]
 _MODULES = {
     "Kernel": "kernel",
     "Service": "service",
     "application": "service",
     "build": "kernel",
-    "open_driver": "storage",
     "open_service": "service",
 }
 

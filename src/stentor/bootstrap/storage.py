@@ -1,4 +1,4 @@
-"""What commands need of an installation without its service: its database, and what is stored outside of it.
+"""The database of an installation and what is stored outside it, for commands that start no service.
 
 Importing the whole wiring takes most of the time of such a command.
 """

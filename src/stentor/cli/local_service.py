@@ -19,6 +19,7 @@ from starlette.types import ASGIApp
 from stentor import bootstrap
 from stentor.auth import api_keys as key_files
 from stentor.auth.principal import PERMISSIONS
+from stentor.bootstrap.storage import open_driver
 from stentor.bootstrap.surface_context import open_surface_context
 from stentor.cli.command import Access
 from stentor.cli.offline import has_database, require_current_schema, require_database
@@ -121,7 +122,7 @@ async def _open_read_only(settings: Settings, environ: Mapping[str, str], redact
     redactor.add_secret(settings.storage.session_url)
     # Without a service no worker can be online: skip the grace period after which one counts as offline.
     settings = replace(settings, routing=replace(settings.routing, worker_offline_seconds=0.0))
-    driver = LocalReadOnlyDriver(bootstrap.open_driver(settings))
+    driver = LocalReadOnlyDriver(open_driver(settings))
     require_current_schema(driver)
     loaded = key_files.load_keys(settings, environ, redactor)
     kernel = bootstrap.build(settings, Database(driver), SystemClock())
