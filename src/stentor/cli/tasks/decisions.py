@@ -170,7 +170,7 @@ TERMS = {
     "score": "",
     "online": "whether it can accept work now; `rests`: not after failures of its provider",
 }
-"""Every term of a score, with its meaning; that of the score is its formula."""
+"""Every term of a score, with its meaning. For the score itself its formula is printed."""
 MAX_COMPARED = 4
 """Candidates whose terms fit side by side into a terminal."""
 

@@ -120,7 +120,7 @@ def _idle_rate(numbers: Sequence[int], successes: Sequence[int], factors: Factor
 
 
 def _log_likelihood(factors: Factors, counts: LoadCounts) -> float:
-    """Return that of an agent's outcomes, at the rate at which they are most likely."""
+    """Return the log likelihood of an agent's outcomes, at the rate of success that makes them most likely."""
     numbers, successes = counts
     idle_rate, total = _idle_rate(numbers, successes, factors), 0.0
     for factor, number, good in zip(factors, numbers, successes, strict=True):

@@ -138,7 +138,7 @@ def _embedding_usage(replies: list[EmbeddingReply], inputs: Sequence[EmbeddingIn
 def _adapt(request: ChatRequest, fault: ProviderFault, refused: ProviderFault | None) -> ChatRequest:
     """Return a refused request without the field that the model refuses, to be sent again.
 
-    Raises the fault if it is another one. `refused` is that of the request before, if it was sent without a field.
+    Raises the fault if it has another cause. `refused` is the fault of the previous try, if there was one.
     """
     # Some models have no effort "none": the caller, who named none, must read why functions are refused.
     if refused and REFUSED_WITH_REASONING in refused.message and "reasoning_effort" in fault.message:

@@ -67,7 +67,9 @@ def _last_text(conversation: Conversation | None) -> str:
     """Return the last text of a conversation, or the name of its last tool call."""
     parts = [part for message in (conversation.messages if conversation else []) for part in message.parts]
     last = next((part for part in reversed(parts) if part.kind in ("text", "call", "result")), None)
-    return "" if last is None else last.text if last.kind != "call" else f"{last.name}()"
+    if last is None:
+        return ""
+    return f"{last.name}()" if last.kind == "call" else last.text
 
 
 async def show_call(page: PageRequest) -> Response:
