@@ -218,3 +218,16 @@ async def test_a_program_that_writes_something_else_than_events_is_ended(tmp_pat
     await cluster.connect()
     assert cluster._connection is not connection
     await cluster.close()
+
+
+@requirement("execution.ray-errors")
+async def test_a_job_for_a_connection_that_was_lost_meanwhile_is_lost(tmp_path: Path) -> None:
+    cluster = RayCluster(HEAD, write_interpreter(tmp_path))
+    await cluster.connect()
+    connection = cluster._connection
+    assert connection is not None
+    await connection.close()
+    await connection.submit(ClusterJob("one", 1, {}, 60, RayOptions(f"{JOBS}:double")))
+    async with asyncio.timeout(60):
+        assert [event.kind async for event in connection.watch("one-1")] == ["lost"]
+    await cluster.close()

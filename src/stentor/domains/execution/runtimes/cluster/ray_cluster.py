@@ -59,7 +59,10 @@ class RayConnection:
         self._reader = asyncio.create_task(self._read())
 
     async def submit(self, job: ClusterJob) -> None:
-        self._queues[job.job_id] = asyncio.Queue()
+        queue = self._queues[job.job_id] = asyncio.Queue()
+        if self.is_lost:
+            # Since it was handed out: the jobs that were in `_queues` then have heard of it already.
+            queue.put_nowait(LOST)
         assert isinstance(job.options, RayOptions)
         await self._send({"job_id": job.job_id, "payload": job.payload, **msgspec.to_builtins(job.options)})
 
