@@ -44,6 +44,25 @@ _NO_KEY = nullcontext()
 _DENIALS_BY_CODE = {error.code: error for error in all_errors() if issubclass(error, RoutingDenied)}
 
 
+class Submission(msgspec.Struct, frozen=True):
+    """A routed task with what its transaction needs.
+
+    `body_hash` is of what the client sent. `granted_parent` is the task that its grant belongs to. `cause` is the event
+    that it follows from and `header` the header of its message, if it came as one. `slot` is where it starts at once.
+    """
+
+    principal: Principal
+    draft: TaskDraft
+    body_hash: str
+    placement: Placement
+    key: IdempotencyKey | None = None
+    granted_parent: str | None = None
+    cause: str | None = None
+    header: AtpHeader | None = None
+    trace: str | None = None
+    slot: ReservedSlot | None = None
+
+
 class SubmissionService:
     """Routes and stores new tasks."""
 
@@ -99,20 +118,12 @@ class SubmissionService:
             draft = with_parent_task(draft, granted_parent)
             async with self._router.place(principal, draft, granted) as placement:
                 slot = self._reserve(draft, placement)
+                submission = Submission(
+                    principal, draft, body_hash, placement, key, granted_parent, None, header, trace, slot
+                )
                 return await self._db.write(
                     # Locks are taken inside, by id and by key, so that other submissions need not wait.
-                    lambda tx: self._submit(
-                        tx,
-                        principal,
-                        draft,
-                        body_hash,
-                        placement,
-                        key,
-                        granted_parent,
-                        header=header,
-                        trace=trace,
-                        slot=slot,
-                    ),
+                    lambda tx: self._submit(tx, submission),
                     NO_LOCKS,
                     # Not when this function ends, which a caller may cancel while the transaction goes on.
                     ended=None if slot is None else slot.release,
@@ -148,69 +159,32 @@ class SubmissionService:
         """
         body_hash = model.compute_body_hash(draft)
         async with self._router.place(principal, draft) as placement:
-            yield lambda tx: self._submit(tx, principal, draft, body_hash, placement, None, None, cause, header)
+            submission = Submission(principal, draft, body_hash, placement, cause=cause, header=header)
+            yield lambda tx: self._submit(tx, submission)
 
-    def _submit(
-        self,
-        tx: Tx,
-        principal: Principal,
-        draft: TaskDraft,
-        body_hash: str,
-        placement: Placement,
-        key: IdempotencyKey | None,
-        granted_parent: str | None = None,
-        cause: str | None = None,
-        header: AtpHeader | None = None,
-        trace: str | None = None,
-        slot: ReservedSlot | None = None,
-    ) -> StoredResponse:
+    def _submit(self, tx: Tx, submission: Submission) -> StoredResponse:
+        principal, key = submission.principal, submission.key
         if key is not None and (stored := idempotency.find_response(tx, key)):
             return _add_provenance(tx, principal.tenant, stored)
-        if draft.id is not None:
-            # Two submissions with one id at two processes: the second must find the first one's row.
-            tx.lock(locks.task_lock(principal.tenant, draft.id))
-        if draft.id is not None and (task := store.find(tx, principal.tenant, draft.id)):
-            # A task that the caller may not read is a conflict too, or the caller could guess its input by trial.
-            if task.body_hash != body_hash or not visibility_queries.can_see(tx, principal, task):
-                raise Conflict(f"A task with the id {draft.id!r} and another body exists. Use another id.")
-            response = _first_response(tx, task)
+        existing = _find_submitted(tx, submission)
+        if existing is None:
+            response = self._store(tx, submission, _complete_draft(tx, submission))
         else:
-            if draft.id is not None and is_archived(tx, principal.tenant, draft.id):
-                # Stored again it would be executed a second time.
-                raise Conflict(f"A task with the id {draft.id!r} ended and was archived. Use another id.")
-            if draft.metadata.parent_task_id is not None:
-                parent = _require_parent(tx, principal, draft.metadata.parent_task_id, granted_parent)
-                draft = inherit_limits(draft, parent)
-            if draft.deadline is not None and draft.deadline <= max(tx.now, draft.start_at or 0):
-                raise InvalidRequest("deadline: must be in the future and after start_at, as must that of the parent.")
-            if draft.metadata.session is not None:
-                _require_usable_session(tx, principal, draft.metadata.session)
-            # Add the trace context after hashing: a retry of the same submission has another one.
-            draft = with_traceparent(draft, trace)
-            response = self._store(tx, principal, draft, placement, body_hash, cause, header, slot)
+            response = _first_response(tx, existing)
         if key is not None:
             idempotency.store_response(tx, key, response)
         return response
 
-    def _store(
-        self,
-        tx: Tx,
-        principal: Principal,
-        draft: TaskDraft,
-        placement: Placement,
-        body_hash: str,
-        cause: str | None,
-        header: AtpHeader | None,
-        slot: ReservedSlot | None,
-    ) -> StoredResponse:
+    def _store(self, tx: Tx, submission: Submission, draft: TaskDraft) -> StoredResponse:
+        principal, placement, slot = submission.principal, submission.placement, submission.slot
         waits = bool(draft.after) or (draft.start_at is not None and draft.start_at > tx.now)
         if waits and placement.status == "queued":
             placement = msgspec.structs.replace(placement, status="waiting")
-        event_drafts = events.submission_events(principal, draft, placement, header)
-        task = self._new_task(tx, principal, draft, placement, event_drafts, body_hash)
+        event_drafts = events.submission_events(principal, draft, placement, submission.header)
+        task = self._new_task(tx, principal, draft, placement, event_drafts, submission.body_hash)
         claim = _claim_new(tx, task, draft, event_drafts, slot)
         store.insert(tx, task, draft.input, claim)
-        self._runlog.append(tx, task.tenant, event_drafts, task_id=task.task_id, parent=cause)
+        self._runlog.append(tx, task.tenant, event_drafts, task_id=task.task_id, parent=submission.cause)
         status = task.status if claim is None else "executing"
         queries.update_counts(tx, task.tenant, task.created_at, (status, task.assigned_agent, 1))
         if draft.metadata.rerun_from is not None:
@@ -288,6 +262,37 @@ class SubmissionService:
             yield
         finally:
             self._running.discard(key.scope)
+
+
+def _find_submitted(tx: Tx, submission: Submission) -> Task | None:
+    """Return the task of an earlier submission with the same id and body. Raises Conflict for any other with the id."""
+    principal, task_id = submission.principal, submission.draft.id
+    if task_id is None:
+        return None
+    # Two submissions with one id at two processes: the second must find the first one's row.
+    tx.lock(locks.task_lock(principal.tenant, task_id))
+    if task := store.find(tx, principal.tenant, task_id):
+        # A task that the caller may not read is a conflict too, or the caller could guess its input by trial.
+        if task.body_hash != submission.body_hash or not visibility_queries.can_see(tx, principal, task):
+            raise Conflict(f"A task with the id {task_id!r} and another body exists. Use another id.")
+    elif is_archived(tx, principal.tenant, task_id):
+        # Stored again it would be executed a second time.
+        raise Conflict(f"A task with the id {task_id!r} ended and was archived. Use another id.")
+    return task
+
+
+def _complete_draft(tx: Tx, submission: Submission) -> TaskDraft:
+    """Return the draft with its parent's limits and its trace. Raises InvalidRequest for what it may not refer to."""
+    draft, principal = submission.draft, submission.principal
+    if draft.metadata.parent_task_id is not None:
+        parent = _require_parent(tx, principal, draft.metadata.parent_task_id, submission.granted_parent)
+        draft = inherit_limits(draft, parent)
+    if draft.deadline is not None and draft.deadline <= max(tx.now, draft.start_at or 0):
+        raise InvalidRequest("deadline: must be in the future and after start_at, as must that of the parent.")
+    if draft.metadata.session is not None:
+        _require_usable_session(tx, principal, draft.metadata.session)
+    # Only now, as the body was hashed without it: a retry of the same submission has another one.
+    return with_traceparent(draft, submission.trace)
 
 
 def _claim_new(
