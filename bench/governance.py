@@ -17,8 +17,8 @@ from stentor.domains.governance.model import Changes
 from stentor.domains.registry import authorization as agent_policy
 from stentor.domains.registry.model import Agent, AllowedNetwork, AllowedTool, Runtime, SandboxWhitelist
 from stentor.domains.routing import model as routing
+from stentor.domains.routing.candidates import AgentCandidate
 from stentor.domains.routing.model import RoutingPolicy, RoutingRequest
-from stentor.domains.routing.ranking import AgentCandidate
 from stentor.domains.routing.track_record import build_track_record
 
 TITLE = "governance and the policy file"

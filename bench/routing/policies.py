@@ -11,13 +11,9 @@ from bench.routing.worlds import DOUBLING, World
 from stentor.domains.learning.model import TaskTypeProgress, Weight, apply_outcome, initial_weight
 from stentor.domains.learning.service import sum_recent
 from stentor.domains.registry.model import Agent, Runtime, SandboxWhitelist
-from stentor.domains.routing.ranking import (
-    COST_OFFSET_USD,
-    AgentCandidate,
-    Preference,
-    count_doublings,
-    rank_candidates,
-)
+from stentor.domains.routing.candidates import AgentCandidate
+from stentor.domains.routing.penalties import COST_OFFSET_USD, Preference, count_doublings
+from stentor.domains.routing.ranking import rank_candidates
 from stentor.domains.routing.track_record import build_track_record
 
 

@@ -22,7 +22,7 @@ from stentor.domains.learning.model import apply_outcome, initial_weight
 from stentor.domains.learning.service import LearningView
 from stentor.domains.llm.model import ChatRequest, LlmMessage, TextPart
 from stentor.domains.modelrouting.model import ModelOption, build_candidates, choose_model, classify_request
-from stentor.domains.routing.ranking import COST_OFFSET_USD, PENALTIES_BY_PREFERENCE, Preference, count_doublings
+from stentor.domains.routing.penalties import COST_OFFSET_USD, PENALTIES_BY_PREFERENCE, Preference, count_doublings
 
 PREFERRED: tuple[Preference, ...] = ("quality", "balanced", "cheap")
 ALPHA = 0.2

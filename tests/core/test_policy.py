@@ -17,8 +17,8 @@ from stentor.core.security.policy import ACTION_TYPES, EXAMPLE_AGENT, PolicyEnti
 from stentor.domains.registry import authorization as agent_policy
 from stentor.domains.registry.model import Agent, AllowedNetwork, AllowedTool, Runtime, SandboxWhitelist
 from stentor.domains.routing import model as routing
+from stentor.domains.routing.candidates import AgentCandidate
 from stentor.domains.routing.model import RoutingPolicy, RoutingRequest
-from stentor.domains.routing.ranking import AgentCandidate
 from stentor.domains.routing.track_record import TrackRecord
 from tests import forkserver
 from tests.requirements import requirement

@@ -14,14 +14,10 @@ from hypothesis import strategies as st
 from stentor.domains.learning import evidence
 from stentor.domains.learning.model import TaskTypeProgress, Weight, apply_grade, apply_outcome, initial_weight
 from stentor.domains.learning.service import LearningView
+from stentor.domains.routing.candidates import AgentCandidate
 from stentor.domains.routing.model import RoutingPolicy, RoutingRequest, decide
-from stentor.domains.routing.ranking import (
-    AgentCandidate,
-    Preference,
-    calibrate_priors,
-    estimate_reward,
-    rank_candidates,
-)
+from stentor.domains.routing.penalties import Preference
+from stentor.domains.routing.ranking import calibrate_priors, estimate_reward, rank_candidates
 from stentor.domains.routing.service import track_record_from_weight
 from stentor.domains.routing.track_record import TrackRecord, build_track_record
 from tests.domains.agents import agent

@@ -12,8 +12,9 @@ from hypothesis import strategies as st
 
 from stentor.core import jsontext
 from stentor.domains.routing import explain
+from stentor.domains.routing.candidates import AgentCandidate
 from stentor.domains.routing.model import RoutingPolicy, RoutingRequest, decide
-from stentor.domains.routing.ranking import PENALTIES_BY_PREFERENCE, AgentCandidate, Preference
+from stentor.domains.routing.penalties import PENALTIES_BY_PREFERENCE, Preference
 from stentor.domains.routing.track_record import build_track_record
 from tests.domains.agents import agent
 from tests.requirements import requirement

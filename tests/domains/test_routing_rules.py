@@ -19,8 +19,9 @@ from stentor.core.errors import (
     TrustFloorExcludedAll,
 )
 from stentor.core.settings import load
+from stentor.domains.routing.candidates import AgentCandidate
 from stentor.domains.routing.model import Authority, RoutingPolicy, RoutingRequest, decide, find_denial
-from stentor.domains.routing.ranking import AgentCandidate, rank_candidates
+from stentor.domains.routing.ranking import rank_candidates
 from stentor.domains.routing.track_record import build_track_record
 from tests.domains.agents import agent
 from tests.requirements import requirement

@@ -13,7 +13,7 @@ from stentor.domains.learning.model import apply_outcome, initial_weight
 from stentor.domains.learning.service import LearningView
 from stentor.domains.modelrouting.model import ModelOption, build_candidates, choose_model
 from stentor.domains.routing import explain
-from stentor.domains.routing.ranking import Preference
+from stentor.domains.routing.penalties import Preference
 from tests.requirements import requirement
 
 KINDS = ("code/short", "maths/long", "question/short")

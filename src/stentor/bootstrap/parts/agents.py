@@ -17,8 +17,8 @@ from stentor.domains.registry.model import Agent
 from stentor.domains.registry.model_checks import ModelChecks
 from stentor.domains.registry.presence import Presence
 from stentor.domains.registry.service import AgentRegistry
+from stentor.domains.routing.candidates import AgentCandidate
 from stentor.domains.routing.model import PolicyCheck, RoutingPolicy, RoutingRequest
-from stentor.domains.routing.ranking import AgentCandidate
 from stentor.domains.routing.service import RoutingEngine
 from stentor.domains.sandbox.service import SandboxService
 from stentor.domains.trust.service import TrustService

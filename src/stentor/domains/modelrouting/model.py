@@ -16,7 +16,8 @@ from stentor.domains.learning.service import LearningView
 from stentor.domains.llm.model import ChatRequest, ImagePart, estimate_input_tokens
 from stentor.domains.routing import explain
 from stentor.domains.routing.model import MAX_RECORDED_CANDIDATES, DeniedCandidate, RoutingDecision
-from stentor.domains.routing.ranking import RULE_VERSION, Preference, rank_candidates
+from stentor.domains.routing.penalties import Preference
+from stentor.domains.routing.ranking import RULE_VERSION, rank_candidates
 from stentor.domains.routing.service import track_record_from_weight
 from stentor.domains.routing.track_record import TrackRecord
 

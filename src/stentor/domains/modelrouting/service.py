@@ -38,7 +38,7 @@ from stentor.domains.modelrouting import model
 from stentor.domains.modelrouting.learning import ModelOutcome, ModelOutcomeRecorder, ModelRecords
 from stentor.domains.modelrouting.model import ModelOption, classify_request
 from stentor.domains.routing.model import DeniedCandidate
-from stentor.domains.routing.ranking import Preference
+from stentor.domains.routing.penalties import Preference
 
 MAX_MODELS_TRIED = 3
 """Maximum number of models that are tried for one request."""

@@ -15,17 +15,10 @@ from typing import Any, Literal
 import msgspec
 
 from stentor.core.jsontext import JsonObject
+from stentor.domains.routing.candidates import RankedCandidate, preference_tier
 from stentor.domains.routing.model import RoutingDecision
-from stentor.domains.routing.ranking import (
-    RULE_VERSION,
-    RankedCandidate,
-    calibrate_priors,
-    compute_penalties,
-    estimate_reward,
-    is_promising,
-    preference_tier,
-    replace_unknown_costs,
-)
+from stentor.domains.routing.penalties import compute_penalties, is_promising, replace_unknown_costs
+from stentor.domains.routing.ranking import RULE_VERSION, calibrate_priors, estimate_reward
 from stentor.domains.routing.track_record import TrackRecord, build_track_record
 
 TOLERANCE = 1e-9

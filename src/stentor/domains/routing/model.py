@@ -23,15 +23,9 @@ from stentor.core.errors import (
 )
 from stentor.core.jsontext import JsonObject
 from stentor.domains.registry.model import Agent, describe_remedy
-from stentor.domains.routing.ranking import (
-    NEUTRAL_TRUST,
-    RULE_VERSION,
-    AgentCandidate,
-    Preference,
-    RankedCandidate,
-    RankingResult,
-    rank_candidates,
-)
+from stentor.domains.routing.candidates import NEUTRAL_TRUST, AgentCandidate, RankedCandidate
+from stentor.domains.routing.penalties import Preference
+from stentor.domains.routing.ranking import RULE_VERSION, RankingResult, rank_candidates
 
 MAX_RECORDED_CANDIDATES = 10
 """Candidates that a decision lists, best first. Not all, or each record would grow with the registry."""

@@ -28,16 +28,9 @@
   those that wait so are tries too.
 - `overload` is the share of its successes that the agent loses by the tasks that it has already, 0 unless results at
   the task type are significantly worse at higher loads (learning/load.py). Then `outcomes` are those of an idle agent.
-- The time is that of one task, times the tasks that come before it at the agent's concurrency. An agent that has all
-  it can do, and has taken, ended or asked for nothing for longer than its tasks usually take, counts with that time.
 - `ahead` are the tasks that the agent has already. Each counts as up to a quarter of a failure, less the more is known
   about the agent, so that many tasks at once do not all explore the same one.
-- `t` and `c` are so much for each doubling of time and cost over the best candidate. They take at most a share of what
-  is possible, so an agent that always fails loses to one that succeeds, however slow or dear that one is. An unknown
-  time counts as the least known one, an unknown cost as the geometric mean of the known, and a duration only as far as
-  outcomes count against the prior. Until the first task of an online agent an unknown time counts as at most a second,
-  and an unknown cost as nothing, so that a quicker or cheaper agent is found beside one that always succeeds; but not
-  of one that is worse at other task types.
+- `t` and `c` are so much for each doubling of time and cost over the best candidate (`penalties`).
 - Online candidates come first. Among them, one that rests after failures of its provider comes after the others.
 
 Reasons and measurements: docs/decisions/0036-routing-that-learns.md. The record is checked again in `explain`.
@@ -46,20 +39,32 @@ Reasons and measurements: docs/decisions/0036-routing-that-learns.md. The record
 from __future__ import annotations
 
 from collections.abc import Sequence
-from math import log2, sqrt
-from typing import Literal, Protocol
+from math import sqrt
 
 import msgspec
 
-from stentor.domains.registry.model import Agent
+from stentor.domains.routing.candidates import (
+    NEUTRAL_TRUST,
+    RankableCandidate,
+    RankedCandidate,
+    RankedSubject,
+    preference_tier,
+)
+from stentor.domains.routing.penalties import (
+    COST_OFFSET_USD,
+    DURATION_OFFSET_MS,
+    MIN_SHARE,
+    PENALTIES_BY_PREFERENCE,
+    Preference,
+    compute_penalties,
+    count_doublings,
+    estimate_costs,
+    estimate_times,
+)
 from stentor.domains.routing.track_record import TrackRecord
-
-Preference = Literal["quality", "balanced", "fast", "cheap"]
 
 RULE_VERSION = "evidence-9"
 """Names the formula in each recorded decision; another version must not recompute it."""
-NEUTRAL_TRUST = 0.5
-"""Assumed trust of an agent without a trust score."""
 OPEN_TASK_PENALTY = 0.25
 """Failures that an unfinished task counts as, for an agent without any evidence."""
 OPTIMISM_STALE = 400.0
@@ -68,121 +73,6 @@ SLOPE_REGULARIZATION = 0.05
 """Regularization toward a slope of 1: the variance of the priors at which measurement and assumption weigh the same."""
 MIN_EXPECTATION = 0.02
 """Expectations are clamped to [this, 1 - this]: without evidence nothing is certain."""
-DURATION_OFFSET_MS = 1_000.0
-COST_OFFSET_USD = 0.001
-"""Added before durations and costs are compared, so that a doubling of much smaller values does not matter."""
-DEFAULT_DURATION_MS = 1_000.0
-"""Assumed if no candidate has a known duration, so that the length of the queues still counts."""
-WORSE_PRIOR = 0.05
-"""How far below the mean a prior shows that an agent with outcomes at other task types is worse."""
-
-PENALTIES_BY_PREFERENCE: dict[Preference, tuple[float, float]] = {
-    "quality": (0.0, 0.0),
-    "balanced": (0.03, 0.02),
-    "fast": (0.15, 0.02),
-    "cheap": (0.02, 0.15),
-}
-"""`t` for each doubling of the time, `c` for each doubling of the cost."""
-MIN_SHARE = 0.7
-"""What penalties leave of what is possible, at least, over 1 + t + c."""
-
-
-class AgentCandidate(msgspec.Struct, frozen=True):
-    """An agent with its load: `ahead` tasks are queued or running, and it runs `concurrency` at a time.
-
-    `resting`: its last attempts ended because of its provider. `unlearned`: tasks since its last outcome that counted.
-    `stalled_ms`: how long it has neither taken nor ended a task, if it runs all it can. `failing`: the share of its
-    last tasks that its provider failed or that were degraded. `overload`: the share of successes that its load costs.
-    """
-
-    agent: Agent
-    track_record: TrackRecord
-    trust: float | None = None
-    ahead: int = 0
-    concurrency: int = 1
-    online: bool = True
-    resting: bool = False
-    unlearned: int = 0
-    stalled_ms: float = 0.0
-    failing: float = 0.0
-    overload: float = 0.0
-
-
-class RankedSubject(Protocol):
-    """What is ranked: an agent, or a model of a provider (domains/modelrouting)."""
-
-    @property
-    def agent_id(self) -> str: ...
-    @property
-    def name(self) -> str: ...
-    @property
-    def composite(self) -> float: ...
-
-
-class RankableCandidate(Protocol):
-    """The fields of `AgentCandidate`, for an agent or a model."""
-
-    @property
-    def agent(self) -> RankedSubject: ...
-    @property
-    def track_record(self) -> TrackRecord: ...
-    @property
-    def trust(self) -> float | None: ...
-    @property
-    def ahead(self) -> int: ...
-    @property
-    def concurrency(self) -> int: ...
-    @property
-    def online(self) -> bool: ...
-    @property
-    def resting(self) -> bool: ...
-    @property
-    def unlearned(self) -> int: ...
-    @property
-    def stalled_ms(self) -> float: ...
-    @property
-    def failing(self) -> float: ...
-    @property
-    def overload(self) -> float: ...
-
-
-class RankedCandidate(msgspec.Struct, frozen=True):
-    """A candidate with the terms of its score, in the order of the formula.
-
-    `hebbian` is the weight as the API shows it, None without an outcome. The highest `blended` is chosen among the
-    candidates that are online, and of those among the ones that do not rest.
-    """
-
-    agent_id: str
-    name: str
-    composite: float
-    elsewhere: float
-    elsewhere_outcomes: float
-    prior: float
-    strength: float
-    rewards: float
-    outcomes: float
-    hebbian: float | None
-    expected: float
-    variation: float
-    stale: bool
-    ahead: int
-    uncertainty: float
-    ready_ms: float
-    time_penalty: float
-    cost: float | None
-    cost_penalty: float
-    trust: float
-    online: bool
-    blended: float
-    resting: bool = False
-    unlearned: int = 0
-    failing: float = 0.0
-    seen: int = 0
-    overload: float = 0.0
-
-
-_Evidence = TrackRecord | RankedCandidate
 
 
 class RankingResult(msgspec.Struct, frozen=True):
@@ -205,8 +95,8 @@ def rank_candidates(
     """Rank by `preference_tier`, then by blended score, composite, name and id. List at most `limit` of them."""
     records = [candidate.track_record for candidate in candidates]
     mean, slope = calibrate_priors(records)
-    costs, usual_cost = _estimate_costs(candidates, mean)
-    ready_ms = _estimate_times(candidates, mean)
+    costs, usual_cost = estimate_costs(candidates, mean)
+    ready_ms = estimate_times(candidates, mean)
     fastest, cheapest = min(ready_ms, default=0.0), min(costs, default=0.0)
     per_time, per_cost = PENALTIES_BY_PREFERENCE[prefer]
     quality_share, open_penalty = 1 - beta, OPEN_TASK_PENALTY
@@ -247,11 +137,6 @@ def rank_candidates(
         ranked = _ranked_candidate(candidates[n], ranking, ready_ms[n], costs[n], -negative_score, prefer)
         ranking.candidates.append(ranked)
     return ranking
-
-
-def preference_tier(candidate: RankableCandidate | RankedCandidate) -> int:
-    """Return 0 for an online candidate, 1 for one that rests, 2 for an offline one; the lowest are chosen first."""
-    return int(candidate.resting) if candidate.online else 2
 
 
 def _break_ties(order: list[tuple[int, float, int]], candidates: Sequence[RankableCandidate], limit: int) -> None:
@@ -314,88 +199,6 @@ def estimate_reward(
     half_q = optimism / 2 * record.variation / (weight + ahead + unlearned)
     possible = (expected + half_q + sqrt(half_q * (2 * expected * (1 - expected) + half_q))) / (1 + 2 * half_q)
     return expected, possible - expected
-
-
-def compute_penalties(
-    possible: float, prefer: Preference, ready_ms: float, fastest_ms: float, cost: float, cheapest: float
-) -> tuple[float, float]:
-    """Return what the time and the cost take off from the possible reward (`time_penalty`, `cost_penalty`)."""
-    per_time, per_cost = PENALTIES_BY_PREFERENCE[prefer]
-    late = per_time * count_doublings(ready_ms, fastest_ms, DURATION_OFFSET_MS)
-    dear = per_cost * count_doublings(cost, cheapest, COST_OFFSET_USD)
-    if not (total := late + dear):
-        return 0.0, 0.0
-    taken = min(total, possible * (1 - MIN_SHARE / (1 + total)))
-    return taken * late / total, taken * dear / total
-
-
-def count_doublings(value: float, best: float, offset: float) -> float:
-    """Return how often `best` must be doubled to reach `value`, after `offset` is added to both."""
-    return 0.0 if value <= best else log2((value + offset) / (best + offset))
-
-
-def estimate_durations(records: Sequence[TrackRecord]) -> list[float]:
-    """Return how long a task is expected to take, in milliseconds: between the least known mean and the agent's own.
-
-    The less evidence there is, the nearer to the least one: the first outcome may have been a cold start.
-    """
-    least = min((each.duration_ms for each in records if each.duration_ms is not None), default=DEFAULT_DURATION_MS)
-    base = least + DURATION_OFFSET_MS
-    return [
-        least
-        if (known := record.duration_ms) is None or known <= least
-        else base * ((known + DURATION_OFFSET_MS) / base) ** record.share - DURATION_OFFSET_MS
-        for record in records
-    ]
-
-
-def _estimate_times(candidates: Sequence[RankableCandidate], mean: float) -> list[float]:
-    """Return when each candidate would have done the task, in milliseconds from now."""
-    ready_ms = estimate_durations([candidate.track_record for candidate in candidates])
-    for n, candidate in enumerate(candidates):
-        if candidate.ahead:
-            rounds = 1 + candidate.ahead // max(1, candidate.concurrency)
-            ready_ms[n] = max(ready_ms[n], candidate.stalled_ms) * rounds
-        elif (record := candidate.track_record).duration_ms is None and is_promising(candidate, record, mean):
-            ready_ms[n] = min(ready_ms[n], DEFAULT_DURATION_MS)
-    return ready_ms
-
-
-def _estimate_costs(candidates: Sequence[RankableCandidate], mean: float) -> tuple[list[float], float | None]:
-    """Return the cost of each candidate, and what replaces an unknown one; None if all are known."""
-    known = [candidate.track_record.cost for candidate in candidates]
-    costs = replace_unknown_costs(known)
-    if None not in known:
-        return costs, None
-    usual_cost = costs[known.index(None)]
-    for n, candidate in enumerate(candidates):
-        # While nobody has outcomes, the mean is 0: known costs are prices of models then, and nobody has a better one.
-        if known[n] is None and mean > 0 and is_promising(candidate, candidate.track_record, mean):
-            costs[n] = 0.0
-    return costs, usual_cost
-
-
-def is_promising(candidate: RankableCandidate | RankedCandidate, record: _Evidence, mean: float) -> bool:
-    """Return whether an agent could begin its first task of the type now, and is not known to be worse at other types.
-
-    Nobody knows its time and cost, so it is assumed to be quick and free: else an agent that always succeeds would keep
-    all tasks, however slow and dear it is. Offline agents are not: others would be compared with them for ever.
-    """
-    if record.outcomes or candidate.ahead or candidate.unlearned or preference_tier(candidate):
-        return False
-    return not record.elsewhere_outcomes or record.prior >= mean - WORSE_PRIOR
-
-
-def replace_unknown_costs(costs: list[float | None]) -> list[float]:
-    """Replace None by the geometric mean of the known costs, or by 0: who never says a cost gains and loses nothing.
-
-    Not by the arithmetic mean, which is near the dearest one, and penalties count doublings.
-    """
-    if None not in costs:
-        return costs  # pyrefly: ignore[bad-return] - none is None; a copy would cost time at each ranking
-    known = [log2(cost + COST_OFFSET_USD) for cost in costs if cost is not None]
-    usual = 2 ** (sum(known) / len(known)) - COST_OFFSET_USD if known else 0.0
-    return [usual if cost is None else cost for cost in costs]
 
 
 def _ranked_candidate(

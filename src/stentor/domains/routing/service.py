@@ -23,8 +23,8 @@ from stentor.domains.learning.service import NO_RECORDS, LearningView, TaskTypeR
 from stentor.domains.registry.agent_cache import AgentCache
 from stentor.domains.registry.model import Agent
 from stentor.domains.routing import model
+from stentor.domains.routing.candidates import AgentCandidate
 from stentor.domains.routing.model import Authority, RoutingDecision, RoutingPolicy, RoutingRequest
-from stentor.domains.routing.ranking import AgentCandidate
 from stentor.domains.routing.track_record import TrackRecord, build_track_record
 from stentor.domains.trust.service import TrustView
 

@@ -13,7 +13,7 @@ import msgspec
 from stentor.core import jsontext
 from stentor.core.jsontext import JsonObject
 from stentor.domains.llm.costs import TaskBudget
-from stentor.domains.routing.ranking import Preference
+from stentor.domains.routing.penalties import Preference
 
 TaskStatus = Literal[
     "queued", "pending_approval", "executing", "waiting", "completed", "failed", "aborted", "cancelled"

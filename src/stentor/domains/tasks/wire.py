@@ -9,7 +9,7 @@ from pydantic import AfterValidator, Field, StringConstraints
 
 from stentor.core.clock import micros_from_datetime
 from stentor.core.text_checks import check_start, check_title
-from stentor.domains.routing.ranking import Preference
+from stentor.domains.routing.penalties import Preference
 from stentor.domains.tasks import model
 from stentor.domains.tasks.model import OutcomeClass, TaskDraft, TaskMetadata, TaskStatus
 from stentor.domains.tasks.progress import NoticeCode, WaitingFor
