@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import asyncio
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import msgspec
 import numpy as np
 import pytest
 
+from stentor.core.db import Tx
 from stentor.core.errors import StoreConflict, StoreUnavailable
 from stentor.domains.memory.index import in_memory_vectors
 from stentor.domains.memory.index.index import SearchIndex
@@ -208,6 +212,34 @@ async def test_what_another_process_changed_is_found_after_a_lost_connection(
         else:
             await near(other, unit(-1))
     assert not failures
+    assert await near(other, unit(-1), most=1) == (["new.md"], 4)
+    other.close()
+
+
+@pytest.mark.parametrize("kind", ["postgresql without pgvector"])
+@pytest.mark.parametrize("is_late", [False, True])
+async def test_what_another_process_changed_is_found_after_a_search_that_was_cancelled(
+    index: SearchIndex, kind: str, address: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, is_late: bool
+) -> None:
+    """A caller may be cancelled when its changes, or all vectors, are read already and not yet applied."""
+    await three(index)
+    other = open_kind(kind, tmp_path, address)
+    await other.vectors.use_model(MODEL)
+    await fill(index, document("new.md", "n"))
+    await embed(index, {"new.md": [unit(-1)]})
+    assert isinstance(other.vectors, shared_vectors.SharedInMemoryVectorStore)
+    read = other.vectors._database.read
+
+    async def read_and_cancel(fn: Callable[[Tx], Any]) -> None:
+        await read(fn)
+        raise asyncio.CancelledError
+
+    with monkeypatch.context() as patch:
+        patch.setattr(other.vectors._database, "read", read_and_cancel)
+        if is_late:
+            patch.setattr(shared_vectors, "JOURNAL_RETENTION_US", 0)
+        with pytest.raises(asyncio.CancelledError):
+            await near(other, unit(-1))
     assert await near(other, unit(-1), most=1) == (["new.md"], 4)
     other.close()
 

@@ -59,10 +59,13 @@ class InMemoryVectorStore:
     async def use_model(self, model: EmbeddingModel) -> None:
         self._model = model
         await self._database.write(self._invalidate)
-        self._matrix = await self._database.read(self._load)
+        await self._reload()
 
     def _invalidate(self, tx: Tx) -> None:
         vector_matrix.invalidate_other_models(tx, self._identity)
+
+    async def _reload(self) -> None:
+        self._matrix = await self._database.read(self._load)
 
     def _load(self, tx: Tx) -> VectorMatrix:
         return _build_matrix(vector_matrix.iter_vectors(tx, self._identity), self._current_model.dimensions)

@@ -89,13 +89,13 @@ create table changes (
     def _invalidate(self, tx: Tx) -> None:
         embedding_state.switch_model(tx, self._current_model)
 
-    def _load(self, tx: Tx) -> VectorMatrix:
+    async def _reload(self) -> None:
+        self._matrix, self._last_change, self._synced_at = await self._database.read(self._load_at_change)
+
+    def _load_at_change(self, tx: Tx) -> tuple[VectorMatrix, int, float]:
         # Same transaction as the vectors, so that no change falls between the number and the load.
         newest, started_at = int(tx.rows(_NEWEST_CHANGE)[0][0]), time.monotonic()
-        matrix = super()._load(embedding_state.require_model(tx, self._current_model))
-        # After the load: if it fails, the copy lacks these changes, and the next one must find them.
-        self._last_change, self._synced_at = newest, started_at
-        return matrix
+        return self._load(embedding_state.require_model(tx, self._current_model)), newest, started_at
 
     def _save(self, tx: Tx, document: PendingDocument, chunks: Sequence[Chunk], vectors: Vectors) -> bool:
         self._claims.release(tx, document.doc_id)
@@ -113,17 +113,22 @@ create table changes (
         """Apply the changes of other processes. Raises EmbeddingUnavailable if they switched to another model."""
         async with self._sync_lock:
             is_late = (time.monotonic() - self._synced_at) * SECOND > JOURNAL_RETENTION_US / 2
-            changed = None if is_late else await self._database.read(self._read_changes)
-            if changed is None:
-                self._matrix = await self._database.read(self._load)
+            changes = None if is_late else await self._database.read(self._read_changes)
+            if changes is None:
+                await self._reload()
                 return
+            # With the vectors, and not in the transaction: the caller may be cancelled while that goes on.
+            changed, self._last_change, self._synced_at = changes
             for doc_id, rows in changed.items():
                 self._loaded_matrix.delete(doc_id)
                 if rows:
                     add_document(self._loaded_matrix, rows)
 
-    def _read_changes(self, tx: Tx) -> dict[int, list[ChunkVector]] | None:
-        """Return changed documents with their chunks (none for a deleted one); None if the journal was restarted."""
+    def _read_changes(self, tx: Tx) -> tuple[dict[int, list[ChunkVector]], int, float] | None:
+        """Return changed documents with their chunks (none for a deleted one), the last change, and the time.
+
+        None if the journal was restarted.
+        """
         newest = int(embedding_state.require_model(tx, self._current_model).rows(_NEWEST_CHANGE)[0][0])
         if newest < self._last_change:
             return None
@@ -131,6 +136,4 @@ create table changes (
         if newest > self._last_change:
             doc_ids = [row[0] for row in tx.rows(_LIST_CHANGED, number=self._last_change)]
         changed = {doc_id: vector_matrix.list_document_vectors(tx, self._identity, doc_id) for doc_id in doc_ids}
-        # After the reads: when the connection is lost, this runs a second time, and must find the changes again.
-        self._last_change, self._synced_at = newest, time.monotonic()
-        return changed
+        return changed, newest, time.monotonic()
