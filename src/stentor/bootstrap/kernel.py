@@ -164,6 +164,7 @@ class Kernel:
             lambda: self.alerts.run(self.jobs_leader),
             lambda: self.tasks.search.run(self.jobs_leader),
             lambda: self.llm.contents.run(self.jobs_leader),
+            lambda: self.llm.usage_totals.run(self.jobs_leader),
             lambda: self.archiver.run(self.jobs_leader),
         ]
         # Only gateways load the keys, and a schedule runs with the rights of a key.

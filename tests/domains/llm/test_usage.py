@@ -69,6 +69,43 @@ async def test_usage_adds_up_calls_by_provider_model_and_day(make_llm: Gate) -> 
     assert (await usage(world, "OTHER"))["totalRequests"] == 0
 
 
+@requirement("llm.usage-sums")
+async def test_usage_counts_a_call_once_whether_it_is_stored_in_the_sums_of_its_day_or_not(make_llm: Gate) -> None:
+    world = await make_llm(SERVICE_LLM_PRICES="openai/*=1000/2000")
+    totals, db = world.kernel.llm.usage_totals, world.kernel.infra.db
+    found: list[dict[str, Any]] = []
+    for minutes in (0, 5, 20, 24 * 60):
+        world.clock.advance(seconds=60 * minutes)
+        await asyncio.gather(chat(world), chat(world, "anthropic/sea-small"))
+        found.append(await usage(world))
+        await asyncio.gather(totals.add_all(), totals.add_all())
+        assert await usage(world) == found[-1]
+    assert [one["totalRequests"] for one in found] == [2, 4, 6, 8]
+    assert (await usage(world, provider="openai"))["totalRequests"] == 4
+    assert (await usage(world, startDate=today(world)))["totalRequests"] == 2
+    assert (await usage(world, "OTHER"))["totalRequests"] == 0
+    # Archives take calls out of the database, and usage keeps them.
+    await db.write(lambda tx: tx.run(Sql("delete from llm_calls")))
+    assert (await usage(world))["totalRequests"] == 6
+    assert (await usage(world))["unpricedRequests"] == 3
+
+
+@requirement("llm.usage-sums")
+async def test_usage_counts_calls_after_the_clock_was_set_back(world: World) -> None:
+    totals = world.kernel.llm.usage_totals
+    await chat(world)
+    world.clock.advance(days=3)
+    await chat(world)
+    world.clock.advance(seconds=3600)
+    await totals.add_all()
+    world.clock.advance(days=-2)
+    for number in (3, 4):
+        await chat(world)
+        world.clock.advance(seconds=3600)
+        await totals.add_all()
+        assert (await usage(world))["totalRequests"] == number
+
+
 @pytest.mark.parametrize(
     "query",
     [

@@ -34,6 +34,7 @@ from stentor.domains.llm.providers.transport import ProviderTransport, Transport
 from stentor.domains.llm.runtime_settings.service import FindAgent, RuntimeSettings
 from stentor.domains.llm.service import LlmGateway
 from stentor.domains.llm.tracing import CallTracer
+from stentor.domains.llm.usage_totals import UsageTotals
 from stentor.domains.modelrouting.learning import AnswerGrader, ModelOutcomeRecorder, ModelRecords
 from stentor.domains.modelrouting.service import AutoModelRouter
 
@@ -45,7 +46,8 @@ log = logging.getLogger(__name__)
 @dataclass(frozen=True)
 class LlmParts:
     """`answers` grades recorded answers; `config` is what the gateway tells of its settings. `ledger` has the budgets,
-    `runtime_settings` changes them. `contents` deletes kept prompts and answers. `tracer` exports spans, of tasks too.
+    `runtime_settings` changes them. `contents` deletes kept prompts and answers, `usage_totals` sums the calls of each
+    day. `tracer` exports spans, of tasks too.
     """
 
     gateway: LlmGateway
@@ -57,6 +59,7 @@ class LlmParts:
     ledger: BudgetLedger
     runtime_settings: RuntimeSettings
     contents: ContentService
+    usage_totals: UsageTotals
     tracer: CallTracer | None
 
     async def stop(self) -> None:
@@ -128,7 +131,19 @@ def open_llm(infra: Infrastructure, find_agent: FindAgent) -> LlmParts:
     )
     answers = AnswerGrader(db, runlog, models)
     runtime_settings = RuntimeSettings(db, runlog, ledger, gateway, find_agent)
-    return LlmParts(gateway, prices, config, operator_http, models, answers, ledger, runtime_settings, contents, tracer)
+    return LlmParts(
+        gateway,
+        prices,
+        config,
+        operator_http,
+        models,
+        answers,
+        ledger,
+        runtime_settings,
+        contents,
+        UsageTotals(db),
+        tracer,
+    )
 
 
 def _open_content_keeper(settings: Settings, redactor: Redactor) -> ContentKeeper | None:

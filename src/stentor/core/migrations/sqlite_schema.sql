@@ -864,4 +864,21 @@ CREATE TABLE task_spent (
     primary key (tenant, task_id)
 );
 CREATE INDEX task_steps_open_of_task on task_steps (tenant, task_id, event_id) where state = 'started';
-insert into alembic_version values ('0046');
+CREATE TABLE llm_usage (
+    tenant text not null,
+    day bigint not null,
+    provider text not null,
+    model text not null,
+    requests bigint not null,
+    input_tokens bigint not null,
+    output_tokens bigint not null,
+    cost bigint not null,
+    estimated bigint not null,
+    unpriced bigint not null,
+    primary key (tenant, day, provider, model)
+) without rowid;
+CREATE TABLE llm_usage_marks (
+    tenant text not null primary key,
+    summed_until bigint not null
+);
+insert into alembic_version values ('0047');

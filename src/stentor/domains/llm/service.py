@@ -16,7 +16,7 @@ import msgspec
 from stentor.auth.principal import IsActive, Principal, require_active
 from stentor.core.db import Database
 from stentor.core.errors import InvalidRequest, ModelNotFound, ProviderFault
-from stentor.domains.llm import model, model_routes, store
+from stentor.domains.llm import model, model_routes, usage_store
 from stentor.domains.llm.call_guard import CallGuard, LlmCall, LlmCaller, UsageEstimate
 from stentor.domains.llm.model import (
     ChatRequest,
@@ -41,7 +41,7 @@ from stentor.domains.llm.results import (
     SessionPort,
     SessionStream,
 )
-from stentor.domains.llm.store import UsageRow
+from stentor.domains.llm.usage_store import UsageRow
 
 EXPECTED_OUTPUT_TOKENS = 256
 """Output tokens that budgets reserve for a call without max_tokens."""
@@ -154,11 +154,11 @@ class LlmGateway:
         return await self.auto_router.model_names(tenant) if self.auto_router is not None else []
 
     async def usage(self, tenant: str, start: int, end: int, provider: str) -> list[UsageRow]:
-        """Return usage by provider, model and day from `start` (included) to `end` (excluded), in microseconds.
+        """Return usage by provider, model and day from `start` (included) to `end` (excluded), both starts of days.
 
-        An empty provider means all.
+        In microseconds. An empty provider means all. A model may have two rows for a day.
         """
-        return await self._db.read(lambda tx: store.read_usage(tx, tenant, start, end, provider))
+        return await self._db.read(lambda tx: usage_store.read_usage(tx, tenant, start, end, provider))
 
     async def close(self) -> None:
         await self._catalog.close()

@@ -1,6 +1,6 @@
 """SQL of the LLM gateway: providers registered at runtime, calls, and spending per day.
 
-SQL for the dashboard's pages is in `queries`.
+SQL for the dashboard's pages is in `queries`, that of usage reports in `usage_store`.
 """
 
 from __future__ import annotations
@@ -56,14 +56,6 @@ _CALLS = AppendOnlyTable(
         "happened_at",
     ),
 )
-# 86,400,000,000 microseconds are a day: SQLite and PostgreSQL share no functions for dates.
-_USAGE = Sql(
-    """select provider, model, happened_at / 86400000000, count(*), sum(input_tokens), sum(output_tokens),
-        coalesce(sum(cost), 0), sum(estimated), sum(case when cost is null then 1 else 0 end)
-    from llm_calls
-    where tenant = :tenant and happened_at >= :start and happened_at < :end and (:provider = '' or provider = :provider)
-    group by provider, model, happened_at / 86400000000 order by 3, 1, 2"""
-)
 
 
 class ProviderRow(msgspec.Struct, frozen=True):
@@ -97,20 +89,6 @@ class CallRow(msgspec.Struct, frozen=True):
     cost: int | None
     latency_ms: int
     cached_tokens: int = 0
-
-
-class UsageRow(msgspec.Struct, frozen=True):
-    """The calls of a model on one day, counted in days since 1970; `unpriced` counts those without a known price."""
-
-    provider: str
-    model: str
-    day: int
-    requests: int
-    input_tokens: int
-    output_tokens: int
-    cost: int
-    estimated: int
-    unpriced: int
 
 
 def list_providers(tx: Tx, tenant: str) -> list[ProviderRow]:
@@ -154,12 +132,3 @@ def read_spent(tx: Tx, account: BudgetAccount, first_day: int) -> SpentAmount:
     else:
         row = tx.rows(_SPENT, tenant=tenant, kind=kind, subject=subject, day=first_day)[0]
     return SpentAmount(int(row[0]), int(row[1]))
-
-
-def read_usage(tx: Tx, tenant: str, start: int, end: int, provider: str) -> list[UsageRow]:
-    """Return usage by provider, model and day from `start` (included) to `end` (excluded), in microseconds.
-
-    An empty provider means all.
-    """
-    rows = tx.rows(_USAGE, tenant=tenant, start=start, end=end, provider=provider)
-    return [UsageRow(row[0], row[1], *map(int, row[2:])) for row in rows]
