@@ -209,7 +209,7 @@ async def test_a_write_that_a_crash_left_open_and_that_fails_by_now_does_not_pre
     assert [intent.path for intent in left_open] == ([] if failure is None else ["a.md"])
 
 
-async def test_the_entry_of_a_write_goes_although_its_deletion_failed_or_its_call_was_cancelled(
+async def test_the_entry_of_a_write_goes_although_its_deletion_failed(
     notes: Notes, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Or the next start would apply the write again to a note that somebody restored."""
@@ -227,17 +227,32 @@ async def test_the_entry_of_a_write_goes_although_its_deletion_failed_or_its_cal
     await notes.write("a.md", "One.\n")
     await soon(all_gone)
 
-    service, reached = notes.world.memory.default.service, asyncio.Event()
 
-    async def index_forever(*_: object) -> None:
+async def test_a_write_whose_caller_is_cancelled_is_finished(notes: Notes, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Or it stayed in the journal, and the next start would apply it to a note that somebody restored."""
+    db, vault = notes.world.kernel.infra.db, notes.world.memory.default.vault
+    write, reached, going_on = vault.write, asyncio.Event(), asyncio.Event()
+
+    async def write_slowly(path: str, content: bytes, expected: str = ANY_STATE) -> FileChange:
         reached.set()
-        await asyncio.Event().wait()
+        await going_on.wait()
+        return await write(path, content, expected)
 
-    monkeypatch.setattr(service, "_update_index", index_forever)
-    call = asyncio.create_task(notes.write("a.md", "Two.\n"))
+    async def none_open() -> bool:
+        return await db.read(lambda tx: store.list_open_intents(tx, None)) == []
+
+    monkeypatch.setattr(vault, "write", write_slowly)
+    call = asyncio.create_task(notes.write("a.md", "One.\n"))
     await reached.wait()
+    waiting = asyncio.create_task(notes.write("a.md", "Never.\n"))
     call.cancel()
-    await soon(all_gone)
+    await asyncio.wait({call})
+    waiting.cancel()
+    assert not await none_open()
+    going_on.set()
+    await soon(none_open)
+    assert (notes.root / "a.md").read_text() == "One.\n"
+    await notes.write("a.md", "Two.\n")
     assert (notes.root / "a.md").read_text() == "Two.\n"
 
 

@@ -110,6 +110,7 @@ class MemoryService:
         self._guard = guard
         self._last_seen = LastSeen()
         self._locks = [asyncio.Lock() for _ in range(LOCK_COUNT)]
+        self._writing: set[asyncio.Task[WriteResult]] = set()
         self.journal = WriteJournal(vault, db, self.key_prefix)
         self.cache = DocumentCache()
         self.estimate_vectors_ready_at: Callable[[], int | None] = lambda: None
@@ -154,7 +155,7 @@ class MemoryService:
     async def write(
         self, caller: MemoryCaller, draft: WriteDraft, on_journaled: OnJournaled = _do_nothing
     ) -> WriteResult:
-        """Apply a write, update or deletion, or return its conflict.
+        """Apply a write, update or deletion, or return its conflict. If the caller is cancelled, it is still finished.
 
         `on_journaled` runs in the transaction that decides the write, with its hashes before and after.
 
@@ -165,12 +166,21 @@ class MemoryService:
         model.require_writable_path(caller.principal, draft.path, is_governed=caller.is_governed)
         # Serializes writers in this process. Other processes and programs are caught by the precondition of the vault
         # write (NoteChanged), so the whole decision is repeated on the new content.
-        async with self._locks[hash(draft.path) % len(self._locks)]:
-            for _ in range(MAX_ATTEMPTS):
-                try:
-                    return await self._try_write(caller, draft, on_journaled)
-                except NoteChanged:
-                    continue
+        lock = self._locks[hash(draft.path) % len(self._locks)]
+        await lock.acquire()
+        writing = asyncio.create_task(self._write_locked(caller, draft, on_journaled))
+        self._writing.add(writing)
+        writing.add_done_callback(self._writing.discard)
+        writing.add_done_callback(lambda _: lock.release())
+        # Half a write would stay in the journal, and the next start would apply it to what the note is by then.
+        return await asyncio.shield(writing)
+
+    async def _write_locked(self, caller: MemoryCaller, draft: WriteDraft, on_journaled: OnJournaled) -> WriteResult:
+        for _ in range(MAX_ATTEMPTS):
+            try:
+                return await self._try_write(caller, draft, on_journaled)
+            except NoteChanged:
+                continue
         raise Conflict(f"{draft.path!r} changed during each of {MAX_ATTEMPTS} attempts to write it; try again.")
 
     async def _try_write(self, caller: MemoryCaller, draft: WriteDraft, on_journaled: OnJournaled) -> WriteResult:
@@ -261,10 +271,8 @@ class MemoryService:
             await self._db.write(lambda tx: self._cancel_write(tx, caller, intent, failure))
             raise
         # Before the entry is marked as done: after a crash in between, the start applies it again and indexes the note.
-        try:
-            await self._update_index(intent.path, change, after)
-        finally:  # also of a cancelled call: a write that was applied must never be applied again
-            self.journal.mark_done(intent)
+        await self._update_index(intent.path, change, after)
+        self.journal.mark_done(intent)
 
     def _cancel_write(self, tx: Tx, caller: MemoryCaller, intent: WriteIntent, event: EventDraft) -> None:
         store.delete_intents(tx, [intent.write_id])
