@@ -97,6 +97,7 @@ def test_a_note_without_frontmatter_gets_one() -> None:
     [
         ("a: &x [1]\nb: *x\n", "anchors"),
         ("a: &x 1\n", "anchors"),
+        ("a: [&x 1, &x 2]\n", "anchors"),
         ("b: *x\n", "alias"),
         ("a: 1\na: 2\n", "duplicate"),
         ("- a\n", "not a mapping"),

@@ -74,6 +74,11 @@ class _LimitedComposer(Composer):
 
     nodes, depth = 0, 0
 
+    def __init__(self, loader: Any = None) -> None:
+        super().__init__(loader)
+        # The warning prints lines of the note, and Python keeps the text of each warning for good.
+        self.warn_double_anchors = False
+
     def compose_node(self, parent: Node | None, index: Any) -> Any:
         self.nodes += 1
         if self.nodes > MAX_NODES:
