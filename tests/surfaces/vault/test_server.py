@@ -55,6 +55,14 @@ def test_requests_without_the_key_return_401(vault: Vault, header: dict[str, str
     assert [path.name for path in vault.root.iterdir()] == ["a.md"]
 
 
+@pytest.mark.requirement("vault.key")
+def test_a_request_with_two_different_keys_is_refused(vault: Vault) -> None:
+    right, wrong = vault.http.headers["authorization"], "Bearer wrong"
+    for values in ([right, wrong], [wrong, right]):
+        headers = [("Authorization", value) for value in values]
+        assert_error(httpx.get(f"{vault.http.base_url}/vault/", headers=headers), 40101)
+
+
 def test_key_file_is_readable_by_its_owner_only(vault: Vault) -> None:
     assert stat.S_IMODE(vault.key_file.stat().st_mode) == 0o600
     assert len(vault.key_file.read_text().strip()) > 40

@@ -131,7 +131,9 @@ class VaultServer:
         raise VaultApiError(errors.NOT_FOUND, f"No route {request.method} /{route}.")
 
     def _is_authenticated(self, request: Request) -> bool:
-        scheme, _, key = request.headers.get("authorization", "").partition(" ")
+        # Two different ones are ambiguous: a proxy may have checked the other one.
+        values = set(request.headers.getlist("authorization"))
+        scheme, _, key = values.pop().partition(" ") if len(values) == 1 else ("", "", "")
         return scheme.lower() == "bearer" and hmac.compare_digest(key.strip().encode(), self._key)
 
     def _describe_server(self, *, authenticated: bool) -> JsonObject:
