@@ -1,27 +1,23 @@
 """OpenAI-compatible routes: /v1/chat/completions, completions, embeddings, models and responses.
 
-The routes read the body themselves, because OpenAI's clients send more fields than can be listed, and they are not in
-the OpenAPI document: OpenAI's own description applies. Errors have OpenAI's format (`render_openai_error` in
-web/errors.py).
+They are not in the OpenAPI document: OpenAI's own description applies. Errors have OpenAI's format (`web/errors.py`).
+What they share with Anthropic's routes is in `client_requests`.
 """
 
 from __future__ import annotations
 
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable
-from http import HTTPStatus
-from typing import Any, TypeVar
+from collections.abc import AsyncIterator, Callable
+from typing import Any
 
 from fastapi import APIRouter
-from fastapi.exceptions import RequestValidationError
-from pydantic import BaseModel, ValidationError
 from starlette.requests import Request as HttpRequest
 from starlette.responses import Response
 
 from stentor.core import jsontext
-from stentor.core.errors import InvalidRequest, ModelNotFound, ProviderFault, StentorError
+from stentor.core.errors import ModelNotFound, StentorError
 from stentor.core.jsontext import JsonObject
-from stentor.core.validation_errors import describe_union_errors
+from stentor.domains.llm.client_requests import map_client_errors, read_object, session_id, task_header, validate_body
 from stentor.domains.llm.model import ChatRequest
 from stentor.domains.llm.model_routes import resolve_listed_name
 from stentor.domains.llm.openai_api import completions
@@ -30,18 +26,15 @@ from stentor.domains.llm.openai_api.completions import EmbeddingIn, TextChunks, 
 from stentor.domains.llm.openai_api.responses_output import ResponseBuilder, ResponseTextCache
 from stentor.domains.llm.openai_api.responses_request import ResponseIn
 from stentor.domains.llm.results import AnswerStream, ChatResult
-from stentor.domains.llm.service import AGENT_PREFIX, CLIENT_ERROR_STATUSES, ChatRouter, LlmGateway
+from stentor.domains.llm.service import AGENT_PREFIX, ChatRouter, LlmGateway
 from stentor.domains.llm.streaming import DONE_FRAME, stream_error_message
 from stentor.web import errors
 from stentor.web.cancel_on_disconnect import cancel_on_disconnect
 from stentor.web.fast_routes import FastRoute
-from stentor.web.request_context import decode_path_segment, find_header
+from stentor.web.request_context import decode_path_segment
 from stentor.web.routes import GatewayRoute
 from stentor.web.sse import RawStreamResponse, StreamLimit
 from stentor.web.wire import Caller, JsonResponse
-
-B = TypeVar("B", bound=BaseModel)
-T = TypeVar("T")
 
 
 def router(gateway: LlmGateway, chats: ChatRouter, streams: StreamLimit) -> APIRouter:
@@ -49,8 +42,8 @@ def router(gateway: LlmGateway, chats: ChatRouter, streams: StreamLimit) -> APIR
     recent = ResponseTextCache()
 
     async def chat(request: HttpRequest, caller: Caller) -> Response:  # FastRoute passes them by these names
-        raw = await _read_object(request)
-        body = _validate_body(ChatCompletionIn, raw)
+        raw = await read_object(request)
+        body = validate_body(ChatCompletionIn, raw)
         session = _session_id(request, body.conversation)
         if not body.stream:
             return await complete_reply(request, caller, body.to_request(raw), chat_completion, session)
@@ -63,8 +56,8 @@ def router(gateway: LlmGateway, chats: ChatRouter, streams: StreamLimit) -> APIR
 
     @api.post("/completions")
     async def complete(http: HttpRequest, caller: Caller) -> Response:
-        raw = await _read_object(http)
-        body = _validate_body(TextCompletionIn, raw)
+        raw = await read_object(http)
+        body = validate_body(TextCompletionIn, raw)
         if not body.stream:
             return await complete_reply(http, caller, body.to_request(raw), completions.text_completion)
         stream = await open_stream(http, caller, body.to_request(raw))
@@ -74,16 +67,16 @@ def router(gateway: LlmGateway, chats: ChatRouter, streams: StreamLimit) -> APIR
 
     @api.post("/embeddings")
     async def embed(http: HttpRequest, caller: Caller) -> JsonResponse:
-        body = _validate_body(EmbeddingIn, await _read_object(http))
-        llm_caller = await chats.find_caller(caller, task_id=_task_header(http))
+        body = validate_body(EmbeddingIn, await read_object(http))
+        llm_caller = await chats.find_caller(caller, task_id=task_header(http))
         work = gateway.embed(llm_caller, body.model, body.inputs, body.dimensions)
-        result = await _map_client_errors(cancel_on_disconnect(http, work))
+        result = await map_client_errors(cancel_on_disconnect(http, work))
         return JsonResponse(completions.embedding_list(result, body.encoding_format))
 
     @api.post("/responses")
     async def respond(http: HttpRequest, caller: Caller) -> Response:
-        raw = await _read_object(http)
-        body = _validate_body(ResponseIn, raw)
+        raw = await read_object(http)
+        body = validate_body(ResponseIn, raw)
         owner = caller.stream_owner
         session = _session_id(http, body.conversation)
         request = body.to_request(raw, lambda id_: recent.get(owner, id_), in_session=session is not None)
@@ -93,8 +86,8 @@ def router(gateway: LlmGateway, chats: ChatRouter, streams: StreamLimit) -> APIR
                 recent.put(owner, id_, text)
 
         if not body.stream:
-            work = chats.chat(caller, request, task_id=_task_header(http), session_id=session)
-            result = await _map_client_errors(cancel_on_disconnect(http, work))
+            work = chats.chat(caller, request, task_id=task_header(http), session_id=session)
+            result = await map_client_errors(cancel_on_disconnect(http, work))
             origin = result.agent_task or result.choice
             builder = ResponseBuilder(body, result.provenance_id, result.reply.model, time.time, origin)
             response = builder.build(result.reply, result.usage)
@@ -146,8 +139,8 @@ def router(gateway: LlmGateway, chats: ChatRouter, streams: StreamLimit) -> APIR
         render: Callable[[ChatResult, int], JsonObject],
         session: str | None = None,
     ) -> JsonResponse:
-        work = chats.chat(caller, request, task_id=_task_header(http), session_id=session)
-        result = await _map_client_errors(cancel_on_disconnect(http, work))
+        work = chats.chat(caller, request, task_id=task_header(http), session_id=session)
+        result = await map_client_errors(cancel_on_disconnect(http, work))
         return JsonResponse(render(result, int(time.time())))
 
     async def open_stream(
@@ -155,63 +148,14 @@ def router(gateway: LlmGateway, chats: ChatRouter, streams: StreamLimit) -> APIR
     ) -> AnswerStream:
         # Before the call: a stream above the limit must not cost anything.
         streams.check(caller.stream_owner)
-        work = chats.stream(caller, request, _task_header(http), session)
-        return await _map_client_errors(cancel_on_disconnect(http, work))
+        work = chats.stream(caller, request, task_header(http), session)
+        return await map_client_errors(cancel_on_disconnect(http, work))
 
     return api
 
 
-def _task_header(http: HttpRequest) -> str | None:
-    """Return the task that the caller works on; None if the request names none."""
-    return find_header(http.scope, b"x-task-id")
-
-
 def _session_id(http: HttpRequest, conversation: str | ConversationIn | None) -> str | None:
-    """Return the session that a request continues: of the field `conversation`, or of the header X-Session-Id.
-
-    Raises InvalidRequest if they name different ones.
-    """
-    named = conversation.id if isinstance(conversation, ConversationIn) else conversation
-    header = find_header(http.scope, b"x-session-id")
-    if header is None:
-        return named
-    if not 0 < len(header) <= 255 or not header.isprintable() or named not in (None, header):
-        reason = "the body names another session" if named is not None else "must be the id of a session"
-        raise InvalidRequest(f"X-Session-Id: {reason}.")
-    return header
-
-
-async def _read_object(http: HttpRequest) -> JsonObject:
-    raw = await http.json()
-    if not isinstance(raw, dict):
-        raise InvalidRequest("The body must be a JSON object.")
-    return raw
-
-
-def _validate_body(model: type[B], raw: Any) -> B:
-    """Validate a body. Raises RequestValidationError, as FastAPI does for other routes."""
-    try:
-        return model.model_validate(raw)
-    except ValidationError as error:
-        raise RequestValidationError(describe_union_errors(error, raw)) from None
-
-
-async def _map_client_errors(call: Awaitable[T]) -> T:
-    """Await a call, and raise InvalidRequest if the provider rejects the request with a client error, ModelNotFound if
-    it does not know the model.
-
-    OpenAI's clients do not retry a 400 or 404, but they do retry the 502 of a provider error.
-    """
-    try:
-        return await call
-    except ProviderFault as fault:
-        if fault.upstream_status in CLIENT_ERROR_STATUSES:
-            fields = {fault.reported_param: fault.message} if fault.reported_param else None
-            raise InvalidRequest(fault.message, {"openai_code": fault.reported_code, "fields": fields}) from None
-        # Any other 404 is of a wrong base address.
-        if fault.upstream_status == HTTPStatus.NOT_FOUND and "model" in fault.message.lower():
-            raise ModelNotFound(fault.message) from None
-        raise
+    return session_id(http, conversation.id if isinstance(conversation, ConversationIn) else conversation)
 
 
 async def _chunk_frames(stream: AnswerStream, chunks: ChatChunks | TextChunks, *, usage: bool) -> AsyncIterator[bytes]:
