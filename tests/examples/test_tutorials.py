@@ -81,6 +81,17 @@ def test_an_openai_client_asks_an_agent_with_a_key_of_its_own(checkout: Checkout
     assert "Agents do tasks." in checkout.bash(Block("bash", "stentor task list --json"))
 
 
+@requirement("documentation.tutorials-run")
+def test_a_program_with_anthropics_client_asks_an_agent(checkout: Checkout) -> None:
+    create, settings, program = blocks(PAGES / "claude-code.md")
+    key = made_key(checkout, create)
+    (checkout.folder / "message.py").write_text(checkout.text(program), "utf-8")
+    answer = checkout.bash(Block("bash", f"STENTOR_KEY={key} python message.py"))
+    assert ("Agents do tasks." in answer, "That is new." in answer) == (True, False)
+    base, *_ = settings.text.splitlines()
+    assert base == "export ANTHROPIC_BASE_URL=http://127.0.0.1:8080"
+
+
 @pytest.mark.slow
 @requirement("documentation.tutorials-run")
 def test_mcp_clients_get_what_the_tutorial_grants(checkout: Checkout) -> None:

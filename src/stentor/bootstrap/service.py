@@ -25,6 +25,7 @@ from stentor.core.security.redaction import Redactor
 from stentor.core.settings import Settings
 from stentor.domains.activity import operations as activity_operations
 from stentor.domains.llm import streaming as llm_streaming
+from stentor.domains.llm.anthropic_api import api as anthropic_api
 from stentor.domains.llm.openai_api import api as openai_api
 from stentor.domains.monitoring import api as monitoring_api
 from stentor.domains.provenance import operations as provenance_operations
@@ -159,6 +160,7 @@ def _routes(
         gateway.create_later_routes(missing),
         metrics,
         openai_api.router(kernel.llm.gateway, context.chat, streams),
+        anthropic_api.router(context.chat, streams),
     ]
     checkpoints = provenance_operations.router(kernel.provenance.operations())
     return [*checkpoints.routes, *of_operations, *(route for router in others for route in router.routes)]

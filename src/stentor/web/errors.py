@@ -1,4 +1,4 @@
-"""Render errors: the contract's envelope, problem+json for clients that accept it, OpenAI's format under /v1/.
+"""Render errors: the contract's envelope, problem+json for clients that accept it, OpenAI's or Anthropic's under /v1/.
 
 The error classes are in `core.errors`; each names its code and status.
 """
@@ -42,9 +42,18 @@ UNEXPECTED_MESSAGE = (
     "The service failed on this request. The operator can find the reason in the log by the request id."
 )
 OPENAI_PREFIX = "/v1/"
+ANTHROPIC_PATH = "/v1/messages"
 API_PREFIX = "/api/v1"
 _OPENAI_ENDS = ("/chat/completions", "/responses", "/embeddings", "/models")
 _OPENAI_TYPES = {401: "authentication_error", 403: "permission_error", 429: "rate_limit_error"}
+_ANTHROPIC_TYPES = {
+    401: "authentication_error",
+    403: "permission_error",
+    404: "not_found_error",
+    413: "request_too_large",
+    429: "rate_limit_error",
+    504: "timeout_error",
+}
 _METHODS = ("GET", "HEAD", "POST", "PUT", "PATCH", "DELETE")
 
 
@@ -72,7 +81,7 @@ def render_error(
     """Return the error response in the format that fits the path and the Accept header."""
     request_id = scope.get("state", {}).get("request_id", "")
     if is_openai_path(scope):
-        return render_openai_error(status, code, message, details, headers)
+        return render_v1_error(scope, status, code, message, details, headers)
     if _wants_problem(scope):
         body = {
             "type": "about:blank",
@@ -109,7 +118,7 @@ def render_throttled(
 ) -> Response:
     """Return a 429 with the contract's body. `headers` contain Retry-After in seconds; `title` names the limit."""
     if is_openai_path(scope):
-        return render_openai_error(429, code, message, None, headers)
+        return render_v1_error(scope, 429, code, message, None, headers)
     body = {"success": False, "code": code, "error": title, "message": message}
     if details:
         body["details"] = details
@@ -160,6 +169,8 @@ def _suggest_base_url(path: str) -> str:
     """Return a hint about the base URL, for a request with an unknown path."""
     if path.endswith(_OPENAI_ENDS) and not path.startswith(OPENAI_PREFIX):
         return "The base address of OpenAI clients ends with /v1, right after the port."
+    if path.startswith(f"/v1{ANTHROPIC_PATH}"):
+        return "The base address of Anthropic's clients ends before /v1, right after the port."
     if path.startswith(API_PREFIX * 2):
         return "The address of the service ends before /api/v1."
     return "/openapi.json lists the routes of the API, which begin with /api/v1."
@@ -195,14 +206,26 @@ def _wants_problem(scope: Scope) -> bool:
 
 
 def is_openai_path(scope: Scope) -> bool:
-    """Return whether the path belongs to the OpenAI-compatible API."""
+    """Return whether the path belongs to the API of OpenAI's or of Anthropic's clients."""
     return str(scope.get("path", "")).startswith(OPENAI_PREFIX)
 
 
-def render_openai_error(status: int, code: str, message: str, details: Any, headers: dict[str, str] | None) -> Response:
-    return Response(
-        jsontext.encode(openai_error_body(status, code, message, details)), status, headers, "application/json"
-    )
+def render_v1_error(
+    scope: Scope, status: int, code: str, message: str, details: Any, headers: dict[str, str] | None
+) -> Response:
+    """Return the error in the format of the clients that the path is for."""
+    if scope["path"] == ANTHROPIC_PATH or scope["path"].startswith(f"{ANTHROPIC_PATH}/"):
+        body = anthropic_error_body(status, code, message, scope.get("state", {}).get("request_id", ""))
+    else:
+        body = openai_error_body(status, code, message, details)
+    return Response(jsontext.encode(body), status, headers, "application/json")
+
+
+def anthropic_error_body(status: int, code: str, message: str, request_id: str = "") -> JsonObject:
+    """Return the error in Anthropic's format, with the service's own code beside Anthropic's type."""
+    kind = _ANTHROPIC_TYPES.get(status, "invalid_request_error" if status < 500 else "api_error")
+    error = {"type": kind, "message": message, "code": code.lower()}
+    return {"type": "error", "error": error, "request_id": request_id or None}
 
 
 def openai_error_body(status: int, code: str, message: str, details: Any = None) -> JsonObject:

@@ -294,9 +294,9 @@ def _presented_key(headers: Iterable[tuple[bytes, bytes]]) -> str | AuthFailure:
 
 def _unauthorized(scope: Scope, error: str, message: str) -> Response:
     if errors.is_openai_path(scope):
-        return errors.render_openai_error(
-            401, "INVALID_API_KEY", f"{error}. {message}", None, {"WWW-Authenticate": "Bearer"}
-        )
+        # Claude Code would ask ten times.
+        headers = {"WWW-Authenticate": "Bearer", **errors.NO_RETRY}
+        return errors.render_v1_error(scope, 401, "INVALID_API_KEY", f"{error}. {message}", None, headers)
     if scope["path"] == "/":
         message = f"This is the API. People sign in to the dashboard, by default on port 8081. {message}"
     body = {"success": False, "error": error, "message": message}

@@ -38,6 +38,7 @@ def build_task_draft(capability: str, request: ChatRequest) -> TaskDraft:
         raise InvalidRequest("Agents as models do not support response_format. Use a model of a provider.")
     if any(isinstance(part, ImagePart) for message in request.messages for part in message.content):
         raise InvalidRequest("Agents as models accept text and no images. Use a model of a provider.")
+    request.require_neutral("An agent that is used as a model")
     messages = [{"role": message.role, "content": message.text} for message in request.messages]
     last_text = next((message["content"] for message in reversed(messages) if message["role"] == "user"), "")
     task_input: JsonObject = {"text": last_text, "messages": messages}

@@ -62,10 +62,12 @@ class SessionTurns:
         question = tuple(message for message in request.messages if message.role != "system")
         if any(not isinstance(part, TextPart) for message in question for part in message.content):
             raise InvalidRequest("messages: a session keeps texts only; send images in a request without a session.")
+        request.require_neutral("A session")
         items = await self._sessions.begin_turn(principal, session_id, task_id)
         history = [_read_item(item) for item in items]
         messages = (*system, *(_texts(history) if is_agent_model(request) else history), *question)
-        whole = msgspec.structs.replace(request, messages=messages)
+        # Without the client's original, which lacks the conversation before it.
+        whole = msgspec.structs.replace(request, messages=messages, anthropic=None)
         last_position = items[-1].position if items else 0
         return StoredTurn(self._sessions, principal, session_id, question, whole, last_position)
 

@@ -11,6 +11,7 @@ from typing import Literal
 
 import msgspec
 
+from stentor.core.errors import InvalidRequest
 from stentor.core.jsontext import JsonObject
 
 ChatRole = Literal["system", "user", "assistant", "tool"]
@@ -18,6 +19,7 @@ FinishReason = Literal["stop", "length", "tool_calls", "content_filter"]
 LlmOperation = Literal["chat", "embed"]
 TRUNCATION_NOTE = "[The model used up its token budget before a final answer. Its reasoning so far:]\n\n"
 CHARACTERS_PER_TOKEN = 4
+_SIGNATURE = ".signature."
 IMAGE_TOKENS = 1_000
 """The estimate for an image if the provider does not report usage."""
 
@@ -64,6 +66,17 @@ class ToolCall(msgspec.Struct, frozen=True):
     signature: str = ""
 
 
+def encode_call_id(id_: str, signature: str) -> str:
+    """Return the id of a call with its signature, for clients that send back nothing else."""
+    return f"{id_}{_SIGNATURE}{signature}" if signature else id_
+
+
+def decode_call_id(text: str) -> tuple[str, str]:
+    """Return id and signature; the inverse of `encode_call_id`."""
+    id_, _, signature = text.partition(_SIGNATURE)
+    return id_, signature
+
+
 class LlmMessage(msgspec.Struct, frozen=True):
     """A message. `reasoning` is what a model wrote before it, for the providers that want it back."""
 
@@ -87,11 +100,24 @@ class ToolDefinition(msgspec.Struct, frozen=True):
     strict: bool | None = None
 
 
+class AnthropicOriginal(msgspec.Struct, frozen=True):
+    """What a client sent in Anthropic's format, which only providers of that format can get as it was.
+
+    `fields` are those of the body for which the neutral form has less room, such as `messages` with their cache marks;
+    `betas` is the header `anthropic-beta`. `feature` names a part that no other format can express, empty if none is.
+    """
+
+    fields: JsonObject
+    betas: str = ""
+    feature: str = ""
+
+
 class ChatRequest(msgspec.Struct, frozen=True):
     """A chat request. `tool_choice` is auto, none, required, or a tool's name.
 
     `extra` is passed through unchanged to OpenAI-compatible providers. `prefer` applies to the model `auto` only:
-    quality, balanced, fast or cheap; empty if the caller did not set it.
+    quality, balanced, fast or cheap; empty if the caller did not set it. `anthropic` is set if the client speaks
+    Anthropic's format.
     """
 
     model: str
@@ -106,6 +132,7 @@ class ChatRequest(msgspec.Struct, frozen=True):
     response_format: JsonObject | None = None
     extra: JsonObject = {}
     prefer: str = ""
+    anthropic: AnthropicOriginal | None = None
 
     @property
     def is_single_tool_call(self) -> bool:
@@ -124,6 +151,13 @@ class ChatRequest(msgspec.Struct, frozen=True):
         schema = wrapper.get("schema") if isinstance(wrapper, dict) else None
         return schema if isinstance(schema, dict) else None
 
+    def require_neutral(self, target: str) -> None:
+        """Raise InvalidRequest if the request has a part that only Anthropic's format can express."""
+        if self.anthropic is not None and self.anthropic.feature:
+            raise InvalidRequest(
+                f"{target} cannot take {self.anthropic.feature}: only providers with Anthropic's API format can."
+            )
+
 
 class TokenUsage(msgspec.Struct, frozen=True):
     """Token counts of a call; `estimated` if the provider did not report them."""
@@ -136,6 +170,8 @@ class TokenUsage(msgspec.Struct, frozen=True):
 
 
 class ChatReply(msgspec.Struct, frozen=True):
+    """A complete reply. `anthropic_message` is the provider's own one, if both it and the client speak that format."""
+
     model: str
     content: str
     finish: FinishReason = "stop"
@@ -144,6 +180,7 @@ class ChatReply(msgspec.Struct, frozen=True):
     usage: TokenUsage | None = None
     id: str = ""
     degraded: bool = False
+    anthropic_message: JsonObject | None = None
 
 
 class ToolCallDelta(msgspec.Struct, frozen=True):
@@ -157,7 +194,10 @@ class ToolCallDelta(msgspec.Struct, frozen=True):
 
 
 class ReplyDelta(msgspec.Struct, frozen=True):
-    """A part of a stream. `is_last` means that the provider ended the stream properly."""
+    """A part of a stream. `is_last` means that the provider ended the stream properly.
+
+    `anthropic_event` is the provider's own event, if both it and the client speak Anthropic's format.
+    """
 
     content: str = ""
     reasoning: str = ""
@@ -166,6 +206,7 @@ class ReplyDelta(msgspec.Struct, frozen=True):
     usage: TokenUsage | None = None
     id: str = ""
     is_last: bool = False
+    anthropic_event: JsonObject | None = None
 
 
 TokenIds = tuple[int, ...]
@@ -181,10 +222,11 @@ class EmbeddingReply(msgspec.Struct, frozen=True):
 
 
 class ProviderRequest(msgspec.Struct, frozen=True):
-    """A request in a provider's format: the path below the base URL, and the JSON body."""
+    """A request in a provider's format: the path below the base URL, the JSON body, and headers of its own."""
 
     path: str
     body: JsonObject
+    headers: dict[str, str] = {}
 
 
 def estimate_tokens(text: str) -> int:

@@ -97,7 +97,7 @@ class ChatStream:
             async for delta in self._source:
                 self._builder.add(delta)
                 # Finish and usage follow in the last delta, once the call is recorded.
-                if delta.content or delta.reasoning or delta.tool_calls:
+                if delta.content or delta.reasoning or delta.tool_calls or delta.anthropic_event:
                     yield msgspec.structs.replace(delta, finish=None, usage=None, is_last=False)
         except BaseException as error:
             await self._interrupt(error)

@@ -28,8 +28,8 @@ GRADING_DAYS = 30
 """Days within which an answer may be graded."""
 CLEANUP_INTERVAL = 100
 """Old answers are deleted at the first outcome of this process and then after each this many."""
-ID_PREFIXES = ("chatcmpl-", "cmpl-", "resp_")
-"""Prefixes that the routes of the OpenAI API add to the id of an answer."""
+ID_PREFIXES = ("chatcmpl-", "cmpl-", "resp_", "msg_")
+"""Prefixes that the routes under /v1 add to the id of an answer."""
 UNGRADED_REWARD = 1.0
 EMPTY_VIEW = LearningView()
 log = logging.getLogger(__name__)

@@ -22,6 +22,7 @@ from stentor.domains.llm.formats.base import (
     split_system,
 )
 from stentor.domains.llm.model import (
+    AnthropicOriginal,
     ChatReply,
     ChatRequest,
     ContentPart,
@@ -36,6 +37,7 @@ from stentor.domains.llm.model import (
     ToolCall,
     ToolCallDelta,
     ToolDefinition,
+    decode_call_id,
 )
 
 MODELS_PATH: str = "/v1/models?limit=1000"
@@ -117,24 +119,52 @@ def build_headers(key: str, quirks: ProviderQuirks) -> dict[str, str]:
 
 
 def build_chat_request(request: ChatRequest, quirks: ProviderQuirks, *, stream: bool) -> ProviderRequest:
-    system, messages = split_system(request.messages)
-    tools = [_tool(tool) for tool in request.tools]
+    original = request.anthropic
     body = omit_none(
         model=request.model,
         max_tokens=request.max_tokens or MAX_TOKENS,
-        system=system or None,
-        messages=_messages(messages),
         **_sampling(request),
         # One of whitespace alone is refused.
         stop_sequences=[text for text in request.stop if text.strip()] or None,
-        tools=tools or None,
-        tool_choice=_tool_choice(request) if tools else None,
-        output_config={"format": {"type": "json_schema", "schema": fit_schema(schema)}}
-        if (schema := require_json_schema("Anthropic", request))
-        else None,
         stream=True if stream else None,
+        **(_neutral_fields(request) if original is None else _original_fields(original)),
     )
-    return ProviderRequest("/v1/messages", body)
+    return ProviderRequest(
+        "/v1/messages", body, {"anthropic-beta": original.betas} if original and original.betas else {}
+    )
+
+
+def _neutral_fields(request: ChatRequest) -> JsonObject:
+    system, messages = split_system(request.messages)
+    tools = [_tool(tool) for tool in request.tools]
+    schema = require_json_schema("Anthropic", request)
+    return {
+        "system": system or None,
+        "messages": _messages(messages),
+        "tools": tools or None,
+        "tool_choice": _tool_choice(request) if tools else None,
+        "output_config": {"format": {"type": "json_schema", "schema": fit_schema(schema)}} if schema else None,
+    }
+
+
+def _original_fields(original: AnthropicOriginal) -> JsonObject:
+    """Return the client's fields, without what it has from other providers and this API refuses."""
+    messages = [{**message, "content": _fit_content(message["content"])} for message in original.fields["messages"]]
+    return {**original.fields, "messages": [message for message in messages if message["content"]]}
+
+
+def _fit_content(content: str | list[JsonObject]) -> str | list[JsonObject]:
+    """Return content with ids of calls that the API accepts, and without thinking that none of its models signed."""
+    if isinstance(content, str):
+        return content
+    blocks = [block for block in content if block["type"] != "thinking" or block.get("signature")]
+    id_fields = {"tool_use": "id", "tool_result": "tool_use_id"}
+    return [
+        {**block, field: _call_id(decode_call_id(block[field])[0])}
+        if (field := id_fields.get(block["type"]))
+        else block
+        for block in blocks
+    ]
 
 
 def _sampling(request: ChatRequest) -> JsonObject:
@@ -246,6 +276,18 @@ class _AnthropicStreamReader:
 
 
 stream_reader = _AnthropicStreamReader
+
+
+class RelayReader:
+    """Parser of a stream for a client of the same format: every event is a delta, which has it unchanged."""
+
+    def __init__(self) -> None:
+        self._reader = _AnthropicStreamReader()
+
+    def read(self, event: str, data: bytes) -> list[ReplyDelta]:
+        # No event has more than one delta.
+        delta = next(iter(self._reader.read(event, data)), ReplyDelta())
+        return [msgspec.structs.replace(delta, anthropic_event=decode_response(data, dict[str, Any]))]
 
 
 def build_embedding_request(model: str, inputs: Sequence[EmbeddingInput], dimensions: int | None) -> ProviderRequest:

@@ -13,10 +13,9 @@ from pydantic import Discriminator, Tag, field_validator
 from pydantic_core import PydanticCustomError
 
 from stentor.core.errors import InvalidRequest
-from stentor.domains.llm.model import LlmMessage, TextPart, ToolCall
+from stentor.domains.llm.model import LlmMessage, TextPart, ToolCall, decode_call_id
 from stentor.domains.llm.openai_api.chat import ROLES, ContentPartIn, Items, OpenAiModel, to_parts
 
-SIGNATURE = ".signature."
 UNKNOWN_ITEM = "the item is unknown or has expired: send the item itself, which clients do with store=false"
 
 
@@ -37,7 +36,7 @@ class FunctionCallItem(OpenAiModel):
     arguments: str
 
     def to_tool_call(self) -> ToolCall:
-        id_, _, signature = self.call_id.partition(SIGNATURE)
+        id_, signature = decode_call_id(self.call_id)
         return ToolCall(id_, self.name, self.arguments, signature)
 
 
@@ -49,7 +48,7 @@ class FunctionOutputItem(OpenAiModel):
     output: str | Items[ContentPartIn]
 
     def to_message(self) -> LlmMessage:
-        return LlmMessage("tool", to_parts(self.output), tool_call_id=self.call_id.partition(SIGNATURE)[0])
+        return LlmMessage("tool", to_parts(self.output), tool_call_id=decode_call_id(self.call_id)[0])
 
 
 class ReasoningItem(OpenAiModel):
@@ -140,11 +139,6 @@ def _recall_message(item: ReferenceItem, index: int, recall: Callable[[str], str
     if text is None:
         raise InvalidRequest.of_field(f"input.{index}.id", UNKNOWN_ITEM)
     return LlmMessage("assistant", (TextPart(text),))
-
-
-def encode_call_id(call: str, signature: str) -> str:
-    """Return the id of a call for clients; `FunctionCallItem.to_tool_call` is the inverse."""
-    return f"{call}{SIGNATURE}{signature}" if signature else call
 
 
 def _merge_calls(turn: list[LlmMessage]) -> list[LlmMessage]:

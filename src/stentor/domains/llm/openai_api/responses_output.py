@@ -11,9 +11,8 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 from stentor.core.jsontext import JsonObject
-from stentor.domains.llm.model import ChatReply, FinishReason, ReplyDelta, TokenUsage, ToolCallDelta
+from stentor.domains.llm.model import ChatReply, FinishReason, ReplyDelta, TokenUsage, ToolCallDelta, encode_call_id
 from stentor.domains.llm.openai_api.chat import stentor_extension
-from stentor.domains.llm.openai_api.responses_input import encode_call_id
 from stentor.domains.llm.openai_api.responses_request import ResponseIn
 from stentor.domains.llm.results import AgentTaskRef, ModelChoice
 

@@ -11,8 +11,8 @@ import msgspec
 
 from stentor.core import jsontext
 from stentor.core.errors import InvalidRequest, ProviderError, ProviderFault
-from stentor.domains.llm.formats import FORMATS
-from stentor.domains.llm.formats.base import StreamReader, require_texts
+from stentor.domains.llm.formats import FORMATS, anthropic
+from stentor.domains.llm.formats.base import StreamReader, decode_response, require_texts
 from stentor.domains.llm.model import (
     ChatReply,
     ChatRequest,
@@ -71,6 +71,7 @@ class HttpBackend:
 
     async def chat(self, target: ModelTarget, request: ChatRequest, evidence: CallEvidence) -> ChatReply:
         form, provider = FORMATS[target.provider.format], target.provider
+        is_relay = _is_relay(target, request)
         refused: ProviderFault | None = None
         while True:
             call = form.build_chat_request(request, provider.quirks, stream=False)
@@ -84,18 +85,22 @@ class HttpBackend:
         except ProviderError as fault:
             raise self._transport.explain(provider, fault, body) from None
         evidence.response_id = reply.id
+        if is_relay:
+            return msgspec.structs.replace(reply, anthropic_message=decode_response(body, dict[str, Any]))
         return msgspec.structs.replace(reply, tool_calls=reply.tool_calls[:1]) if request.is_single_tool_call else reply
 
     async def stream(self, target: ModelTarget, request: ChatRequest, evidence: CallEvidence) -> DeltaSource:
         form, provider = FORMATS[target.provider.format], target.provider
         explain = partial(self._transport.explain, provider)
+        is_relay = _is_relay(target, request)
         refused: ProviderFault | None = None
         while True:
             call = form.build_chat_request(request, provider.quirks, stream=True)
             try:
                 source = await self._transport.open_stream(provider, call, evidence)
                 one_call = request.is_single_tool_call
-                deltas = _HttpDeltaSource(source, form.stream_reader(), evidence, explain, one_call=one_call)
+                reader = anthropic.RelayReader() if is_relay else form.stream_reader()
+                deltas = _HttpDeltaSource(source, reader, evidence, explain, one_call=one_call)
                 await deltas.wait_for_output()
                 return deltas
             except ProviderFault as fault:
@@ -133,6 +138,19 @@ def _embedding_usage(replies: list[EmbeddingReply], inputs: Sequence[EmbeddingIn
     """Return what the calls for these inputs used, estimated if one did not report it."""
     reported = [reply.usage.input_tokens for reply in replies if reply.usage is not None]
     return TokenUsage(sum(reported)) if len(reported) == len(replies) else estimate_embedding_usage(inputs)
+
+
+def _is_relay(target: ModelTarget, request: ChatRequest) -> bool:
+    """Return whether client and provider both speak Anthropic's format, so that the reply is passed on as it is.
+
+    Raises InvalidRequest if only the client does, and the request has what no other format can express.
+    """
+    if request.anthropic is None:
+        return False
+    if target.provider.format != "anthropic":
+        request.require_neutral(target.name)
+        return False
+    return True
 
 
 def _adapt(request: ChatRequest, fault: ProviderFault, refused: ProviderFault | None) -> ChatRequest:

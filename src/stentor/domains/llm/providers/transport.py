@@ -197,6 +197,7 @@ class ProviderTransport:
         url, body = self._checked_url(provider, call.path), jsontext.encode(call.body)
         headers = {
             "Content-Type": "application/json",
+            **call.headers,
             **form.build_headers(provider.key, provider.quirks),
             **trace_context.outbound_headers(evidence.traceparent),
         }

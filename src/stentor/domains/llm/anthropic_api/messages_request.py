@@ -1,0 +1,276 @@
+"""Parse requests of /v1/messages. No I/O.
+
+A request becomes a neutral one, for providers of every format, and keeps its original for providers of Anthropic's.
+Unknown fields reach only the latter; a block or a tool that no other format has is rejected by the others.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Annotated, Any, Literal
+
+from pydantic import BaseModel, ConfigDict, Discriminator, Field, Tag, ValidationInfo, field_validator
+from pydantic_core import PydanticKnownError
+
+from stentor.core import jsontext
+from stentor.core.jsontext import JsonObject
+from stentor.domains.llm.model import (
+    AnthropicOriginal,
+    ChatRequest,
+    ContentPart,
+    ImagePart,
+    LlmMessage,
+    TextPart,
+    ToolCall,
+    ToolDefinition,
+    decode_call_id,
+)
+from stentor.domains.llm.openai_api.chat import Items, MaxTokens, Temperature, TopP
+from stentor.web.wire import Name
+
+_TOOL_CHOICES = {"auto": "auto", "any": "required", "none": "none"}
+_NEUTRAL_FIELDS = frozenset("model max_tokens temperature top_p stop_sequences stream".split())
+"""Fields that the neutral request has; all others are kept as the client sent them."""
+
+
+class AnthropicModel(BaseModel):
+    """Base of the models of Anthropic's API."""
+
+    # As of OpenAI's: unknown fields are no error, and the validators are built at the first request.
+    model_config = ConfigDict(extra="ignore", strict=True, frozen=True, defer_build=True)
+
+
+class TextBlock(AnthropicModel):
+    type: Literal["text"]
+    text: str
+
+
+class ImageSource(AnthropicModel):
+    """`type` is base64 or url; any other is of files that are at Anthropic."""
+
+    type: str
+    media_type: str = "image/png"
+    data: str = ""
+    url: str = ""
+
+
+class ImageBlock(AnthropicModel):
+    type: Literal["image"]
+    source: ImageSource
+
+    def to_part(self) -> ImagePart:
+        return ImagePart(self.source.url, self.source.media_type if not self.source.url else "", self.source.data)
+
+
+class ToolUseBlock(AnthropicModel):
+    type: Literal["tool_use"]
+    id: str
+    name: str
+    input: JsonObject
+
+    def to_tool_call(self) -> ToolCall:
+        id_, signature = decode_call_id(self.id)
+        return ToolCall(id_, self.name, jsontext.dump(self.input), signature)
+
+
+class ThinkingBlock(AnthropicModel):
+    type: Literal["thinking"]
+    thinking: str
+
+
+class OtherBlock(AnthropicModel):
+    """Any other block, such as a document or the result of a tool that runs at Anthropic."""
+
+    type: str
+
+
+def _tag(block: Any) -> str:
+    type_ = block.get("type") if isinstance(block, dict) else None
+    return type_ if type_ in ("text", "image", "tool_use", "tool_result", "thinking") else "other"
+
+
+ResultBlockIn = Annotated[
+    Annotated[TextBlock, Tag("text")] | Annotated[ImageBlock, Tag("image")] | Annotated[OtherBlock, Tag("other")],
+    Discriminator(lambda block: tag if (tag := _tag(block)) in ("text", "image") else "other"),
+]
+
+
+class ToolResultBlock(AnthropicModel):
+    type: Literal["tool_result"]
+    tool_use_id: str
+    content: str | Items[ResultBlockIn] | None = None
+
+
+BlockIn = Annotated[
+    Annotated[TextBlock, Tag("text")]
+    | Annotated[ImageBlock, Tag("image")]
+    | Annotated[ToolUseBlock, Tag("tool_use")]
+    | Annotated[ToolResultBlock, Tag("tool_result")]
+    | Annotated[ThinkingBlock, Tag("thinking")]
+    | Annotated[OtherBlock, Tag("other")],
+    Discriminator(_tag),
+]
+
+
+class MessageIn(AnthropicModel):
+    role: Literal["user", "assistant", "system"]
+    content: str | Items[BlockIn]
+
+    @property
+    def blocks(self) -> list[Any]:
+        return [TextBlock(type="text", text=self.content)] if isinstance(self.content, str) else self.content
+
+    def to_messages(self) -> Iterator[LlmMessage]:
+        """Yield the neutral messages: the results of tools are messages of their own, and come first."""
+        for block in self.blocks:
+            if isinstance(block, ToolResultBlock):
+                yield LlmMessage(
+                    "tool", _to_parts(block.content or ""), tool_call_id=decode_call_id(block.tool_use_id)[0]
+                )
+        parts = _to_parts(self.blocks)
+        calls = tuple(block.to_tool_call() for block in self.blocks if isinstance(block, ToolUseBlock))
+        reasoning = "".join(block.thinking for block in self.blocks if isinstance(block, ThinkingBlock))
+        if self.role == "system":
+            # Many models of other providers accept a system message only at the beginning.
+            text = "".join(part.text for part in parts if isinstance(part, TextPart))
+            yield LlmMessage("user", (TextPart(f"\n\n<system-reminder>\n{text}\n</system-reminder>\n\n"),))
+        elif parts or calls or reasoning:
+            yield LlmMessage(self.role, parts, calls, reasoning=reasoning)
+
+
+class ToolIn(AnthropicModel):
+    """A tool of the client; one with another type runs at Anthropic or is defined there."""
+
+    type: str | None = None
+    name: Annotated[str, Field(max_length=128, validate_default=True)] = ""
+    description: str | None = None
+    input_schema: JsonObject | None = None
+    strict: bool | None = None
+
+    @field_validator("name")
+    @classmethod
+    def _require_name(cls, value: str, info: ValidationInfo) -> str:
+        if not value and info.data.get("type") in (None, "custom"):
+            raise PydanticKnownError("missing")
+        return value
+
+
+class ToolChoiceIn(AnthropicModel):
+    type: Literal["auto", "any", "tool", "none"]
+    name: Annotated[str, Field(validate_default=True)] = ""
+    disable_parallel_tool_use: bool | None = None
+
+    @field_validator("name")
+    @classmethod
+    def _require_name(cls, value: str, info: ValidationInfo) -> str:
+        if not value and info.data.get("type") == "tool":
+            raise PydanticKnownError("missing")
+        return value
+
+    @property
+    def neutral(self) -> str:
+        return self.name if self.type == "tool" else _TOOL_CHOICES[self.type]
+
+
+class OutputFormatIn(AnthropicModel):
+    type: Literal["json_schema"]
+    schema_: Annotated[JsonObject, Field(alias="schema")]
+
+
+class OutputConfigIn(AnthropicModel):
+    format: OutputFormatIn | None = None
+
+
+class ThinkingIn(AnthropicModel):
+    type: str
+
+
+class CountIn(AnthropicModel):
+    """A request to count tokens: one for a message without a limit."""
+
+    model: Name
+    messages: Annotated[list[MessageIn], Field(min_length=1, max_length=10_000)]
+    system: str | Items[TextBlock] | None = None
+    max_tokens: MaxTokens = None
+    temperature: Temperature = None
+    top_p: TopP = None
+    stop_sequences: Items[str] | None = None
+    stream: bool | None = None
+    tools: Items[ToolIn] | None = None
+    tool_choice: ToolChoiceIn | None = None
+    thinking: ThinkingIn | None = None
+    output_config: OutputConfigIn | None = None
+    metadata: JsonObject | None = None
+
+    @property
+    def shows_thinking(self) -> bool:
+        return self.thinking is not None and self.thinking.type != "disabled"
+
+    def to_request(self, raw: JsonObject, betas: str) -> ChatRequest:
+        """Convert to a chat request. `raw` is the body as it was sent, `betas` the header `anthropic-beta`."""
+        choice, output_format = self.tool_choice, self.output_config.format if self.output_config else None
+        schema = {"name": "answer", "schema": output_format.schema_} if output_format else None
+        return ChatRequest(
+            self.model,
+            self._messages(),
+            max_tokens=self.max_tokens,
+            temperature=self.temperature,
+            top_p=self.top_p,
+            stop=tuple(self.stop_sequences or ()),
+            tools=tuple(
+                ToolDefinition(tool.name, tool.description or "", tool.input_schema, tool.strict)
+                for tool in self.tools or ()
+            ),
+            tool_choice=choice.neutral if choice else "",
+            response_format={"type": "json_schema", "json_schema": schema} if schema else None,
+            extra={"parallel_tool_calls": False} if choice and choice.disable_parallel_tool_use else {},
+            prefer=str((self.metadata or {}).get("prefer", "")),
+            anthropic=AnthropicOriginal(_original_fields(raw), betas, self._feature()),
+        )
+
+    def _messages(self) -> tuple[LlmMessage, ...]:
+        system = self.system if isinstance(self.system, str) else "\n\n".join(block.text for block in self.system or ())
+        messages = [LlmMessage("system", (TextPart(system),))] if system else []
+        for message in self.messages:
+            for converted in message.to_messages():
+                # As Anthropic does, which some models of other providers require.
+                if converted.role == "user" and messages[-1:] and messages[-1].role == "user":
+                    converted = LlmMessage("user", messages.pop().content + converted.content)
+                messages.append(converted)
+        return tuple(messages)
+
+    def _feature(self) -> str:
+        """Return the first block or tool that only Anthropic's format can express, empty if there is none."""
+        for message in self.messages:
+            for block in message.blocks:
+                inner = block.content if isinstance(block, ToolResultBlock) else [block]
+                for one in inner if isinstance(inner, list) else ():
+                    # What a model thought in secret is of no use to another.
+                    if isinstance(one, OtherBlock) and one.type != "redacted_thinking":
+                        return f"a block of type {one.type[:64]!r}"
+                    if isinstance(one, ImageBlock) and not (one.source.url or one.source.data):
+                        return f"an image of type {one.source.type[:64]!r}"
+        other = next((tool.type for tool in self.tools or () if tool.type and tool.type != "custom"), None)
+        return f"a tool of type {other[:64]!r}" if other else ""
+
+
+class MessagesIn(CountIn):
+    max_tokens: Annotated[int, Field(ge=1, le=10_000_000)]
+
+
+def _to_parts(content: str | list[Any]) -> tuple[ContentPart, ...]:
+    if isinstance(content, str):
+        return (TextPart(content),)
+    return tuple(
+        TextPart(block.text) if isinstance(block, TextBlock) else block.to_part()
+        for block in content
+        if isinstance(block, TextBlock | ImageBlock)
+    )
+
+
+def _original_fields(raw: JsonObject) -> JsonObject:
+    """Return the fields that the neutral request has less room for. `metadata.prefer` is of this gateway."""
+    fields = {name: value for name, value in raw.items() if name not in _NEUTRAL_FIELDS and value is not None}
+    if "prefer" in fields.get("metadata", ()):
+        fields["metadata"] = {name: value for name, value in fields["metadata"].items() if name != "prefer"}
+    return fields
