@@ -29,6 +29,7 @@ _PLAIN_WORDS = {
 FieldPath = tuple[int | str, ...]
 _NO_OBJECT = frozenset(("dict_type", "model_type", "model_attributes_type", "dataclass_type"))
 """Pydantic's errors that name a Python class, or a dictionary, where JSON has an object."""
+_NOT_AN_OBJECT = "must be an object"
 
 
 def list_errors(error: ValidationError, *where: int | str) -> list[Any]:
@@ -47,7 +48,7 @@ def field_errors(errors: Sequence[Any]) -> JsonObject:
     for error in errors:
         location = [str(part) for part in error["loc"]]
         field = ".".join(location[1:] if location[:1] == ["body"] and len(location) > 1 else location)
-        reason = "must be an object" if error.get("type") in _NO_OBJECT else str(error["msg"])
+        reason = _NOT_AN_OBJECT if error.get("type") in _NO_OBJECT else str(error["msg"])
         reason = reason.removeprefix("Value error, ")
         if isinstance(error.get("input"), str):
             reason = reason.replace(" item", " character")  # pydantic counts items of whatever it checks twice
@@ -66,7 +67,7 @@ def describe_union_errors(error: ValidationError, raw: Any) -> list[JsonObject]:
     entries = [
         (
             _field_path(entry["loc"], raw, entry["type"]),
-            entry["msg"],
+            _NOT_AN_OBJECT if entry["type"] in _NO_OBJECT else entry["msg"],
             entry["type"].endswith(("_type", "literal_error")),
         )
         for entry in list_errors(error)

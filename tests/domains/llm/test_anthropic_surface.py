@@ -465,6 +465,14 @@ async def test_a_wrong_field_is_400_and_named(
 
 
 @requirement("llm.anthropic-errors")
+@pytest.mark.parametrize("path", ["messages", "chat/completions"])
+async def test_what_is_no_object_is_named_without_a_class_of_the_program(world: World, path: str) -> None:
+    body = {"model": OPENAI, "max_tokens": 100, "messages": [5]}
+    answer = await world.admin.post(f"/v1/{path}", json=body)
+    assert answer.json()["error"]["message"] == "messages.0: must be an object"
+
+
+@requirement("llm.anthropic-errors")
 async def test_the_base_address_of_openais_clients_gets_a_hint(world: World) -> None:
     answer = await world.admin.post("/v1/v1/messages", json={})
     assert answer.status_code == 404
