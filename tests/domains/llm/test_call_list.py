@@ -57,10 +57,13 @@ async def test_calls_are_listed_newest_first_with_who_what_and_how_much(make_llm
 
 
 @requirement("llm.calls")
-async def test_calls_are_filtered_and_every_page_is_reached(make_llm: Gate, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("seconds", [0, 1])
+async def test_calls_are_filtered_and_every_page_is_reached(
+    make_llm: Gate, monkeypatch: pytest.MonkeyPatch, seconds: int
+) -> None:
     world = await make_llm()
     for number in range(9):
-        world.clock.advance(seconds=1)
+        world.clock.advance(seconds=seconds)
         await chat(world, "anthropic/sea-small" if number % 3 == 0 else "openai/sea-large")
     # A window that is smaller than the record: pages without a match must not end the list.
     monkeypatch.setattr(queries, "MAX_WINDOW_CALLS", 2)

@@ -237,7 +237,7 @@ _SCOPE_CONDITIONS = {
     "until": "happened_at < :until",
 }
 """Conditions for which there is an index."""
-_NEWEST = "order by happened_at desc, call_id desc"
+_CONDITIONS = {**_CALL_CONDITIONS, **_SCOPE_CONDITIONS}
 _statements: dict[tuple[str, ...], Sql] = {}
 """Compiled statements by conditions; there are only a few combinations."""
 _FIND_CALL = Sql(f"select {_CALL_COLUMNS} from llm_calls where tenant = :tenant and call_id = :call_id")
@@ -290,20 +290,21 @@ def list_calls(
     """Return the matching calls, newest first, and where the next page begins; None if there is none."""
     names = tuple(name for name in _CALL_CONDITIONS if getattr(call_filter, name) is not None)
     scope = tuple(name for name in _SCOPE_CONDITIONS if getattr(call_filter, name) is not None)
-    params = {"tenant": tenant, **{name: getattr(call_filter, name) for name in (*names, "task_id", "since", "until")}}
+    params = {name: getattr(call_filter, name) for name in scope if name != "before"}
     if call_filter.before is not None:
         params["before_time"], params["before_id"] = call_filter.before
-    params = {name: value for name, value in params.items() if value is not None}
-    rows = tx.rows(_page_sql(names, scope), **params, limit=limit + 1)
+    window: tuple[int, str] | None = None
+    # Without a filter, or with the index of tasks, a page does not look through more calls than it has.
+    if names and call_filter.task_id is None:
+        last = tx.row(_window_sql(scope), tenant=tenant, **params)
+        if last is not None:
+            # The next page begins behind all calls of this microsecond.
+            window = (int(last[0]), "")
+            scope, params["since"] = tuple(dict.fromkeys((*scope, "since"))), window[0]
+    params |= {name: getattr(call_filter, name) for name in names}
+    rows = tx.rows(_page_sql((*scope, *names)), tenant=tenant, **params, limit=limit + 1)
     calls = [RecordedCall(*row) for row in rows[:limit]]
-    if len(rows) > limit:
-        return calls, (calls[-1].happened_at, calls[-1].call_id)
-    # Without a filter, or with the index of tasks, the whole range was read: a short page is the last.
-    if not names or call_filter.task_id is not None:
-        return calls, None
-    params = {name: value for name, value in params.items() if name not in names}
-    last_scanned = tx.row(_window_end_sql(scope), **params)
-    return calls, None if last_scanned is None else (int(last_scanned[0]), str(last_scanned[1]))
+    return calls, (calls[-1].happened_at, calls[-1].call_id) if len(rows) > limit else window
 
 
 def require_call(tx: Tx, tenant: str, call_id: str) -> RecordedCall:
@@ -320,30 +321,23 @@ def read_event(tx: Tx, tenant: str, call_id: str) -> JsonObject:
     return parse_event(event).metadata if event else {}
 
 
-def _page_sql(names: tuple[str, ...], scope: tuple[str, ...]) -> Sql:
-    key = ("page", *names, *scope)
+def _page_sql(conditions: tuple[str, ...]) -> Sql:
+    key = ("page", *conditions)
     if key not in _statements:
-        where = _window(scope)
-        if names and "task_id" not in scope:
-            # The limit inside bounds the work: the filter then runs over so many rows at most.
-            window = f"(select * from llm_calls where {where} {_NEWEST} limit {MAX_WINDOW_CALLS}) as newest"
-            where = " and ".join(_CALL_CONDITIONS[name] for name in names)
-        else:
-            window = "llm_calls"
-            where = " and ".join([where, *(_CALL_CONDITIONS[name] for name in names)])
-        _statements[key] = Sql(f"select {_CALL_COLUMNS} from {window} where {where} {_NEWEST} limit :limit")
-    return _statements[key]
-
-
-def _window_end_sql(scope: tuple[str, ...]) -> Sql:
-    key = ("end", *scope)
-    if key not in _statements:
+        where = " and ".join(["tenant = :tenant", *(_CONDITIONS[name] for name in conditions)])
         _statements[key] = Sql(
-            f"select happened_at, call_id from llm_calls where {_window(scope)} {_NEWEST} limit 1 "
-            f"offset {MAX_WINDOW_CALLS - 1}"
+            f"select {_CALL_COLUMNS} from llm_calls where {where} order by happened_at desc, call_id desc limit :limit"
         )
     return _statements[key]
 
 
-def _window(scope: tuple[str, ...]) -> str:
-    return " and ".join(["tenant = :tenant", *(_SCOPE_CONDITIONS[name] for name in scope)])
+def _window_sql(scope: tuple[str, ...]) -> Sql:
+    key = ("window", *scope)
+    if key not in _statements:
+        where = " and ".join(["tenant = :tenant", *(_CONDITIONS[name] for name in scope)])
+        # By time alone, which an index gives without reading the calls.
+        _statements[key] = Sql(
+            f"select happened_at from llm_calls where {where} order by happened_at desc limit 1 "
+            f"offset {MAX_WINDOW_CALLS - 1}"
+        )
+    return _statements[key]
