@@ -188,6 +188,21 @@ def test_a_live_change_leaves_what_the_reader_has_done(tab: Tab, installation: I
 
 
 @requirement("dashboard.live-kept")
+def test_details_stay_open_when_the_row_before_them_goes(tab: Tab, installation: Installation) -> None:
+    page = tab.page
+    page.add_init_script(HELD)
+    tab.open(f"/tasks/{installation.made.done}")
+    gone = "<li><details><summary>A row that is gone</summary></details></li>"
+    page.evaluate("row => document.querySelector('.trail').insertAdjacentHTML('afterbegin', row)", gone)
+    page.locator(".trail summary").nth(1).click()
+    page.evaluate(CHANGE)
+    answer(page)
+    expect(page.locator(".trail")).not_to_contain_text("A row that is gone")
+    expect(page.locator(".trail details").first).to_have_attribute("open", "")
+    expect(page.locator(".trail details[open]")).to_have_count(1)
+
+
+@requirement("dashboard.live-kept")
 @requirement("dashboard.sign-in")
 def test_a_page_whose_session_has_ended_keeps_what_was_typed_and_leads_to_the_door(tab: Tab) -> None:
     page = tab.page

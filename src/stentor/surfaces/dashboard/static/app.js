@@ -19,8 +19,8 @@
 
   // Live changes: at most one a second comes, and a part is asked for again only when the last answer is there.
   const live = $("#live");
-  const busy = new Set();
-  const again = new Set(); // a change that came meanwhile is not lost
+  const busy = new WeakSet();
+  const again = new WeakSet(); // a change that came meanwhile is not lost
   let pressed = null; // were it exchanged before the pointer lets go, the click would be lost
   const held = new Set(); // parts that wait for that
   const say = (text, state) => { live.textContent = text; live.className = `live ${state}`; };
@@ -41,7 +41,16 @@
   const inUse = (part) => part.dataset.grown || part.contains(document.activeElement) && inField() || all("input, textarea, select", part).some(touched);
   const focusable = (part) => all("a, button, summary", part);
   const isLike = (one, other) => ["tagName", "href", "textContent"].every((name) => one[name] === other[name]) && one.form?.action === other.form?.action;
-  const chosen = new Map(); // what a reader chose in a part, until the moment when it is exchanged
+  // Each details element with its name, which stays when a row before it comes or goes and when a duration grows.
+  const detailsOf = (part) => {
+    const counts = {};
+    return all("details", part).map((one) => {
+      const summary = $("summary", one);
+      const text = ($(".label, b", summary) || summary).textContent.replace(/\d+/g, "");
+      return [`${text} ${counts[text] = (counts[text] || 0) + 1}`, one];
+    });
+  };
+  const chosen = new WeakMap(); // what a reader chose in a part, until the moment when it is exchanged
   const refresh = async (part) => {
     if (busy.has(part)) { again.add(part); return; }
     if (part.contains(pressed)) { held.add(part); return; }
@@ -53,8 +62,7 @@
     const { focused, at, open } = chosen.get(part) || { open: [] };
     chosen.delete(part);
     if (at) all("[data-row] a", part).find((a) => a.getAttribute("href") === at)?.closest("[data-row]").classList.add("at");
-    const now = all("details", part);
-    for (const n of open) if (now[n]) now[n].open = true;
+    for (const [name, one] of detailsOf(part)) if (open.includes(name)) one.open = true;
     const alike = focused && !focused.isConnected ? focusable(part).filter((one) => isLike(one, focused)) : [];
     if (alike.length === 1) alike[0].focus({ preventScroll: true }); // of several none: the wrong one would be pressed
     if (again.delete(part)) refresh(part);
@@ -67,7 +75,7 @@
     chosen.set(target, {
       focused: focusable(target).find((one) => one === document.activeElement),
       at: $("[data-row].at a", target)?.getAttribute("href"),
-      open: all("details[open]", target).map((one) => all("details", target).indexOf(one)),
+      open: detailsOf(target).filter(([, one]) => one.open).map(([name]) => name),
     });
   });
   const release = () => setTimeout(() => { // after the click
