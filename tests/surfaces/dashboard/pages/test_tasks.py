@@ -370,6 +370,29 @@ async def test_the_page_of_an_archived_task_says_where_it_is(site: Site) -> None
         await site.read(path)
 
 
+@requirement("dashboard.page-tasks", "dashboard.page-calls")
+async def test_only_those_who_may_read_a_model_call_are_led_to_it(site: Site) -> None:
+    agent = await site.world.register("ann")
+    task_id = await site.world.submit()
+    await site.world.claim(agent)
+    infra = site.world.kernel.infra
+    metadata = {"call_id": "c1", "model": "sea", "outcome": "ok", "key": "writer"}
+    drafts = [EventDraft("llm_called", "llm", "Called sea: ok.", metadata, agent)]
+    call = CallRow("c1", "default", "writer", agent, task_id, "chat", "openai", "sea", "ok", 1, 1, 0, 0, 1)
+
+    def record(tx: Tx) -> None:
+        infra.runlog.append(tx, "default", drafts, task_id=task_id)
+        llm_store.insert_call(tx, call)
+
+    await infra.db.write(record)
+    for key, may_read, may_list in (("ADMIN", True, True), ("WRITER", True, False), ("READER", False, False)):
+        page = await site.read(f"/tasks/{task_id}", key=key)
+        assert '<span class="label">sea</span>' in page, key
+        assert ('hx-get="/models/calls/c1"' in page) == may_read, key
+        assert (f'href="/models/calls?task_id={task_id}"' in page) == may_list, key
+        assert "<dt>Model calls</dt>" in page, key
+
+
 @requirement("dashboard.page-tasks")
 async def test_a_task_with_many_events_shows_the_first_and_the_last_ones(
     site: Site, monkeypatch: pytest.MonkeyPatch
