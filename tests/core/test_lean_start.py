@@ -8,7 +8,9 @@ from pathlib import Path
 
 from stentor.core import migrations
 
-HEAVY = "aiohttp alembic genai_prices grpc mcp mcp_types numpy onnx onnxruntime PIL sqlalchemy tokenizers".split()
+HEAVY = (
+    "aiohttp alembic genai_prices grpc markdown_it mcp mcp_types numpy onnx onnxruntime PIL sqlalchemy tokenizers"
+).split()
 
 
 def test_wiring_the_service_imports_no_library_that_its_start_can_do_without() -> None:

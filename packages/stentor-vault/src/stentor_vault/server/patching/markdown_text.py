@@ -8,11 +8,14 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
-from typing import NamedTuple
+from functools import cache
+from typing import TYPE_CHECKING, NamedTuple
 
 import msgspec
-from markdown_it import MarkdownIt
-from markdown_it.token import Token
+
+if TYPE_CHECKING:
+    from markdown_it import MarkdownIt
+    from markdown_it.token import Token
 
 MAX_HEADING_LEVEL = 6
 ATX_HEADING = re.compile(r" {0,3}(#{1,6})(?=[ \t\r\n]|\Z)")
@@ -139,7 +142,11 @@ class MarkdownBlock(msgspec.Struct, frozen=True):
     columns: int = 0
 
 
-def _create_parser() -> MarkdownIt:
+@cache
+def _parser() -> MarkdownIt:
+    # Imported here, because a server starts with this module and may never patch a section.
+    from markdown_it import MarkdownIt
+
     parser = MarkdownIt("commonmark").enable("table")
     # Only the block structure is needed. Without "reference", link definitions are paragraphs and get positions too.
     parser.core.ruler.enableOnly(["normalize", "block"])
@@ -149,12 +156,9 @@ def _create_parser() -> MarkdownIt:
     return parser
 
 
-_PARSER = _create_parser()
-
-
 def parse_blocks(text: str) -> list[MarkdownBlock]:
     """Return the blocks in the order of the text, each before the blocks inside it."""
-    tokens = _PARSER.parse(text)
+    tokens = _parser().parse(text)
     line_starts = [0, *(match.end() for match in _NEWLINE.finditer(text))]
     return list(_iter_blocks(tokens, line_starts, len(text)))
 
