@@ -7,6 +7,7 @@ one conformance suite runs against both. Transactions are in `transaction` and `
 from __future__ import annotations
 
 import re
+import sys
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from functools import cache, cached_property
 from itertools import chain, zip_longest
@@ -124,8 +125,6 @@ class Sql:
     `tables` are the tables in the statement, `writes` is whether it may change one.
     """
 
-    __slots__ = ("numbered", "numbered_values", "qmark", "tables", "text", "values", "writes")
-
     def __init__(self, text: str) -> None:
         self.text = " ".join(text.split())
         # Conservative: a select in parentheses counts as a write, and a CTE with such a word anywhere.
@@ -135,13 +134,23 @@ class Sql:
         self.writes = not is_read
         self.tables = frozenset(_TABLE.findall(self.text))
         self.qmark = _PARAMETER.sub("?", self.text)
-        names = _PARAMETER.findall(self.text)
-        self.values = _picker(names)
+        self.values = _picker(_PARAMETER.findall(self.text))
         """Returns the parameters in the order of the question marks. Raises KeyError if one is missing."""
-        numbers = {name: number for number, name in enumerate(dict.fromkeys(names), 1)}
-        self.numbered = as_literal(_PARAMETER.sub(lambda match: f"${numbers[match[1]]}", self.text))
-        self.numbered_values = _picker(list(numbers))
+
+    # Translated at the first use: a process with SQLite has no use for them.
+    @cached_property
+    def numbered(self) -> LiteralString:
+        numbers = self._numbers
+        return as_literal(_PARAMETER.sub(lambda match: f"${numbers[match[1]]}", self.text))
+
+    @cached_property
+    def numbered_values(self) -> Callable[[Params], Row]:
         """Returns the parameters in the order of their numbers. Raises KeyError if one is missing."""
+        return _picker(self._numbers)
+
+    @property
+    def _numbers(self) -> dict[str, int]:
+        return {name: number for number, name in enumerate(dict.fromkeys(_PARAMETER.findall(self.text)), 1)}
 
     def __repr__(self) -> str:
         return f"Sql({self.text!r})"
@@ -151,7 +160,9 @@ Read = tuple[Sql, Params]
 """A statement that reads, and its parameters."""
 
 
-def _picker(names: list[str]) -> Callable[[Params], Row]:
+def _picker(names: Iterable[str]) -> Callable[[Params], Row]:
+    # Interned, as the names of keyword arguments are: a dictionary then finds the very same text and compares none.
+    names = [sys.intern(name) for name in names]
     # itemgetter is the fastest way to a tuple, but returns a bare value for one name.
     if len(names) > 1:
         return itemgetter(*names)
