@@ -15,7 +15,6 @@ from typing import TYPE_CHECKING, Any
 
 import mcp_types as mcp
 
-from stentor.auth.authority import keys, receipts
 from stentor.auth.authority.context import AuthorityContext
 from stentor.cli.output import CommandFailed, console, print_json, print_notice
 from stentor.core.clock import SystemClock
@@ -25,17 +24,23 @@ from stentor.core.lazy_import import lazy_module
 from stentor.core.security import pinning
 from stentor.core.security.redaction import Redactor
 from stentor.core.settings import Settings
-from stentor.domains.memory.governed.authorization import BLANK_CAPABILITY
-from stentor.surfaces.memory_mcp import server, streamable_http
-from stentor.surfaces.memory_mcp.streamable_http import MCP_PATH
+from stentor.surfaces.memory_mcp import server
 from stentor.surfaces.memory_mcp.tools import LocalToolCaller, error_result
 from stentor.web.server.http_server import create_runner
 
 if TYPE_CHECKING:
+    from stentor.auth.authority import keys, receipts
     from stentor.bootstrap.surfaces import memory_mcp
     from stentor.cli import local_service, service_runner
+    from stentor.domains.memory.governed import authorization
+    from stentor.surfaces.memory_mcp import streamable_http
 else:
-    # All of the service, which `stentor mcp` needs only where none runs: `claude -p` waits five seconds for a server.
+    # Not before the first call of a tool: `claude -p` waits five seconds for a server, also on a busy machine.
+    keys = lazy_module("stentor.auth.authority.keys")
+    receipts = lazy_module("stentor.auth.authority.receipts")
+    authorization = lazy_module("stentor.domains.memory.governed.authorization")
+    streamable_http = lazy_module("stentor.surfaces.memory_mcp.streamable_http")
+    # All of the service, which `stentor mcp` needs only where none runs.
     memory_mcp = lazy_module("stentor.bootstrap.surfaces.memory_mcp")
     local_service = lazy_module("stentor.cli.local_service")
     service_runner = lazy_module("stentor.cli.service_runner")
@@ -93,7 +98,9 @@ def serve_http(settings: Settings, environ: Mapping[str, str], redactor: Redacto
         if as_json:
             print_json({"ready": True, "mcp": address, "admin_key_file": report.admin_key_file})
         else:
-            console.print(f"The governed memory listens on [cyan]{address}{MCP_PATH}[/]", soft_wrap=True)
+            console.print(
+                f"The governed memory listens on [cyan]{address}{streamable_http.MCP_PATH}[/]", soft_wrap=True
+            )
 
     service_runner.run_service(settings, environ, redactor, on_ready, only_surface="mcp")
 
@@ -182,7 +189,7 @@ class FolderToolCaller:
         settings, now = self._settings, SystemClock().now()
         names = {"sub": "nobody", "tenant": settings.memory.tenant, "aud": settings.auth.authority_audience}
         spaces: tuple[str, ...] = ("nowhere",)
-        capabilities: tuple[str, ...] = (BLANK_CAPABILITY,)
+        capabilities: tuple[str, ...] = (authorization.BLANK_CAPABILITY,)
         if who is not None:
             names |= {"sub": who.principal, "tenant": who.tenant}
             spaces, capabilities = who.namespaces or spaces, tuple(sorted(who.capabilities))

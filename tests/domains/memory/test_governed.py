@@ -22,8 +22,15 @@ from stentor.core.errors import (
     StoreUnavailable,
 )
 from stentor.domains.memory.governed import service
-from stentor.domains.memory.governed.model import ReadAsked, SearchAsked, StatusAsked, WriteAsked, WrittenRecord
-from stentor.domains.memory.governed.records import SearchMode, encode_cursor
+from stentor.domains.memory.governed.model import (
+    ReadAsked,
+    SearchAsked,
+    SearchMode,
+    StatusAsked,
+    WriteAsked,
+    WrittenRecord,
+)
+from stentor.domains.memory.governed.records import encode_cursor
 from stentor.domains.memory.governed.service import GovernedMemory
 from stentor_vault.notes.model import VaultUnavailable, content_hash
 from tests.conftest import MakeWorld, World

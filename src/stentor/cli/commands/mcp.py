@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from stentor.cli import mcp_client_config
 from stentor.cli.command import DataDir
 from stentor.cli.output import CommandFailed, print_notice, report_errors
 from stentor.core import settings
@@ -19,9 +18,10 @@ from stentor.core.security import redaction
 from stentor.core.security.redaction import Redactor
 
 if TYPE_CHECKING:
-    from stentor.cli import mcp_server
+    from stentor.cli import mcp_client_config, mcp_server
 else:
-    # Not for `stentor mcp install`: the library of the protocol takes half a second.
+    # Each command imports only what it needs: MCP clients wait five seconds for the server.
+    mcp_client_config = lazy_module("stentor.cli.mcp_client_config")
     mcp_server = lazy_module("stentor.cli.mcp_server")
 
 app = typer.Typer(help="Serve the governed memory to MCP clients.")

@@ -5,13 +5,12 @@ The descriptions are published in the tools' schemas.
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import Annotated, Literal
 
 import msgspec
 from msgspec import Meta
 
 from stentor.core.jsontext import JsonObject
-from stentor.domains.memory.governed.records import Disposition, SearchMode, Sha256Hex
 from stentor.domains.memory.validity.model import Exclusion
 
 MAX_CONTENT = 4_000_000
@@ -26,6 +25,9 @@ Namespace = Annotated[
     ),
 ]
 Key = Annotated[str, Meta(min_length=1, max_length=200, description="Name of the record; it has no slash.")]
+SearchMode = Literal["keyword", "semantic", "hybrid"]
+Disposition = Literal["created", "updated", "replayed"]
+Sha256Hex = Annotated[str, Meta(min_length=64, max_length=64, pattern="^[0-9a-f]*$")]
 CallKey = Annotated[str, Meta(min_length=1, max_length=255, pattern=r"^[^\x00]*$")]
 
 

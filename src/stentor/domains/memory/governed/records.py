@@ -7,10 +7,9 @@ from __future__ import annotations
 
 import base64
 import binascii
-from typing import Annotated, Any, Literal
+from typing import Any
 
 import msgspec
-from msgspec import Meta
 
 from stentor.auth.authority.context import NAMED_VAULT_PREFIX, VAULT_NAMESPACE
 from stentor.core.db import Tx
@@ -22,9 +21,6 @@ from stentor_vault.notes import paths
 RECORDS_ROOT = "Memory"
 NOTE_SUFFIX = ".md"
 MAX_OFFSET = 10_000
-SearchMode = Literal["keyword", "semantic", "hybrid"]
-Disposition = Literal["created", "updated", "replayed"]
-Sha256Hex = Annotated[str, Meta(min_length=64, max_length=64, pattern="^[0-9a-f]*$")]
 
 
 class RecordAddress(msgspec.Struct, frozen=True):
