@@ -485,6 +485,25 @@ async def test_a_note_that_was_deleted_meanwhile_is_written_anew_only_when_it_is
 
 
 @requirement("dashboard.page-memory-editing")
+async def test_a_note_is_deleted_unless_it_was_changed_meanwhile(site: Site) -> None:
+    await write(site, "n.md", "old\n")
+    base = re.search(r'action="/memory/delete".*?name="base" value="([^"]+)"', await note(site, "n.md"), re.DOTALL)
+    assert base
+    await write(site, "n.md", "new\n")
+    refused = await site.send("/memory/delete", 409, path="n.md", base=base[1])
+    assert "changed meanwhile, and is not deleted" in refused.text
+    page = await note(site, "n.md")
+    assert "new" in page
+    base = re.search(r'action="/memory/delete".*?name="base" value="([^"]+)"', page, re.DOTALL)
+    assert base
+    deleted = await site.send("/memory/delete", path="n.md", base=base[1])
+    assert deleted.headers["location"] == "/memory/note?path=n.md&notice=note-deleted"
+    page = await note(site, "n.md")
+    assert "This note was deleted" in page
+    assert 'action="/memory/delete"' not in page
+
+
+@requirement("dashboard.page-memory-editing")
 async def test_an_earlier_version_is_restored_also_of_a_deleted_note(site: Site) -> None:
     await write(site, "n.md", "# First\n", frontmatter={"tags": ["x"]})
     await write(site, "n.md", "# Second\n")

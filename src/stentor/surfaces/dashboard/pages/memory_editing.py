@@ -1,5 +1,5 @@
-"""Changes of notes: an editor with a preview, restoring and naming versions, and marking a note, a passage or a source
-as invalid.
+"""Changes of notes: an editor with a preview, deleting a note, restoring and naming versions, and marking a note, a
+passage or a source as invalid.
 
 A change that somebody else made meanwhile is merged; where both changed the same lines, the other text goes to a copy.
 """
@@ -21,6 +21,7 @@ from stentor.surfaces.dashboard.site.page import PageRequest
 REFUSALS = (400, 409, 412, 413)
 """Statuses of a write that the form shows beside what was typed."""
 EXISTS_MESSAGE = "There is a note at this path. Edit that one, or choose another path."
+CHANGED_MESSAGE = "This note was changed meanwhile, and is not deleted. Read it again first."
 GONE_MESSAGE = "This note was deleted or moved meanwhile. Save again to write it as a new one."
 
 
@@ -81,6 +82,18 @@ async def save(page: PageRequest) -> Response:
             raise
         return _render(page, path, vault, text, base, error)
     return _redirect(page, path, vault, written)
+
+
+async def delete(page: PageRequest) -> Response:
+    """Delete a note unless it has another version than `base`, the one that was displayed."""
+    form = await page.read_form()
+    path, vault, base = form.get("path", ""), form.get("vault") or DEFAULT_VAULT, form.get("base", "")
+    metadata = {"conflict_resolution": "abort"} | ({"base_hash": base} if base else {})
+    body = {"operation": "delete", "vault": vault, "document": {"path": path}, "metadata": metadata}
+    written = await page.call("memory.write", body=body)
+    if written["status"] == "conflict":
+        raise GatewayError(409, "CONFLICT", CHANGED_MESSAGE)
+    return page.redirect(note_url(path, vault), "note-deleted")
 
 
 async def restore(page: PageRequest) -> Response:
@@ -151,6 +164,7 @@ ROUTES = [
     ("GET", "/memory/edit", show_editor),
     ("POST", "/memory/edit", save),
     ("POST", "/memory/preview", preview),
+    ("POST", "/memory/delete", delete),
     ("POST", "/memory/restore", restore),
     ("POST", "/memory/version-name", name_version),
     ("POST", "/memory/mark", mark),

@@ -98,6 +98,7 @@ NOTICES = {
     "cleared": "Violations cleared.",
     "saved": "Saved.",
     "budget-set": "Budget set. It applies from the next call.",
+    "note-deleted": "Deleted. Its versions are kept: open one to restore it.",
     "invalidated": "Marked invalid. It and all that derives from it are excluded from search.",
     "valid-again": "The mark is removed.",
     "merged": "Saved, together with what somebody else changed meanwhile.",
