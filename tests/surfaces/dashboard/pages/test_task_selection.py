@@ -100,6 +100,7 @@ async def test_what_will_happen_is_said_first_and_then_done(site: Site) -> None:
     assert page.count("data-select ") == 4
     assert " disabled" not in page, "the buttons work without JavaScript"
     asked = await post(site, "/tasks/selected", action="cancel", task=[*waiting, ended])
+    assert "Each ends as cancelled." in asked.text
     assert "Cancel 3 tasks?" in asked.text
     assert "Left as they are: 1 completed." in asked.text
     assert {(await site.world.task(task_id))["status"] for task_id in waiting} == {"queued"}
