@@ -328,6 +328,27 @@ async def test_an_agents_stream_ends_when_its_task_goes_to_another_key(
 
 
 @requirement("activity.stream-ends-with-key")
+async def test_an_agent_sees_nothing_of_what_another_one_makes_of_its_task(world: World) -> None:
+    own = await world.register(key_name="bob")
+    await world.admin.post(f"/api/v1/agents/{own}/claims", json={})  # it is online
+    task_id = await world.submit()
+    other = await world.register(key_name="carol")
+    await world.admin.post(f"/api/v1/agents/{other}/claims", json={})
+    reading = asyncio.create_task(world.clients["BOB"].get(f"/api/v1/tasks/{task_id}/stream"))
+    await watched(world)
+    left = await world.clients["BOB"].post(f"/api/v1/agents/{own}/leave")
+    assert left.is_success, left.text
+    claim = await world.claim(other, wait_seconds=30)
+    assert claim["task_id"] == task_id
+    await tell(world, task_id, "tokens", epoch=claim["epoch"], tokens=["secret"])
+    await tell(world, task_id, "complete", epoch=claim["epoch"], result="secret")
+    text = (await reading).text
+    assert parse(text)[-1].data["error"] == activity_service.NOT_VISIBLE_MESSAGE
+    assert "secret" not in text
+    assert other not in text
+
+
+@requirement("activity.stream-ends-with-key")
 async def test_an_idle_stream_whose_key_has_ended_ends_with_the_next_heartbeat(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sse, "HEARTBEAT_SECONDS", 0.01)
     sent: list[bytes] = []

@@ -34,6 +34,8 @@ from stentor.domains.tasks.model import MAX_ID_LENGTH, Task, TaskStreamStep
 LEARNING_FAILED_MESSAGE = "Learning from the outcome failed; it is retried later."
 NOT_VISIBLE_MESSAGE = "Closed because the key may not read the task."
 VISIBILITY_SECONDS = 5.0
+CHECKED_STEPS = frozenset(("routing", "complete"))
+"""Before these a reader's right is always checked: the task went to another agent, or its result follows."""
 SLOW_READER_MESSAGE = "Closed because the client read too slowly. Reconnect with Last-Event-ID to resume."
 log = logging.getLogger(__name__)
 
@@ -174,12 +176,15 @@ class ActivityService:
     async def follow(
         self, principal: Principal, task_id: str, last_event_id: str | None
     ) -> AsyncIterator[TaskStreamStep]:
-        """Yield the steps of `stream` for as long as the caller may read the task, which is asked every few seconds."""
+        """Yield the steps of `stream` for as long as the caller may read the task.
+
+        That is asked every few seconds, and before each of CHECKED_STEPS.
+        """
         due = 0.0
         async with aclosing(self.stream(principal.tenant, task_id, last_event_id)) as steps:
             async for step in steps:
                 # Every other key may read all tasks of its tenant.
-                if principal.is_bound_agent and time.monotonic() >= due:
+                if principal.is_bound_agent and (step.kind in CHECKED_STEPS or time.monotonic() >= due):
                     try:
                         await self.require_visible(principal, task_id)
                     except NotFound:
