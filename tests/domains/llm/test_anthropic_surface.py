@@ -260,8 +260,17 @@ async def test_thinking_of_other_providers_is_shown_to_who_asked_for_it_and_neve
     assert [block.type for block in message.content] == ["thinking", "text"]
     assert (message.content[0].thinking, message.content[0].signature) == ("Hm.", "")
     upstream.reasoning = ""
-    await ask(client, streamed=streamed, model=ANTHROPIC, messages=[*ASKED, message.to_param(), *ASKED])
-    assert "Hm." not in json.dumps(upstream.asked[-1]["body"])
+    thinking_alone: Any = {"role": "assistant", "content": [{**SIGNED, "signature": ""}]}
+    turn: Any = [*ASKED, message.to_param(), *ASKED, thinking_alone, {"role": "user", "content": []}]
+    await ask(client, streamed=streamed, model=ANTHROPIC, messages=turn)
+    sent = upstream.asked[-1]["body"]["messages"]
+    assert [(message["role"], bool(message["content"])) for message in sent] == [
+        ("user", True),
+        ("assistant", True),
+        ("user", True),
+        ("user", False),
+    ]
+    assert "Hm." not in json.dumps(sent)
 
 
 @requirement("llm.anthropic-original")
@@ -282,11 +291,15 @@ async def test_what_only_anthropic_has_is_rejected_by_others_and_goes_to_the_mod
 
 
 @requirement("llm.anthropic-compatible")
-async def test_a_name_of_a_group_auto_and_an_agent_are_models(client: anthropic.AsyncAnthropic) -> None:
+async def test_a_group_and_auto_are_models_and_the_choice_is_graded_by_the_id_of_the_message(
+    world: World, client: anthropic.AsyncAnthropic
+) -> None:
     message = await ask(client, streamed=False, model="both")
     assert message.model in (OPENAI, ANTHROPIC)
     chosen = await ask(client, streamed=True, model="auto:both", extra_body={"metadata": {"prefer": "cheap"}})
     assert chosen.stentor["prefer"] == "cheap"
+    graded = await world.admin.post(f"/api/v1/llm/answers/{chosen.id}/grade", json={"grade": 0.5})
+    assert graded.status_code == 200, graded.text
     assert {"both", OPENAI, ANTHROPIC} & {model.id async for model in client.models.list()}
 
 

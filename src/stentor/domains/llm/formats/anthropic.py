@@ -149,8 +149,13 @@ def _neutral_fields(request: ChatRequest) -> JsonObject:
 
 def _original_fields(original: AnthropicOriginal) -> JsonObject:
     """Return the client's fields, without what it has from other providers and this API refuses."""
-    messages = [{**message, "content": _fit_content(message["content"])} for message in original.fields["messages"]]
-    return {**original.fields, "messages": [message for message in messages if message["content"]]}
+    messages = [
+        {**message, "content": content}
+        for message in original.fields["messages"]
+        # A message that was nothing but such thinking is left out; any other empty one is the client's error.
+        if (content := _fit_content(message["content"])) or not message["content"]
+    ]
+    return {**original.fields, "messages": messages}
 
 
 def _fit_content(content: str | list[JsonObject]) -> str | list[JsonObject]:
