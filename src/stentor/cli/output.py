@@ -25,7 +25,7 @@ from rich.text import Text
 
 from stentor.core import jsontext
 from stentor.core.clock import format_relative_time
-from stentor.core.errors import StentorError
+from stentor.core.errors import StartRefused, StentorError
 
 EXIT_FAILED, EXIT_USAGE, EXIT_REFUSED, EXIT_UNREACHABLE, EXIT_INTERRUPTED = 1, 2, 3, 4, 130
 """Exit codes: failure; wrong usage; error response (4xx) of the service; no service reachable; Ctrl-C."""
@@ -94,11 +94,17 @@ def report_errors(*, as_json: bool = False) -> Iterator[None]:
         yield
     except (CommandFailed, StentorError) as error:
         code = error.code if isinstance(error, CommandFailed) else EXIT_REFUSED
+        message = str(error)
+        if isinstance(error, StartRefused):
+            # Imported here, because most commands read no settings.
+            from stentor.core.settings.config_file import explain_variables
+
+            message = f"{message} {explain_variables(message, os.environ)}".rstrip()
         # On standard output, where a script reads; the text for people goes to standard error as well.
         if as_json:
-            print_json({"error": str(error), "details": getattr(error, "details", None)})
+            print_json({"error": message, "details": getattr(error, "details", None)})
         error_console.print("[red]error:[/]", end=" ")
-        print_notice(str(error))
+        print_notice(message)
         raise typer.Exit(int(code) if isinstance(code, int) else EXIT_REFUSED) from None
     except KeyboardInterrupt:
         raise typer.Exit(EXIT_INTERRUPTED) from None

@@ -178,7 +178,7 @@ class PortProblems:
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: object) -> None:
         """Raise StartRefused if a port was refused."""
         if kind is None and self._messages:
-            raise StartRefused("\n".join(self._messages))
+            raise StartRefused("\n".join(dict.fromkeys(self._messages)))
 
 
 class AlreadyRunning(StartRefused):

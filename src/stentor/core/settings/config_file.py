@@ -8,6 +8,7 @@ SERVICE_API_KEY_CI. The template that `stentor init` writes comes from the descr
 from __future__ import annotations
 
 import difflib
+import re
 import tomllib
 from collections.abc import Iterator, Mapping, MutableMapping
 from pathlib import Path
@@ -93,16 +94,31 @@ def read_config_file(path: Path) -> dict[str, str]:
 
 def name_origin(info: SettingInfo, environ: Mapping[str, str]) -> str:
     """Return what people edit to change a setting: its key in the configuration file, or its variable."""
+    names = _names_in_file(environ)
+    return f"{find_config_file(environ)}: `{names[info.env]}`" if info.env in names else info.env
+
+
+def explain_variables(message: str, environ: Mapping[str, str]) -> str:
+    """Return a sentence with the keys in the configuration file of the variables that `message` names, or ''."""
+    names = _names_in_file(environ)
+    keys = [
+        f"{variable} as `{names[variable]}`"
+        for variable in re.findall(r"\b[A-Z][A-Z_]+\b", message)
+        if variable in names
+    ]
+    return f"{find_config_file(environ)} sets {', '.join(dict.fromkeys(keys))}." if keys else ""
+
+
+def _names_in_file(environ: Mapping[str, str]) -> dict[str, str]:
+    """Return the keys in the configuration file by their variables, without those that the environment overrides."""
     path = find_config_file(environ)
     try:
         values = {} if path is None else read_config_file(path)
     except StartRefused:
         values = {}
     # The file was already copied into the environment, so the values are compared.
-    if info.env not in values or values[info.env] != environ.get(info.env):
-        return info.env
-    name = next(name for name, known in setting_infos().items() if known.env == info.env)
-    return f"{path}: `{name}`"
+    known = setting_infos().items()
+    return {info.env: name for name, info in known if info.env in values and values[info.env] == environ.get(info.env)}
 
 
 def find_misspelled_variables(environ: Mapping[str, str]) -> list[str]:

@@ -7,6 +7,7 @@ slow handshakes count against the connection limits too, and plain HTTP gets an 
 from __future__ import annotations
 
 import asyncio
+import errno
 import logging
 import signal
 import socket
@@ -171,7 +172,7 @@ def create_runner() -> asyncio.Runner:
 def bind(host: str, port: int, option: str, tls: TlsCertificate | None = None) -> Listener:
     """Return a listening socket; early clients wait in its backlog. Port 0 means any free port.
 
-    Raises StartRefused with the option that sets the port.
+    Raises StartRefused with the option that sets the port, or with SERVICE_HOST if the address is the reason.
     """
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     listening = socket.socket(family, socket.SOCK_STREAM)
@@ -186,6 +187,8 @@ def bind(host: str, port: int, option: str, tls: TlsCertificate | None = None) -
         listening.listen(BACKLOG)
     except OSError as error:
         listening.close()
+        if isinstance(error, socket.gaierror) or error.errno == errno.EADDRNOTAVAIL:
+            raise StartRefused(f"{host} (SERVICE_HOST) is no address of this machine: {error.strerror}.") from None
         raise StartRefused(
             f"Port {port} on {host} cannot be used: {error.strerror}. "
             f"Choose another with {option}, or 0 for any free port."

@@ -94,6 +94,9 @@ def parse_ollama_host(host: str) -> str:
     return base if base.endswith("/v1") else f"{base}/v1"
 
 
+BASE_URL_VARIABLES = {"openai": "OPENAI_BASE_URL", "anthropic": "ANTHROPIC_BASE_URL", "ollama": "OLLAMA_HOST"}
+
+
 def providers_from_settings(settings: Settings) -> dict[str, Provider]:
     """Return the providers that the environment configures. Raises StartRefused for an invalid base address."""
     providers = {}
@@ -115,7 +118,7 @@ def _operator_provider(name: str, key: str, url: str, default_model: str) -> Pro
     try:
         base = normalize_url(url or defaults.base_url)
     except (InvalidRequest, ValueError):
-        raise StartRefused(f"The base address of the provider {name} is not an http or https URL.") from None
+        raise StartRefused(f"{BASE_URL_VARIABLES[name]} must be an http or https URL.") from None
     return Provider(name, defaults.format, base, key, default_model, is_operator_owned=True)
 
 
