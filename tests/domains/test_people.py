@@ -149,6 +149,16 @@ async def test_a_token_with_a_wrong_claim_is_refused(office: World, provider: Id
         assert (answer.status_code, answer.json()["error"]["code"]) == (403, "SIGN_IN_FAILED"), name
 
 
+@requirement("people.tokens")
+@pytest.mark.parametrize(("claim", "nonce"), [(None, "None"), (1, "1"), (True, "True")])
+async def test_a_nonce_that_is_no_text_is_that_of_no_sign_in(
+    office: World, provider: IdentityProvider, claim: Any, nonce: str
+) -> None:
+    provider.change_claims = lambda claims: claims | {"nonce": claim}
+    answer = await post(office, "/sign-in", {"id_token": provider.id_token(ANNA, "n-1"), "nonce": nonce})
+    assert (answer.status_code, answer.json()["error"]["code"]) == (403, "SIGN_IN_FAILED")
+
+
 def encoded(text: str) -> str:
     return base64.urlsafe_b64encode(text.encode()).rstrip(b"=").decode()
 

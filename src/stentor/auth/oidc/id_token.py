@@ -54,7 +54,9 @@ def verify(token: str, keys: Iterable[Key], *, issuer: str, client_id: str, nonc
         raise SignInFailed("The ID token was issued for another client.")
     if len(audiences) > 1 and "azp" not in claims:
         raise SignInFailed("The ID token has several audiences, and does not say for whom it was issued.")
-    if not hmac.compare_digest(str(claims.get("nonce")).encode(), nonce.encode()):
+    # The caller chose the nonce: without the check of the type, "None" would be that of a token without one.
+    found = claims.get("nonce")
+    if not isinstance(found, str) or not hmac.compare_digest(found.encode(errors="surrogatepass"), nonce.encode()):
         raise SignInFailed("The ID token belongs to another sign-in.")
     if _time(claims, "exp") <= now - LEEWAY_US:
         raise SignInFailed("The ID token has expired.")
