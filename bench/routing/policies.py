@@ -7,14 +7,19 @@ from math import log, sqrt
 from random import Random
 from typing import Protocol
 
+import msgspec
+
 from bench.routing.worlds import DOUBLING, World
-from stentor.domains.learning.model import TaskTypeProgress, Weight, apply_outcome, initial_weight
-from stentor.domains.learning.service import sum_recent
+from stentor.domains.learning.model import Weight, apply_outcome, initial_weight
+from stentor.domains.learning.service import LearningView, TaskTypeRecords
 from stentor.domains.registry.model import Agent, Runtime, SandboxWhitelist
 from stentor.domains.routing.candidates import AgentCandidate
 from stentor.domains.routing.penalties import COST_OFFSET_USD, Preference, count_doublings
 from stentor.domains.routing.ranking import rank_candidates
-from stentor.domains.routing.track_record import build_track_record
+from stentor.domains.routing.service import AGE_STEP, track_record_from_weight
+from stentor.domains.routing.track_record import TrackRecord
+
+TENANT = "default"
 
 
 class Policy(Protocol):
@@ -113,53 +118,52 @@ class DiscountedThompson(Thompson):
 
 
 class Evidence:
-    """Ours: `learned` keeps the records, `rank` chooses."""
+    """Ours: the view keeps the records, `rank_candidates` chooses."""
 
     alpha = 0.2
 
     def __init__(self, world: World, random: Random) -> None:
         self._agents = [_agent(n, score) for n, score in enumerate(world.declared)]
         self._costs = world.costs
-        self._records: dict[int, dict[int, Weight]] = {}
-        self._pace: dict[int, TaskTypeProgress] = {}
-        self._newest: list[dict[int, Weight]] = [{} for _ in range(world.agents)]
+        self._view = LearningView()
+        self._known: dict[tuple[str, int], tuple[object, TrackRecord]] = {}
 
     def choose(self, kind: int, ahead: list[int]) -> int:
-        records, pace = self._records.get(kind, {}), self._pace.get(kind, TaskTypeProgress())
-        candidates = [
-            self._candidate(kind, n, agent, records.get(n), pace, ahead[n]) for n, agent in enumerate(self._agents)
-        ]
+        records = self._view.records(TENANT, str(kind))
+        candidates = [self._candidate(str(kind), n, records, ahead[n]) for n in range(len(self._agents))]
         prefer: Preference = "cheap" if self._costs else "quality"
         return int(rank_candidates(candidates, 0.0, prefer, limit=1).candidates[0].agent_id)
 
-    def _candidate(
-        self, kind: int, n: int, agent: Agent, record: Weight | None, pace: TaskTypeProgress, ahead: int
-    ) -> AgentCandidate:
-        cost = self._costs[n] if self._costs else None
-        elsewhere = sum_recent(reversed(self._newest[n].values())).elsewhere(str(kind))
-        stale = pace.has_changed_since(record)
-        declared = agent.composite, self.alpha
-        if record is None:
-            return AgentCandidate(
-                agent,
-                build_track_record(*declared, elsewhere=elsewhere, cost=cost, stale=stale, seen=pace.tick),
-                ahead=ahead,
+    def _candidate(self, kind: str, n: int, records: TaskTypeRecords, ahead: int) -> AgentCandidate:
+        agent, progress = self._agents[n], records.progress
+        weight, recent = records.weights_by_agent.get(agent.agent_id), self._view.recent_by_agent.get(agent.agent_id)
+        # As the service does: a track record lasts until the agent's records or all results change.
+        age = (progress.tick - (weight.tick if weight else 0)) // AGE_STEP
+        state = weight, recent, age, progress.changed_tick
+        known_at, known = self._known.get((kind, n), (None, None))
+        if known is None or known_at != state:
+            known = track_record_from_weight(
+                agent.composite,
+                self.alpha,
+                weight,
+                recent.elsewhere(kind) if recent else (0.0, 0.0),
+                age * AGE_STEP,
+                0,
+                stale=progress.has_changed_since(weight),
+                by_grades=False,
+                seen=progress.tick,
             )
-        shown = record.estimate_rewards(stale=stale, by_grades=False)
-        age, varied = pace.tick - record.tick, record.variation
-        known = build_track_record(
-            *declared, *shown, elsewhere, age=age, variation=varied, cost=cost, stale=stale, seen=pace.tick
-        )
+            # As in a price list: an agent's cost is known before its first task.
+            known = msgspec.structs.replace(known, cost=self._costs[n] if self._costs else None, duration_ms=None)
+            self._known[kind, n] = state, known
         return AgentCandidate(agent, known, ahead=ahead)
 
     def learn(self, kind: int, agent: int, reward: float) -> None:
-        records, pace = self._records.setdefault(kind, {}), self._pace.get(kind, TaskTypeProgress())
-        known = records.get(agent) or initial_weight(str(agent), str(kind), 0)
-        record = apply_outcome(known, success=reward > 0, performance=reward, duration_ms=0, now=0, progress=pace)
-        records[agent] = record
-        self._pace[kind] = TaskTypeProgress(max(pace.tick, record.tick), max(pace.changed_tick, record.changed_tick))
-        self._newest[agent].pop(kind, None)
-        self._newest[agent][kind] = record
+        records = self._view.records(TENANT, str(kind))
+        known = records.weights_by_agent.get(str(agent)) or initial_weight(str(agent), str(kind), 0)
+        known, progress = records.before_outcome(known, success=reward > 0)
+        weight = apply_outcome(known, success=reward > 0, performance=reward, duration_ms=0, now=0, progress=progress)
+        self._view.put(TENANT, weight)
 
 
 def _agent(n: int, score: float) -> Agent:

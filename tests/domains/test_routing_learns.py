@@ -431,30 +431,52 @@ async def test_a_cheaper_or_quicker_agent_is_found_beside_one_that_always_succee
     assert check_decision(decision).is_reproduced
 
 
-@requirement("routing.outage-of-all")
-async def test_after_an_outage_of_all_agents_the_best_one_gets_its_tasks_back(world: World) -> None:
-    best, second, poor = [await world.register(name, **MODEST) for name in ("a", "b", "c")]
-    done = Counter[str]()
+class Shop:
+    """Agents that fail one of so many of their tasks, and in an outage all; it counts what each has got."""
 
-    async def work(tasks: int, *, outage: bool) -> list[str]:
-        agents = []
+    def __init__(self, world: World, fails_one_of: dict[str, int]) -> None:
+        self.world = world
+        self._fails_one_of = fails_one_of
+        self._done = Counter[str]()
+
+    async def work(self, tasks: int, *, outage: bool = False) -> Counter[str]:
+        got = Counter[str]()
         for _ in range(tasks):
-            task = await world.task(await world.submit())
+            task = await self.world.task(await self.world.submit())
             agent = str(task["assigned_agent"])
-            agents.append(agent)
-            done[agent] += 1
-            ok = not outage and done[agent] % {best: 20, second: 4, poor: 2}[agent] != 0
-            claim = await world.claim(agent)
+            got[agent] += 1
+            self._done[agent] += 1
+            ok = not outage and self._done[agent] % self._fails_one_of[agent] != 0
+            claim = await self.world.claim(agent)
             body: dict[str, Any] = {"epoch": claim["epoch"]} | ({"result": 1} if ok else {"error": {"message": "no"}})
-            verb = "complete" if ok else "fail"
-            url = f"/api/v1/tasks/{task['task_id']}/{verb}"
-            assert (await world.admin.post(url, json=body)).status_code == 200
-        return agents
+            url = f"/api/v1/tasks/{task['task_id']}/{'complete' if ok else 'fail'}"
+            assert (await self.world.admin.post(url, json=body)).status_code == 200
+            self.world.clock.advance(seconds=1)
+        return got
 
-    await work(80, outage=False)
-    await work(60, outage=True)
-    await work(20, outage=False)
-    assert (await work(40, outage=False)).count(best) >= 30
+
+async def open_shop(world: World, *fails_one_of: int) -> tuple[Shop, str]:
+    """Return the shop and its best agent, the first one."""
+    agents = [await world.register(f"agent-{n}", **MODEST) for n in range(len(fails_one_of))]
+    return Shop(world, dict(zip(agents, fails_one_of, strict=True))), agents[0]
+
+
+@requirement("routing.outage-of-all")
+async def test_after_a_long_outage_of_all_agents_the_best_one_gets_its_tasks_back(world: World) -> None:
+    shop, best = await open_shop(world, 20, 8, 5)
+    await shop.work(30)
+    await shop.work(160, outage=True)
+    assert (await shop.work(20))[best] >= 15
+
+
+@requirement("routing.outage-of-all")
+async def test_an_outage_of_all_agents_is_noticed_after_a_restart(make_world: MakeWorld) -> None:
+    shop, best = await open_shop(await make_world(), 20, 4, 2)
+    await shop.work(80)
+    await shop.work(28, outage=True)
+    shop.world = await make_world()
+    await shop.work(2, outage=True)
+    assert (await shop.work(20))[best] >= 15
 
 
 @requirement("routing.neighbours")

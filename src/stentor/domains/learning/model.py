@@ -169,12 +169,10 @@ def apply_outcome(
     cost: float | None = None,
     load: int | None = 0,
     progress: TaskTypeProgress | None = None,
-    ends_outage: bool = False,
 ) -> Weight:
     """Return the record after one more outcome; `cost` in US dollars, None if it was not reported.
 
-    `load` is the number of tasks that the agent already worked on when it began, None if that is unknown. A success
-    that `ends_outage` of all agents is a change: what they did in the outage says little about what they do now.
+    `load` is the number of tasks that the agent already worked on when it began, None if that is unknown.
     """
     progress = progress or TaskTypeProgress()
     # The record may be ahead of the progress in memory, and the progress ahead of the record.
@@ -193,11 +191,8 @@ def apply_outcome(
         mean_ms = record.mean_ms + share * (duration_ms - record.mean_ms)
     else:
         mean_ms = record.mean_ms if successes else max(float(duration_ms), record.mean_ms)
-    if ends_outage:
-        change: int | None = 1
-    else:
-        # A full success cannot lower the mean, so the test is skipped.
-        change = None if success and performance >= 1 else evidence.find_drop(rewards, since_change)
+    # A full success cannot lower the mean, so the test is skipped.
+    change = None if success and performance >= 1 else evidence.find_drop(rewards, since_change)
     return Weight(
         record.agent_id,
         record.task_type,

@@ -18,6 +18,7 @@ from stentor.core.runlog import EventDraft, RunLog
 from stentor.domains.learning import model, store
 from stentor.domains.learning.load import Factors, measure_effect
 from stentor.domains.learning.model import AgentConnection, HistoryEntry, SentinelAlert, TaskTypeProgress, Weight
+from stentor.domains.learning.outages import FailureRun
 
 
 class EligibleOutcome(msgspec.Struct, frozen=True):
@@ -41,8 +42,6 @@ class EligibleOutcome(msgspec.Struct, frozen=True):
 MAX_RECENT_OUTCOMES = 64.0
 MAX_RECENT_AT_ONE_TYPE = 16.0
 """Outcomes of an agent, over its task types and at each one, that say what it does at others."""
-OUTAGE_MISSED_SUCCESSES = 8.0
-"""Successes that were to be expected in place of the failures in a row of several agents, from which on all fail."""
 LOAD_EFFECT_STEP = 4
 """Outcomes at a task type after which the effect of the load is measured again; as many as it has agents if these are
 more."""
@@ -87,32 +86,50 @@ class TaskTypeRecords:
         """Number of agents with a good grade among their recent outcomes: if none, only bad answers may be graded."""
         self.loaded = 0
         """Number of agents that worked on several tasks at once."""
-        self._missed_successes = 0.0
-        """Of the failures since the last success of any agent: how many successes their agents' records promised."""
-        self._failing_agents: set[str] = set()
+        self._failures = FailureRun()
         self._load_effect: tuple[int, Factors | None] = (-1, None)
         self.derived: dict[str, Any] = {}
         """Cache of routing by agent; routing itself checks whether an entry is still valid."""
         self.derived_at = (0, 0, False)
 
-    @property
-    def is_outage(self) -> bool:
-        """Return whether all outcomes since the last success are failures of several agents that were better before."""
-        return self._missed_successes >= OUTAGE_MISSED_SUCCESSES and len(self._failing_agents) > 1
+    def put(self, weight: Weight) -> list[Weight]:
+        """Take over a record. Return the records that changed: several at the end of an outage of all agents."""
+        if self._failures.is_superseded(weight):
+            return []
+        previous, restored = self.weights_by_agent.get(weight.agent_id), []
+        if self._failures.ends_outage(weight, previous):
+            restored = self._failures.restore(self.weights_by_agent, weight.agent_id)
+        self._failures.count(weight, previous)
+        for each in (*restored, weight):
+            self._replace(each)
+        if restored:
+            # What changed in the outage did not change.
+            changed_tick = max(each.changed_tick for each in self.weights_by_agent.values())
+            self.progress = TaskTypeProgress(self.progress.tick, changed_tick)
+        return [*restored, weight]
 
-    def count_failures(self, weight: Weight, previous: Weight | None) -> None:
-        """Count failures in a row over all agents, given the new record of one and its previous one."""
-        new = weight.samples - (previous.samples if previous else 0)
-        if new <= 0:
-            return  # a grade
-        failures = len(weight.recent) - len(weight.recent.rstrip("F"))
-        if failures < new:
-            self._missed_successes = 0.0
-            self._failing_agents.clear()
-        if failures:
-            before = weight.recent[:-failures]
-            self._missed_successes += min(failures, new) * before.count("S") / max(1, len(before))
-            self._failing_agents.add(weight.agent_id)
+    def load(self, weights: Iterable[Weight]) -> None:
+        """Take over stored records, and find an outage of all agents that began before."""
+        for weight in weights:
+            self._replace(weight)
+        self._failures.rebuild(self.weights_by_agent.values())
+
+    def _replace(self, weight: Weight) -> None:
+        previous = self.weights_by_agent.get(weight.agent_id)
+        self.weights_by_agent[weight.agent_id] = weight
+        self.loaded += bool(weight.loads) - (previous is not None and bool(previous.loads))
+        self.well_graded += weight.has_good_grade - (previous is not None and previous.has_good_grade)
+        self.progress = TaskTypeProgress(
+            max(self.progress.tick, weight.tick), max(self.progress.changed_tick, weight.changed_tick)
+        )
+
+    def before_outcome(self, stored: Weight, *, success: bool) -> tuple[Weight, TaskTypeProgress]:
+        """Return the record and the progress that an outcome changes, without an outage of all that ends with it."""
+        record, progress = self._failures.current(stored, success=success), self.progress
+        if success and self._failures.is_outage:
+            changed_tick = self._failures.changed_tick(self.weights_by_agent.values())
+            progress = TaskTypeProgress(progress.tick, changed_tick)
+        return record, progress
 
     def load_effect(self) -> Factors | None:
         """Return by which factors results are worse at higher loads; None if they do not depend on the load."""
@@ -144,36 +161,45 @@ class LearningView:
         """Take over a record that this process wrote."""
         # A poll that started before this write has read the older row and must not put it back.
         self._concurrent_writes.record_write((weight.task_type, weight.agent_id))
-        self._set(tenant, weight)
-        self._sum_recent(weight.agent_id)
+        for agent_id in self._set(tenant, weight):
+            self._sum_recent(agent_id)
 
     def poll_query(self, since: int) -> PollQuery:
         """Return the query for records that other processes changed since `since`, in microseconds."""
         return self._concurrent_writes.start_poll(lambda tx: store.changed_since(tx, since), self._apply_changes)
 
     def _apply_changes(self, changed: list[tuple[str, Weight]], written: set[tuple[str, str]]) -> None:
-        agents = set()
-        for tenant, weight in sorted(changed, key=lambda row: row[1].updated_at):
+        oldest_first = sorted(changed, key=lambda row: row[1].updated_at)
+        if not self._by_type:
+            self.load(oldest_first)
+            return
+        agents = set[str]()
+        for tenant, weight in oldest_first:
             if (weight.task_type, weight.agent_id) not in written:
-                self._set(tenant, weight)
-                agents.add(weight.agent_id)
-        # Once for each agent, because after the start each may have thousands of records.
+                agents.update(self._set(tenant, weight))
         for agent_id in agents:
             self._sum_recent(agent_id)
 
-    def _set(self, tenant: str, weight: Weight) -> None:
-        records = self._by_type.setdefault((tenant, weight.task_type), TaskTypeRecords())
-        previous = records.weights_by_agent.get(weight.agent_id)
-        records.weights_by_agent[weight.agent_id] = weight
-        records.count_failures(weight, previous)
-        records.loaded += bool(weight.loads) - (previous is not None and bool(previous.loads))
-        records.well_graded += weight.has_good_grade - (previous is not None and previous.has_good_grade)
-        records.progress = TaskTypeProgress(
-            max(records.progress.tick, weight.tick), max(records.progress.changed_tick, weight.changed_tick)
-        )
-        own = self._by_agent.setdefault(weight.agent_id, {})
-        own.pop(weight.task_type, None)
-        own[weight.task_type] = weight
+    def load(self, oldest_first: Iterable[tuple[str, Weight]]) -> None:
+        """Take over the stored records when the process starts, each with its tenant."""
+        by_type: dict[tuple[str, str], list[Weight]] = {}
+        for tenant, weight in oldest_first:
+            by_type.setdefault((tenant, weight.task_type), []).append(weight)
+            self._by_agent.setdefault(weight.agent_id, {})[weight.task_type] = weight
+        for key, weights in by_type.items():
+            self._by_type.setdefault(key, TaskTypeRecords()).load(weights)
+        # Once for each agent, because each may have thousands of records.
+        for agent_id in self._by_agent:
+            self._sum_recent(agent_id)
+
+    def _set(self, tenant: str, weight: Weight) -> list[str]:
+        """Take over a record; return the agents whose records changed."""
+        changed = self._by_type.setdefault((tenant, weight.task_type), TaskTypeRecords()).put(weight)
+        for each in changed:
+            own = self._by_agent.setdefault(each.agent_id, {})
+            own.pop(each.task_type, None)
+            own[each.task_type] = each
+        return [each.agent_id for each in changed]
 
     def _sum_recent(self, agent_id: str) -> None:
         self.recent_by_agent[agent_id] = sum_recent(reversed(self._by_agent[agent_id].values()))
@@ -203,8 +229,9 @@ class LearningService:
         tx.lock(locks.agent_lock(outcome.agent_id))
         record = store.find(tx, outcome.agent_id, outcome.task_type)
         record = record or model.initial_weight(outcome.agent_id, outcome.task_type, tx.now)
-        before = record.weight_at(tx.now)
         records = self.view.records(outcome.tenant, outcome.task_type)
+        record, progress = records.before_outcome(record, success=outcome.success)
+        before = record.weight_at(tx.now)
         weight = model.apply_outcome(
             record,
             success=outcome.success,
@@ -213,8 +240,7 @@ class LearningService:
             now=tx.now,
             cost=outcome.cost,
             load=outcome.load,
-            progress=records.progress,
-            ends_outage=outcome.success and records.is_outage,
+            progress=progress,
         )
         store.put(tx, weight)
         store.insert_history(
@@ -241,6 +267,7 @@ class LearningService:
         record = store.find(tx, outcome.agent_id, outcome.task_type) if learned else None
         if record is None:
             return None
+        record, _ = self.view.records(outcome.tenant, outcome.task_type).before_outcome(record, success=False)
         before = record.weight_at(tx.now)
         weight = model.apply_grade(record, sample=sample, was=outcome.performance, grade=grade, now=tx.now)
         store.put(tx, weight)

@@ -101,6 +101,7 @@ class ModelOutcomeRecorder:
             return None
         previous = store.find_weight(tx, tenant, model, kind) or initial_weight(model, kind, tx.now)
         records = self._records.view_of(tenant).records(tenant, kind)
+        previous, progress = records.before_outcome(previous, success=outcome.reward > 0)
         weight = apply_outcome(
             previous,
             success=outcome.reward > 0,
@@ -108,8 +109,7 @@ class ModelOutcomeRecorder:
             duration_ms=outcome.duration_ms,
             now=tx.now,
             cost=outcome.cost,
-            progress=records.progress,
-            ends_outage=outcome.reward > 0 and records.is_outage,
+            progress=progress,
         )
         store.upsert_weight(tx, tenant, weight)
         # After the commit: decisions must not see the weight of a transaction that is rolled back.
@@ -152,6 +152,11 @@ class ModelRecords:
         )
 
     def _apply_changes(self, changed: list[tuple[str, Weight]], written: set[tuple[str, str, str]]) -> None:
+        if not self._views:
+            for tenant in {tenant for tenant, _ in changed}:
+                self._views[tenant] = view = LearningView()
+                view.load(sorted((row for row in changed if row[0] == tenant), key=lambda row: row[1].updated_at))
+            return
         for tenant, weight in changed:
             # A poll that began before a local write must not overwrite it.
             if (tenant, weight.task_type, weight.agent_id) not in written:

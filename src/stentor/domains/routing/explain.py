@@ -23,7 +23,7 @@ from stentor.domains.routing.track_record import TrackRecord, build_track_record
 
 TOLERANCE = 1e-9
 """Relative difference up to which two numbers are equal."""
-_EVIDENCE_RULES = ("evidence-3", "evidence-4", "evidence-5", "evidence-6", "evidence-7", "evidence-8", RULE_VERSION)
+_EVIDENCE_RULES = (*(f"evidence-{number}" for number in range(3, 10)), RULE_VERSION)
 """Rules with the same terms: the earlier ones have other formulas for time, cost and uncertainty."""
 # Fields that records of the earlier rule have: the whole decision, and each candidate.
 _SHARES_DECISION_FIELDS = frozenset(

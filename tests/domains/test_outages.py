@@ -1,0 +1,128 @@
+"""Outages of all agents at a task type, in the records that routing has in memory."""
+
+from __future__ import annotations
+
+from stentor.domains.learning.model import Weight, apply_grade, apply_outcome, initial_weight
+from stentor.domains.learning.service import LearningView
+from tests.requirements import requirement
+
+
+class Process:
+    """A process with its own view of a shared database."""
+
+    def __init__(self, database: dict[str, Weight]) -> None:
+        self.database = database
+        self.view = LearningView()
+        self.poll()
+
+    def poll(self) -> None:
+        self.view._apply_changes([("default", weight) for weight in self.database.values()], set())
+
+    def end(self, agent: str, results: str) -> None:
+        """The agent ends a task for each letter: S succeeds, F fails."""
+        for letter in results:
+            now = 1 + max((weight.updated_at for weight in self.database.values()), default=0)
+            stored = self.database.get(agent) or initial_weight(agent, "work", now)
+            success = letter == "S"
+            record, progress = self.view.records("default", "work").before_outcome(stored, success=success)
+            self._put(
+                apply_outcome(record, success=success, performance=1.0, duration_ms=1, now=now, progress=progress)
+            )
+
+    def grade(self, agent: str, grade: float) -> None:
+        """Grade the newest outcome that the agent's record has."""
+        stored = self.database[agent]
+        record, _ = self.view.records("default", "work").before_outcome(stored, success=False)
+        self._put(apply_grade(record, sample=record.samples, was=1.0, grade=grade, now=stored.updated_at))
+
+    def results(self, agent: str) -> str:
+        return self.view.records("default", "work").weights_by_agent[agent].recent
+
+    def _put(self, weight: Weight) -> None:
+        self.database[weight.agent_id] = weight
+        self.view.put("default", weight)
+
+
+def suffer_an_outage(process: Process) -> None:
+    process.end("good", "S" * 20)
+    process.end("other", "FSS")
+    process.end("good", "F" * 60)
+    process.end("other", "FF")
+
+
+@requirement("routing.outage-of-all")
+def test_after_an_outage_of_all_the_records_of_before_count_again() -> None:
+    process = Process({})
+    suffer_an_outage(process)
+    process.end("other", "S")
+    assert (process.results("good"), process.results("other")) == ("S" * 20, "FSSS")
+    assert process.view.records("default", "work").progress.changed_tick == 0
+    assert process.view.recent_by_agent["good"].outcomes == 16
+    process.poll()
+    assert process.results("good") == "S" * 20, "the database still has the failures"
+    process.end("good", "F")
+    assert process.database["good"].recent == "S" * 20 + "F"
+
+
+@requirement("routing.outage-of-all")
+def test_failures_of_one_agent_are_no_outage() -> None:
+    process = Process({})
+    process.end("good", "S" * 20)
+    process.end("other", "SSF")
+    process.end("good", "F" * 20)
+    process.end("other", "S")
+    assert process.results("good") == "S" * 20 + "F" * 20
+
+
+@requirement("routing.outage-of-all")
+def test_a_grade_after_an_outage_counts() -> None:
+    process = Process({})
+    suffer_an_outage(process)
+    process.end("other", "S")
+    process.grade("good", 0.5)
+    weight = process.database["good"]
+    assert (weight.recent, weight.rewards) == ("S" * 20, "ff" * 19 + "80")
+    assert process.results("good") == "S" * 20
+
+
+@requirement("routing.outage-of-all")
+def test_every_process_notices_an_outage() -> None:
+    first = Process({})
+    first.end("good", "S" * 20)
+    first.end("other", "FSS")
+    second = Process(first.database)
+    first.end("good", "F" * 12)
+    second.poll()
+    second.end("other", "FF")
+    first.poll()
+    first.end("other", "S")
+    second.poll()
+    assert (first.results("good"), second.results("good")) == ("S" * 20, "S" * 20)
+    second.end("good", "S")
+    first.poll()
+    assert first.results("good") == "S" * 21
+
+
+@requirement("routing.outage-of-all")
+def test_a_process_that_starts_in_an_outage_notices_it() -> None:
+    before = Process({})
+    before.end("other", "SS")
+    before.end("poor", "SF")
+    before.end("good", "S" * 20)
+    before.end("good", "F" * 10)
+    before.end("other", "FF")
+    process = Process(before.database)
+    process.end("other", "S")
+    assert (process.results("good"), process.results("other"), process.results("poor")) == ("S" * 20, "SSS", "SF")
+
+
+@requirement("routing.outage-of-all")
+def test_a_process_that_starts_takes_no_broken_agents_for_an_outage() -> None:
+    before = Process({})
+    before.end("good", "S" * 20)
+    before.end("good", "F" * 20)
+    before.end("other", "S" * 5)
+    before.end("third", "SF")
+    process = Process(before.database)
+    process.end("other", "S")
+    assert process.results("good") == "S" * 20 + "F" * 20
