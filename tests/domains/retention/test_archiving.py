@@ -159,6 +159,25 @@ async def test_a_parent_leaves_after_its_subtasks(world: World) -> None:
     assert audit(world).is_intact
 
 
+@requirement("llm.usage-sums")
+async def test_usage_counts_the_model_calls_of_archived_tasks(world: World) -> None:
+    agent = await world.register()
+    call_of = """insert into llm_calls (call_id, tenant, key_name, task_id, operation, provider, model, outcome,
+        input_tokens, output_tokens, estimated, cost, latency_ms, happened_at)
+        values (:task, 'default', 'k', :task, 'chat', 'p', 'm', 'ok', 7, 3, 0, 900, 12, :at)"""
+    for at in (1, world.clock.now()):
+        await run(world, call_of, task=await world.do(agent), at=at)
+
+    async def requests() -> int:
+        return int((await call(world, "GET", "/llm/usage"))["data"]["totalRequests"])
+
+    # None is summed yet, and the newest may not be.
+    assert ((await archive(world)).tasks, await requests()) == (1, 2)
+    world.clock.advance(seconds=3600)
+    assert ((await archive(world)).tasks, await requests()) == (1, 2)
+    assert await count(world, "llm_calls") == 0
+
+
 @requirement("retention.what-stays")
 async def test_a_subtask_stays_while_its_parent_may_ask_for_its_result(world: World) -> None:
     await world.register()

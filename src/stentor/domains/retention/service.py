@@ -25,6 +25,7 @@ from stentor.core.errors import Conflict, StoreUnavailable
 from stentor.core.runlog import EventDraft, RunLog
 from stentor.core.timers import sleep_until_tick
 from stentor.domains.contents import store as contents
+from stentor.domains.llm.usage_totals import UsageTotals
 from stentor.domains.provenance.archived import ArchiveRecord, LeavesDigest, record_metadata
 from stentor.domains.retention import batches, parquet_files, store
 from stentor.domains.retention.model import (
@@ -98,6 +99,8 @@ class TaskArchiver:
         result = ArchiveResult()
         async with self._exclusive():
             await self.forget_unfinished()
+            # A task stays until its model calls are summed, and after an upgrade none are.
+            await UsageTotals(self._db).add_all()
             for tenant in await self._list_tenants():
                 skipped = set[str]()
                 # A task can leave after its subtasks only, so a tree takes as many passes as it has levels.

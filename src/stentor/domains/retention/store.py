@@ -28,8 +28,9 @@ _WINDOW = Sql(
 )
 # What must stay: a task that is not over (only an ended one has a completion time) or whose outcome is not learned yet,
 # that has subtasks, whose result its parent may still ask for, that is waited for, whose effect may or may not have
-# happened, that a conversation shows, or whose end is still to be reported. The cross joins and the concatenation keep
-# SQLite from indexes with which it would read all deliveries and effects of the tenant for each task.
+# happened, that a conversation shows, whose end is still to be reported, or with a model call that the sums of usage do
+# not have yet. The cross joins and the concatenation keep SQLite from indexes with which it would read all deliveries
+# and effects of the tenant for each task.
 _LIST_ARCHIVABLE = Sql(
     f"""select t.task_id, length(t.input) + coalesce(length(t.result), 0)
         + coalesce((select sum(s.size) from task_steps s where s.tenant = t.tenant and s.task_id = t.task_id), 0),
@@ -56,7 +57,9 @@ _LIST_ARCHIVABLE = Sql(
     and not exists (select 1 from events e cross join webhook_subscriptions h cross join webhook_deliveries d
         where e.tenant = t.tenant and e.task_id = t.task_id and h.tenant = e.tenant
         and d.subscription_id = h.subscription_id and d.event_id = e.event_id
-        and d.status in ('waiting', 'sending'))"""
+        and d.status in ('waiting', 'sending'))
+    and not exists (select 1 from llm_calls c where c.tenant = t.tenant and c.task_id = t.task_id
+        and c.happened_at >= coalesce((select u.summed_until from llm_usage_marks u where u.tenant = t.tenant), 0))"""
 )
 _TABLES = {TASKS: "tasks", STEPS: "task_steps", SIGNALS: "task_signals", GRADES: "task_grades", CALLS: "llm_calls"}
 _READ = {
