@@ -7,6 +7,7 @@ from urllib.parse import quote
 
 import pytest
 
+from stentor.domains.steps.operations import Recorded, StepOut
 from tests.conftest import World
 from tests.domains.test_steps import Attempt, begin_attempt, refused
 from tests.domains.test_waits import suspend, wait
@@ -84,3 +85,28 @@ async def test_errors_of_lengths_say_what_is_counted_in_plain_words(world: World
     assert long.json()["error"]["message"] == "question: must have at most 4096 characters, not 4097"
     none = await attempt.post("suspend", keys=[])
     assert none.json()["error"]["message"] == "keys: must have at least 1 item, not 0"
+
+
+@requirement("steps.values")
+@pytest.mark.filterwarnings("error")
+async def test_what_is_sent_of_each_kind_of_step_is_what_its_schema_declares(world: World) -> None:
+    attempt = await begin_attempt(world)
+    sent = [
+        await attempt.step("step", {"n": [1, None]}, position=0),
+        await attempt.step("bytes", "AAE=", encoding="base64"),
+        await attempt.step("long", "x" * 5_000),
+        await attempt.step("failed", error={"message": "no", "code": "NO"}),
+        await attempt.step("step", 2),
+        await attempt.begin("effect"),
+        await wait(attempt, "sleep", seconds=3600),
+        await wait(attempt, "signal", signal="paid"),
+        await wait(attempt, "question", question="Now?", options=["yes", "no"]),
+        await answer_late(attempt),
+    ]
+    written = [answer.json() for answer in sent]
+    assert written == [Recorded.model_validate(step).model_dump(mode="json") for step in written]
+    listed = (await attempt.journal())["steps"]
+    assert len(listed) == len(sent) - 2
+    for step in (*written, *listed):
+        declared = StepOut.model_validate({name: step[name] for name in StepOut.model_fields if name in step})
+        assert list(declared.model_dump()) == [name for name in step if name in StepOut.model_fields]

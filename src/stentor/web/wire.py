@@ -71,6 +71,25 @@ class ResponseModel(BaseModel):
                     fields[name] = value
         return cls.model_validate(fields)
 
+    @classmethod
+    def trusted(cls, source: object, **fields: Any) -> Self:
+        """Build it like `of` without validating it, which takes half the time; for long lists.
+
+        The values must have the types that the model declares, such as a list where a list is declared.
+        """
+        defaults, names, read = _reader(cls, type(source))
+        values = defaults.copy()
+        values.update(zip(names, read(source), strict=True))
+        values.update(fields)
+        model = cls.__new__(cls)
+        # As pydantic's `model_construct` does, which is slower than the validation.
+        set_attribute = object.__setattr__
+        set_attribute(model, "__dict__", values)
+        set_attribute(model, "__pydantic_fields_set__", set())
+        set_attribute(model, "__pydantic_extra__", None)
+        set_attribute(model, "__pydantic_private__", None)
+        return model
+
 
 class CamelCaseModel(ResponseModel):
     """An output whose fields are camelCase on the wire."""
@@ -85,6 +104,17 @@ _MISSING = object()
 def _attributes(model: type[BaseModel]) -> tuple[tuple[str, str], ...]:
     """Return the fields of a model, each with the attribute of its source."""
     return tuple((name, str(field.validation_alias or name)) for name, field in model.model_fields.items())
+
+
+@cache
+def _reader(model: type[BaseModel], source: type) -> tuple[dict[str, Any], list[str], Callable[[Any], tuple[Any, ...]]]:
+    """Return the defaults of a model, the fields whose attributes the class `source` has, and what reads those.
+
+    The defaults are in the order of the fields, in which they are sent; None for a field without one.
+    """
+    defaults = {name: None if field.is_required() else field.default for name, field in model.model_fields.items()}
+    found = {name: own for name, renamed in _attributes(model) for own in (name, renamed) if hasattr(source, own)}
+    return defaults, list(found), operator.attrgetter(*found.values())
 
 
 def _is_none(value: object) -> bool:

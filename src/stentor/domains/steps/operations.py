@@ -5,7 +5,7 @@ Those on waits are in `wait_operations`.
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, TypeVar
 
 import msgspec
 from fastapi import Path, Query
@@ -161,6 +161,7 @@ Cursor = Annotated[str | None, Query(max_length=1024, description="The `next_cur
 Limit = Annotated[int, Query(ge=1, le=model.MAX_PAGE)]
 
 
+Out = TypeVar("Out", bound=StepOut)
 _ERRORS = (404, 409)
 
 
@@ -203,10 +204,21 @@ class StepOperations:
 
 
 def _step_out(entry: JournalEntry) -> StepOut:
-    return StepOut.of(entry.step, value=entry.value, superseded=entry.is_superseded, question=entry.question)
+    return _output(StepOut, entry)
 
 
 def recorded_out(task_id: str, entry: JournalEntry, **fields: Any) -> Recorded:
     """Return the response to a write of a step."""
-    fields |= {"task_id": task_id, "recorded": entry.is_new, "superseded": entry.is_superseded}
-    return Recorded.of(entry.step, value=entry.value, **fields)
+    return _output(Recorded, entry, task_id=task_id, recorded=entry.is_new, **fields)
+
+
+def _output(model: type[Out], entry: JournalEntry, **fields: Any) -> Out:
+    step = entry.step
+    return model.trusted(
+        step,
+        value=entry.value,
+        superseded=entry.is_superseded,
+        options=None if step.options is None else list(step.options),
+        question=entry.question,
+        **fields,
+    )
