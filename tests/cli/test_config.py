@@ -85,6 +85,6 @@ def test_a_setting_that_cannot_be_read_is_shown_as_such(program: Program) -> Non
     done = program("config", "--json")
     assert done.code == 0
     problems = {s["env"]: s["problem"] for s in done.json["settings"] if s["problem"]}
-    assert problems["SERVICE_GATEWAY_PORT"] == "SERVICE_GATEWAY_PORT must be a number from 0 to 65535."
+    assert problems["SERVICE_GATEWAY_PORT"] == "SERVICE_GATEWAY_PORT must be a whole number from 0 to 65535."
     assert set(problems) == set(program.environ)
     assert "The service would not start" in program("config").err

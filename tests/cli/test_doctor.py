@@ -73,7 +73,7 @@ def test_key_files_that_others_may_read_are_a_problem(program: Program) -> None:
 @pytest.mark.parametrize(
     ("environ", "check", "level", "words"),
     [
-        ({"SERVICE_GATEWAY_PORT": "x"}, "settings", "problem", "SERVICE_GATEWAY_PORT must be a number"),
+        ({"SERVICE_GATEWAY_PORT": "x"}, "settings", "problem", "SERVICE_GATEWAY_PORT must be a whole number"),
         ({"SERVICE_HEBBIAN_ROUTING_BETA": "1.9"}, "settings", "problem", "must be a number from 0 to 1"),
         ({"SERVICE_LLM_BUDGETS": "x"}, "settings", "problem", "SERVICE_LLM_BUDGETS: 'x' is invalid"),
         ({"SERVICE_CAGE_ROOTS": "x"}, "sandbox", "problem", "SERVICE_CAGE_ROOTS"),

@@ -174,7 +174,7 @@ def test_a_port_that_is_none_stops_the_start(program: Program, value: str) -> No
     program.environ["SERVICE_GRPC_PORT"] = value
     done = program("serve", "--gateway-port", "0")
     assert done.code != 0
-    assert "SERVICE_GRPC_PORT must be a number from 0 to 65535" in done.err
+    assert "SERVICE_GRPC_PORT must be a whole number from 0 to 65535" in done.err
 
 
 @requirement("scale.grpc-optional")

@@ -40,14 +40,17 @@ def boolean(value: str) -> bool:
 def number(low: float, high: float, kind: Callable[[str], Number]) -> Callable[[str], Number]:
     """Return a parser for numbers from `low` to `high`; `kind` is int or float."""
 
+    # Not in the notation 1e+06.
+    allowed = f"must be a {'whole ' if kind is int else ''}number from {low:.15g} to {high:.15g}"
+
     def parse(value: str) -> Number:
         try:
             parsed = kind(value)
         except ValueError:
-            raise ValueError(f"must be a number from {low:g} to {high:g}") from None
+            raise ValueError(allowed) from None
         # Written so that NaN fails too.
         if not low <= parsed <= high:
-            raise ValueError(f"must be a number from {low:g} to {high:g}")
+            raise ValueError(allowed)
         return parsed
 
     return parse
