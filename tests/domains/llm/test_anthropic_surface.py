@@ -11,6 +11,8 @@ import pytest
 from aiohttp import web
 
 from stentor.domains.llm.anthropic_api.messages_output import MessageEvents
+from stentor.domains.llm.anthropic_api.messages_request import MessagesIn
+from stentor.domains.llm.call_guard import LlmCaller
 from stentor.domains.llm.model import ReplyDelta, TokenUsage, ToolCallDelta
 from tests.conftest import World
 from tests.domains.llm import upstream as moods
@@ -36,7 +38,9 @@ MANY = [1] * 10_000
 @pytest.fixture
 async def world(make_llm: Gate, upstream: Upstream) -> World:
     made = await make_llm(
-        SERVICE_OUTBOUND_ALLOW=f"127.0.0.1:{upstream.port}", SERVICE_LLM_GROUPS=f"both={OPENAI}|{ANTHROPIC}"
+        SERVICE_OUTBOUND_ALLOW=f"127.0.0.1:{upstream.port}",
+        SERVICE_LLM_GROUPS=f"both={OPENAI}|{ANTHROPIC}",
+        SERVICE_LLM_LOCAL_BASELINE="true",
     )
     body = {"provider": "gemini", "apiKey": "gem-key-1", "baseUrl": upstream.url}
     assert (await made.admin.post("/api/v1/llm/provider", json=body)).status_code == 200
@@ -279,7 +283,7 @@ async def test_what_only_anthropic_has_is_rejected_by_others_and_goes_to_the_mod
     client: anthropic.AsyncAnthropic, upstream: Upstream, part: dict[str, Any]
 ) -> None:
     kind = "a tool of type 'web_search_20250305'" if "tools" in part else "a block of type 'document'"
-    for model in (OPENAI, GEMINI, "agent:summarize"):
+    for model in (OPENAI, GEMINI, "local/extractive", "agent:summarize"):
         with pytest.raises(
             anthropic.BadRequestError, match="accepts no tools" if model[0] == "a" and "tools" in part else kind
         ):
@@ -329,6 +333,32 @@ async def test_a_message_continues_a_session(world: World, upstream: Upstream) -
         message = await ask(client, streamed=True, model=model, extra_headers={"X-Session-Id": session})
         assert message.content[0].text == ANSWER
     assert [m["role"] for m in upstream.asked[-1]["body"]["messages"]] == ["user", "assistant", "user"]
+
+
+@requirement("llm.anthropic-original")
+async def test_a_stream_shows_a_search_of_the_provider_before_its_first_text(world: World, upstream: Upstream) -> None:
+    async def slow(request: web.Request) -> web.StreamResponse:
+        answer = web.StreamResponse(headers={"Content-Type": "text/event-stream"})
+        await answer.prepare(request)
+        for event in (
+            {"type": "content_block_start", "index": 0, "content_block": SEARCHED},
+            {"type": "content_block_stop", "index": 0},
+        ):
+            await answer.write(named(event))
+        await upstream.go.wait()
+        await answer.write(named({"type": "message_stop"}))
+        return answer
+
+    upstream.mood = slow
+    upstream.go.clear()
+    raw: Any = {"model": ANTHROPIC, "max_tokens": 100, "messages": ASKED, "tools": [SEARCH]}
+    request = MessagesIn.model_validate(raw).to_request(raw, "")
+    stream = await world.kernel.llm.gateway.stream(LlmCaller("default", "admin"), request)
+    deltas = aiter(stream)
+    shown = [await anext(deltas) for _ in range(2)]
+    assert [(delta.anthropic_event or {})["type"] for delta in shown] == ["content_block_start", "content_block_stop"]
+    upstream.go.set()
+    assert [delta.is_last async for delta in deltas][-1]
 
 
 def interleaved() -> list[ReplyDelta]:

@@ -36,6 +36,8 @@ REFUSED_SAMPLING = "is deprecated for this model"
 """How Anthropic's message ends if a model does not accept `temperature` or `top_p`, as Claude Opus 4.7."""
 REFUSED_FORMATS = ("with a response mime type", "cannot be combined with tool/function calling")
 """What Gemini's and Groq's messages say if a model does not accept `response_format` beside tools."""
+RELAYED_OUTPUT = ("content_block_delta", "content_block_stop")
+"""Events of Anthropic's format that show that the model has begun to answer."""
 OUTPUT_SECONDS = 5.0
 """How long a stream waits for the first part of the reply before it begins without one."""
 SummarizeText = Callable[[str], Awaitable[str]]
@@ -230,7 +232,9 @@ class _HttpDeltaSource:
         deltas: list[ReplyDelta] = []
         async for delta in self._deltas:
             deltas.append(delta)
-            if delta.content or delta.reasoning or delta.tool_calls or delta.finish:
+            # A search of the provider's own, or thinking that it hides, is output of no neutral kind.
+            is_relayed = delta.anthropic_event is not None and delta.anthropic_event.get("type") in RELAYED_OUTPUT
+            if delta.content or delta.reasoning or delta.tool_calls or delta.finish or is_relayed:
                 break
         return deltas
 
@@ -277,6 +281,7 @@ class LocalBackend:
         return LOCAL_MODELS if self._embed else (EXTRACTIVE_MODEL,)
 
     async def chat(self, target: ModelTarget, request: ChatRequest, evidence: CallEvidence) -> ChatReply:
+        request.require_neutral(target.name)
         text = "\n\n".join(m.text for m in request.messages if m.role in ("user", "tool") and m.text)
         return ChatReply(target.name, await self._summarize(text), degraded=True)
 
