@@ -236,7 +236,7 @@ async def test_other_providers_get_what_their_format_can_express(
                 "content": [
                     {"type": "text", "text": "Look: "},
                     {"type": "image_url", "image_url": {"url": "data:image/png;base64,iVBORw0KGgo="}},
-                    {"type": "text", "text": "\n\n<system-reminder>\nBe brief.\n</system-reminder>\n\n"},
+                    {"type": "text", "text": "<system-reminder>\nBe brief.\n</system-reminder>"},
                 ],
             },
             {"role": "assistant", "content": "A sea."},
@@ -250,6 +250,29 @@ async def test_other_providers_get_what_their_format_can_express(
         "response_format": {"type": "json_schema", "json_schema": {"name": "answer", "schema": SCHEMA}},
     }
     assert "anthropic-beta" not in upstream.asked[-1]["headers"]
+
+
+@requirement("llm.anthropic-compatible")
+async def test_neighbours_of_one_role_are_one_message_for_other_providers(
+    client: anthropic.AsyncAnthropic, upstream: Upstream
+) -> None:
+    calls: Any = [{"type": "tool_use", "id": f"toolu_{at}", "name": "weather", "input": {}} for at in (1, 2)]
+    messages: Any = [
+        {"role": "user", "content": "Add 10."},
+        {"role": "system", "content": "Be brief."},
+        {"role": "user", "content": "And 20."},
+        {"role": "assistant", "content": [{"type": "text", "text": "Wait."}, calls[0]]},
+        {"role": "assistant", "content": [calls[1]]},
+        {"role": "user", "content": [{"type": "tool_result", "tool_use_id": call["id"]} for call in calls]},
+    ]
+    await ask(client, streamed=False, messages=messages)
+    user, assistant, *results = upstream.asked[-1]["body"]["messages"]
+    reminder = "<system-reminder>\nBe brief.\n</system-reminder>"
+    assert user == {"role": "user", "content": f"Add 10.\n\n{reminder}\n\nAnd 20."}
+    assert assistant["content"] == "Wait."
+    # Each call must be answered before the next message of the assistant.
+    assert [call["id"] for call in assistant["tool_calls"]] == ["toolu_1", "toolu_2"]
+    assert [result["tool_call_id"] for result in results] == ["toolu_1", "toolu_2"]
 
 
 @requirement("llm.anthropic-compatible")
@@ -322,6 +345,13 @@ async def test_tokens_are_estimated_without_a_call(client: anthropic.AsyncAnthro
     large = await client.messages.count_tokens(model=OPENAI, messages=ASKED, system="Salt. " * 100, tools=[TOOL])
     assert 0 < small.input_tokens < 20
     assert large.input_tokens > 150
+    salt = {"type": "text", "media_type": "text/plain", "data": "Salt. " * 100}
+    for source in (salt, {"type": "base64", "media_type": "application/pdf", "data": "JVBERi0="}):
+        document: Any = {"type": "document", "source": source}
+        result: Any = {"type": "tool_result", "tool_use_id": "toolu_1", "content": [document]}
+        for block in (document, result):
+            read = await client.messages.count_tokens(model=OPENAI, messages=[{"role": "user", "content": [block]}])
+            assert read.input_tokens >= 150
     assert upstream.asked == []
 
 

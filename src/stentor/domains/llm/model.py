@@ -104,12 +104,14 @@ class AnthropicOriginal(msgspec.Struct, frozen=True):
     """What a client sent in Anthropic's format, which only providers of that format can get as it was.
 
     `fields` are those of the body for which the neutral form has less room, such as `messages` with their cache marks;
-    `betas` is the header `anthropic-beta`. `feature` names a part that no other format can express, empty if none is.
+    `betas` is the header `anthropic-beta`. `feature` names a part that no other format can express, empty if none is;
+    `other_tokens` estimates the tokens of all such blocks.
     """
 
     fields: JsonObject
     betas: str = ""
     feature: str = ""
+    other_tokens: int = 0
 
 
 class ChatRequest(msgspec.Struct, frozen=True):
@@ -241,7 +243,7 @@ def estimate_input_tokens(request: ChatRequest) -> int:
         # Every message costs about three more tokens, for its role and its separators.
         total += 3 + sum(estimate_tokens(p.text) if isinstance(p, TextPart) else IMAGE_TOKENS for p in message.content)
         total += sum(estimate_tokens(call.arguments) for call in message.tool_calls)
-    return total
+    return total + (request.anthropic.other_tokens if request.anthropic is not None else 0)
 
 
 def estimate_output_tokens(reply: ChatReply) -> int:

@@ -15,6 +15,7 @@ from pydantic_core import PydanticKnownError
 from stentor.core import jsontext
 from stentor.core.jsontext import JsonObject
 from stentor.domains.llm.model import (
+    IMAGE_TOKENS,
     AnthropicOriginal,
     ChatRequest,
     ContentPart,
@@ -24,6 +25,7 @@ from stentor.domains.llm.model import (
     ToolCall,
     ToolDefinition,
     decode_call_id,
+    estimate_tokens,
 )
 from stentor.domains.llm.openai_api.chat import Items, MaxTokens, Temperature, TopP
 from stentor.web.wire import Name
@@ -81,7 +83,17 @@ class ThinkingBlock(AnthropicModel):
 class OtherBlock(AnthropicModel):
     """Any other block, such as a document or the result of a tool that runs at Anthropic."""
 
+    model_config = ConfigDict(extra="allow")
+
     type: str
+
+    @property
+    def estimated_tokens(self) -> int:
+        """Tokens of the text in the block; a file counts as an image, whatever its size."""
+        extra = self.model_extra or {}
+        source = extra.get("source")
+        is_file = isinstance(source, dict) and source.get("type") in ("base64", "url", "file")
+        return IMAGE_TOKENS if is_file else estimate_tokens(repr(extra))
 
 
 def _tag(block: Any) -> str:
@@ -133,7 +145,7 @@ class MessageIn(AnthropicModel):
         if self.role == "system":
             # Many models of other providers accept a system message only at the beginning.
             text = "".join(part.text for part in parts if isinstance(part, TextPart))
-            yield LlmMessage("user", (TextPart(f"\n\n<system-reminder>\n{text}\n</system-reminder>\n\n"),))
+            yield LlmMessage("user", (TextPart(f"<system-reminder>\n{text}\n</system-reminder>"),))
         elif parts or calls or reasoning:
             yield LlmMessage(self.role, parts, calls, reasoning=reasoning)
 
@@ -225,7 +237,7 @@ class CountIn(AnthropicModel):
             response_format={"type": "json_schema", "json_schema": schema} if schema else None,
             extra={"parallel_tool_calls": False} if choice and choice.disable_parallel_tool_use else {},
             prefer=str((self.metadata or {}).get("prefer", "")),
-            anthropic=AnthropicOriginal(_original_fields(raw), betas, self._feature()),
+            anthropic=AnthropicOriginal(_original_fields(raw), betas, self._feature(), self._other_tokens()),
         )
 
     def _messages(self) -> tuple[LlmMessage, ...]:
@@ -233,29 +245,51 @@ class CountIn(AnthropicModel):
         messages = [LlmMessage("system", (TextPart(system),))] if system else []
         for message in self.messages:
             for converted in message.to_messages():
-                # As Anthropic does, which some models of other providers require.
-                if converted.role == "user" and messages[-1:] and messages[-1].role == "user":
-                    converted = LlmMessage("user", messages.pop().content + converted.content)
+                # As Anthropic does. Others want all calls of a turn in one message, and some want alternating roles.
+                if converted.role in ("user", "assistant") and messages[-1:] and messages[-1].role == converted.role:
+                    converted = _join(messages.pop(), converted)
                 messages.append(converted)
         return tuple(messages)
 
-    def _feature(self) -> str:
-        """Return the first block or tool that only Anthropic's format can express, empty if there is none."""
+    def _all_blocks(self) -> Iterator[Any]:
+        """Yield the blocks of the messages, and those in the results of tools."""
         for message in self.messages:
             for block in message.blocks:
-                inner = block.content if isinstance(block, ToolResultBlock) else [block]
-                for one in inner if isinstance(inner, list) else ():
-                    # What a model thought in secret is of no use to another.
-                    if isinstance(one, OtherBlock) and one.type != "redacted_thinking":
-                        return f"a block of type {one.type[:64]!r}"
-                    if isinstance(one, ImageBlock) and not (one.source.url or one.source.data):
-                        return f"an image of type {one.source.type[:64]!r}"
+                yield block
+                if isinstance(block, ToolResultBlock) and isinstance(block.content, list):
+                    yield from block.content
+
+    def _other_tokens(self) -> int:
+        """Estimate the tokens of the blocks that the neutral messages lack."""
+        return sum(block.estimated_tokens for block in self._all_blocks() if _is_unknown(block))
+
+    def _feature(self) -> str:
+        """Return the first block or tool that only Anthropic's format can express, empty if there is none."""
+        for block in self._all_blocks():
+            if _is_unknown(block):
+                return f"a block of type {block.type[:64]!r}"
+            if isinstance(block, ImageBlock) and not (block.source.url or block.source.data):
+                return f"an image of type {block.source.type[:64]!r}"
         other = next((tool.type for tool in self.tools or () if tool.type and tool.type != "custom"), None)
         return f"a tool of type {other[:64]!r}" if other else ""
 
 
 class MessagesIn(CountIn):
     max_tokens: Annotated[int, Field(ge=1, le=10_000_000)]
+
+
+def _is_unknown(block: Any) -> bool:
+    # What a model thought in secret is of no use to another.
+    return isinstance(block, OtherBlock) and block.type != "redacted_thinking"
+
+
+def _join(first: LlmMessage, second: LlmMessage) -> LlmMessage:
+    """Return two messages of one role as one, with an empty line between their texts."""
+    added = second.content
+    if first.content[-1:] and added and isinstance(first.content[-1], TextPart) and isinstance(added[0], TextPart):
+        added = (TextPart(f"\n\n{added[0].text}"), *added[1:])
+    calls = first.tool_calls + second.tool_calls
+    return LlmMessage(first.role, first.content + added, calls, reasoning=first.reasoning + second.reasoning)
 
 
 def _to_parts(content: str | list[Any]) -> tuple[ContentPart, ...]:
