@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
+import msgspec
 from prometheus_client.core import Metric
 
 from stentor.core import ids
@@ -125,7 +126,7 @@ def changed_since(tx: Tx, since: int) -> list[tuple[str, Weight]]:
 
 
 def put(tx: Tx, weight: Weight) -> None:
-    tx.put(_PUT, (weight.agent_id, weight.task_type), **{name: getattr(weight, name) for name in _FIELDS})
+    tx.put(_PUT, (weight.agent_id, weight.task_type), **msgspec.structs.asdict(weight))
 
 
 def insert_history(

@@ -5,8 +5,8 @@ The ports to the dispatcher and to grants are here too. The choice of the agent 
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from collections.abc import Iterator
+from contextlib import AbstractContextManager, contextmanager
 from typing import Protocol
 
 import msgspec
@@ -152,17 +152,21 @@ class TaskRouter:
         status: TaskStatus = "pending_approval" if agent.trust_tier == "human" else "queued"
         return Placement(status, decision, agent.runtime.kind, is_unseen=self._routing.is_unseen(agent))
 
-    @asynccontextmanager
     async def place(
         self, principal: Principal, task: TaskDraft | Task, granted: Authority | None = None
-    ) -> AsyncIterator[Placement]:
-        """Route a task, and count it in the agent's load until it is stored or refused: others are routed meanwhile.
+    ) -> AbstractContextManager[Placement]:
+        """Route a task; in the block that it returns, the task is stored or refused, and counts in the agent's load.
 
         Before a denial it looks for agents that another process has just registered or changed.
         """
         placement = self.route(principal, task, granted)
         if placement.denial is not None and await self._agents.has_news():
             placement = self.route(principal, task, granted)
+        return self._counted(principal, task, placement)
+
+    @contextmanager
+    def _counted(self, principal: Principal, task: TaskDraft | Task, placement: Placement) -> Iterator[Placement]:
+        # Others are routed meanwhile.
         waits = placement.status == "pending_approval" or _starts_later(task)
         self._record(principal.tenant, task.type, placement.agent_id, 1, waits=waits)
         try:

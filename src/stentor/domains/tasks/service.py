@@ -173,7 +173,7 @@ class TaskService:
         refuse_damaged(task)
         grant_id = task.metadata.grant_id
         granted = (await self._grants.resolve_authority(principal, grant_id))[0] if grant_id else None
-        async with self._router.place(principal, task, granted) as placement:
+        with await self._router.place(principal, task, granted) as placement:
             # In another status the task cannot be retried at all, or it has one by then, which the write says.
             if placement.denial is not None and task.status in model.RETRYABLE_STATUSES:
                 raise placement.denial

@@ -116,7 +116,7 @@ class SubmissionService:
         with _NO_KEY if key is None else self._reject_concurrent(key):
             granted, granted_parent = await self._resolve_grant(principal, draft)
             draft = with_parent_task(draft, granted_parent)
-            async with self._router.place(principal, draft, granted) as placement:
+            with await self._router.place(principal, draft, granted) as placement:
                 slot = self._reserve(draft, placement)
                 submission = Submission(
                     principal, draft, body_hash, placement, key, granted_parent, None, header, trace, slot
@@ -158,7 +158,7 @@ class SubmissionService:
         The response is 202 with the fields of a SubmitResult, or the status of a denial and `{code, message, details}`.
         """
         body_hash = model.compute_body_hash(draft)
-        async with self._router.place(principal, draft) as placement:
+        with await self._router.place(principal, draft) as placement:
             submission = Submission(principal, draft, body_hash, placement, cause=cause, header=header)
             yield lambda tx: self._submit(tx, submission)
 

@@ -49,6 +49,10 @@ class MetadataIn(TemplateMetadata):
     grant_id: UuidText | None = None
 
 
+# For the tasks that bring none, which are most: nobody changes them.
+NO_TEMPLATE_METADATA, NO_METADATA = TemplateMetadata.model_validate({}), MetadataIn.model_validate({})
+
+
 class LimitIn(RequestModel):
     """At most `max` tasks with the key execute at a time; with `per_seconds`, at most `max` start in any such time."""
 
@@ -89,7 +93,7 @@ class TaskTemplate(RequestModel):
         Annotated[float, Field(gt=0, le=1_000_000, allow_inf_nan=False)] | None,
         Field(description="What the model calls of the task and of all its subtasks may cost together, in US dollars."),
     ] = None
-    metadata: Annotated[TemplateMetadata, Field(default_factory=TemplateMetadata)]
+    metadata: Annotated[TemplateMetadata, Field(default_factory=lambda: NO_TEMPLATE_METADATA)]
 
     def to_draft(self) -> TaskDraft:
         meta = self.metadata
@@ -134,7 +138,7 @@ class TaskIn(TaskTemplate):
         Annotated[Time, AfterValidator(check_start)] | None,
         Field(description="If they have not ended by then, the task and its subtasks are aborted."),
     ] = None
-    metadata: Annotated[MetadataIn, Field(default_factory=MetadataIn)]
+    metadata: Annotated[MetadataIn, Field(default_factory=lambda: NO_METADATA)]
 
     def to_draft(self) -> TaskDraft:
         draft, meta = super().to_draft(), self.metadata
