@@ -221,7 +221,7 @@ def render_v1_error(
     return Response(jsontext.encode(body), status, headers, "application/json")
 
 
-def anthropic_error_body(status: int, code: str, message: str, request_id: str = "") -> JsonObject:
+def anthropic_error_body(status: int, code: str, message: str, request_id: str) -> JsonObject:
     """Return the error in Anthropic's format, with the service's own code beside Anthropic's type."""
     kind = _ANTHROPIC_TYPES.get(status, "invalid_request_error" if status < 500 else "api_error")
     error = {"type": kind, "message": message, "code": code.lower()}

@@ -494,6 +494,7 @@ async def test_a_stream_that_breaks_off_is_an_error_for_the_client(
     with pytest.raises(anthropic.APIStatusError, match="was interrupted") as error:
         await ask(client, streamed=True, model=model)
     assert "secret" not in str(error.value.body)
+    assert body_of(error)[0] == "api_error"
 
 
 @requirement("llm.anthropic-errors")

@@ -7,6 +7,7 @@ They are not in the OpenAPI document: Anthropic's own description applies. Error
 from __future__ import annotations
 
 from collections.abc import AsyncIterator
+from functools import partial
 
 from fastapi import APIRouter
 from starlette.requests import Request as HttpRequest
@@ -51,7 +52,8 @@ def router(chats: ChatRouter, streams: StreamLimit) -> APIRouter:
         events = MessageEvents(stream.provenance_id, stream.name, origin, shows_thinking=body.shows_thinking)
         frames = _frames(stream, events)
         ping = _frame({"type": "ping"})
-        return await RawStreamResponse.open(frames, streams, caller.stream_owner, _error_frame, stream.close, ping)
+        error_frame = partial(_error_frame, request.scope["state"]["request_id"])
+        return await RawStreamResponse.open(frames, streams, caller.stream_owner, error_frame, stream.close, ping)
 
     async def count_tokens(request: HttpRequest, caller: Caller) -> Response:
         raw = await read_object(request)
@@ -69,9 +71,9 @@ async def _frames(stream: AnswerStream, events: MessageEvents) -> AsyncIterator[
             yield _frame(event)
 
 
-def _error_frame(error: Exception) -> bytes:
+def _error_frame(request_id: str, error: Exception) -> bytes:
     status, code = (error.status, error.code) if isinstance(error, StentorError) else (500, StentorError.code)
-    return _frame(errors.anthropic_error_body(status, code, stream_error_message(error)))
+    return _frame(errors.anthropic_error_body(status, code, stream_error_message(error), request_id))
 
 
 def _frame(event: JsonObject) -> bytes:
