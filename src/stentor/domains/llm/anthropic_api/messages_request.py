@@ -7,6 +7,7 @@ Unknown fields reach only the latter; a block or a tool that no other format has
 from __future__ import annotations
 
 from collections.abc import Iterator
+from itertools import groupby
 from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Discriminator, Field, Tag, ValidationInfo, field_validator
@@ -243,12 +244,11 @@ class CountIn(AnthropicModel):
     def _messages(self) -> tuple[LlmMessage, ...]:
         system = self.system if isinstance(self.system, str) else "\n\n".join(block.text for block in self.system or ())
         messages = [LlmMessage("system", (TextPart(system),))] if system else []
-        for message in self.messages:
-            for converted in message.to_messages():
-                # As Anthropic does. Others want all calls of a turn in one message, and some want alternating roles.
-                if converted.role in ("user", "assistant") and messages[-1:] and messages[-1].role == converted.role:
-                    converted = _join(messages.pop(), converted)
-                messages.append(converted)
+        converted = (one for message in self.messages for one in message.to_messages())
+        for role, group in groupby(converted, lambda message: message.role):
+            neighbours = list(group)
+            # As Anthropic does. Others want all calls of a turn in one message, and some want alternating roles.
+            messages += neighbours if role == "tool" else [_join(neighbours)]
         return tuple(messages)
 
     def _all_blocks(self) -> Iterator[Any]:
@@ -283,13 +283,18 @@ def _is_unknown(block: Any) -> bool:
     return isinstance(block, OtherBlock) and block.type != "redacted_thinking"
 
 
-def _join(first: LlmMessage, second: LlmMessage) -> LlmMessage:
-    """Return two messages of one role as one, with an empty line between their texts."""
-    added = second.content
-    if first.content[-1:] and added and isinstance(first.content[-1], TextPart) and isinstance(added[0], TextPart):
-        added = (TextPart(f"\n\n{added[0].text}"), *added[1:])
-    calls = first.tool_calls + second.tool_calls
-    return LlmMessage(first.role, first.content + added, calls, reasoning=first.reasoning + second.reasoning)
+def _join(messages: list[LlmMessage]) -> LlmMessage:
+    """Return messages of one role as one, with an empty line between their texts."""
+    if len(messages) == 1:
+        return messages[0]
+    parts: list[ContentPart] = []
+    for message in messages:
+        added = message.content
+        if parts and added and isinstance(parts[-1], TextPart) and isinstance(added[0], TextPart):
+            added = (TextPart(f"\n\n{added[0].text}"), *added[1:])
+        parts += added
+    calls = tuple(call for message in messages for call in message.tool_calls)
+    return LlmMessage(messages[0].role, tuple(parts), calls, reasoning="".join(m.reasoning for m in messages))
 
 
 def _to_parts(content: str | list[Any]) -> tuple[ContentPart, ...]:
