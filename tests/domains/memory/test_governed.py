@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import base64
+import gc
 from pathlib import Path
 from typing import Any
 
@@ -201,6 +202,34 @@ async def test_a_write_that_a_crash_left_undone_is_carried_out_when_it_is_repeat
         patch.setattr(made.world.memory.default.vault, "write", die)
         with pytest.raises(asyncio.CancelledError):
             await made.write("plan", "one", idempotency_key="k")
+    assert (await made.write("plan", "one", idempotency_key="k")).disposition == "created"
+    assert (made.root / "Memory/team/plan.md").read_text() == "one"
+
+
+@requirement("memory_mcp.write-disposition")
+async def test_a_write_that_failed_after_its_caller_gave_up_is_carried_out_when_it_is_repeated(
+    made: Governed, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    reached, going_on = asyncio.Event(), asyncio.Event()
+
+    async def fail(*_: Any) -> None:
+        reached.set()
+        await going_on.wait()
+        raise VaultUnavailable("The vault does not answer.")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(made.world.memory.default.vault, "write", fail)
+        call = asyncio.create_task(made.write("plan", "one", idempotency_key="k"))
+        await reached.wait()
+        call.cancel()
+        await asyncio.wait({call})
+        del call
+        going_on.set()
+        # Another write of the note waits until this one has ended.
+        with pytest.raises(VaultUnavailable):
+            await made.write("plan", "two")
+    gc.collect()
+    assert "never retrieved" not in caplog.text
     assert (await made.write("plan", "one", idempotency_key="k")).disposition == "created"
     assert (made.root / "Memory/team/plan.md").read_text() == "one"
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from typing import Literal
 
 import msgspec
@@ -53,12 +54,20 @@ log = logging.getLogger(__name__)
 
 TaskEventLookup = Callable[[Tx, str, str], str]
 """Map a tenant and a task id to the id of the parent event for a new event of that task. Raises NotFound."""
-OnJournaled = Callable[[Tx, str, str], None]
-"""Called in the transaction that decides a write, with the hashes of the file before and after it."""
 
 
-def _do_nothing(tx: Tx, before_hash: str, after_hash: str) -> None:
-    pass
+class WriteHooks(msgspec.Struct, frozen=True):
+    """What else is done in the transactions of a write.
+
+    `on_journaled` is called in the one that decides it, with the hashes of the file before and after it; `on_failed` in
+    the one that takes the decision back because the file could not be changed.
+    """
+
+    on_journaled: Callable[[Tx, str, str], None] = lambda _tx, _before, _after: None
+    on_failed: Callable[[Tx], None] = lambda _tx: None
+
+
+NO_HOOKS = WriteHooks()
 
 
 class WriteResult(msgspec.Struct, frozen=True):
@@ -152,12 +161,8 @@ class MemoryService:
         if not store.keep_if_stored(tx, self.stored_path(note.path), note.hash):
             store.save_version(tx, self.stored_path(note.path), note.hash, note.content, "vault")
 
-    async def write(
-        self, caller: MemoryCaller, draft: WriteDraft, on_journaled: OnJournaled = _do_nothing
-    ) -> WriteResult:
+    async def write(self, caller: MemoryCaller, draft: WriteDraft, hooks: WriteHooks = NO_HOOKS) -> WriteResult:
         """Apply a write, update or deletion, or return its conflict. If the caller is cancelled, it is still finished.
-
-        `on_journaled` runs in the transaction that decides the write, with its hashes before and after.
 
         Raises Forbidden for a folder where agents may not write, NotFound, PreconditionFailed, and Conflict when the
         note keeps changing between the read and the write.
@@ -168,22 +173,28 @@ class MemoryService:
         # write (NoteChanged), so the whole decision is repeated on the new content.
         lock = self._locks[hash(draft.path) % len(self._locks)]
         await lock.acquire()
-        writing = asyncio.create_task(self._write_locked(caller, draft, on_journaled))
+        writing = asyncio.create_task(self._write_locked(caller, draft, hooks))
         self._writing.add(writing)
-        writing.add_done_callback(self._writing.discard)
-        writing.add_done_callback(lambda _: lock.release())
+        writing.add_done_callback(partial(self._end_write, lock))
         # Half a write would stay in the journal, and the next start would apply it to what the note is by then.
         return await asyncio.shield(writing)
 
-    async def _write_locked(self, caller: MemoryCaller, draft: WriteDraft, on_journaled: OnJournaled) -> WriteResult:
+    def _end_write(self, lock: asyncio.Lock, writing: asyncio.Task[WriteResult]) -> None:
+        self._writing.discard(writing)
+        lock.release()
+        if not writing.cancelled():
+            # Asked for, or asyncio logs the error of a write whose caller is gone as never retrieved.
+            writing.exception()
+
+    async def _write_locked(self, caller: MemoryCaller, draft: WriteDraft, hooks: WriteHooks) -> WriteResult:
         for _ in range(MAX_ATTEMPTS):
             try:
-                return await self._try_write(caller, draft, on_journaled)
+                return await self._try_write(caller, draft, hooks)
             except NoteChanged:
                 continue
         raise Conflict(f"{draft.path!r} changed during each of {MAX_ATTEMPTS} attempts to write it; try again.")
 
-    async def _try_write(self, caller: MemoryCaller, draft: WriteDraft, on_journaled: OnJournaled) -> WriteResult:
+    async def _try_write(self, caller: MemoryCaller, draft: WriteDraft, hooks: WriteHooks) -> WriteResult:
         current = await self._read_bytes(draft.path)
         seen_hashes = self._last_seen.get(caller.identity, draft.path)
         if not seen_hashes and draft.knows_last_written:
@@ -203,7 +214,7 @@ class MemoryService:
             await self._record_and_apply(caller, conflict_copy, None, losing, draft, "success")
         status: Literal["success", "conflict"] = "conflict" if decision.conflict else "success"
         intent, written_at = await self._record_and_apply(
-            caller, draft.path, current, decision.after, draft, status, on_journaled
+            caller, draft.path, current, decision.after, draft, status, hooks
         )
         if status == "success":
             self._last_seen.record(caller.identity, draft.path, intent.after_hash)
@@ -220,7 +231,7 @@ class MemoryService:
         after: bytes | None,
         draft: WriteDraft,
         status: str,
-        on_journaled: OnJournaled = _do_nothing,
+        hooks: WriteHooks = NO_HOOKS,
     ) -> tuple[WriteIntent, int]:
         """Journal a write, change the file and index it; return the journal entry and its time."""
         intent = WriteIntent(ids.new_id(), path, _hash(before), _hash(after), 0)
@@ -231,12 +242,12 @@ class MemoryService:
 
         # Must commit before the file changes: a crash in between is then completed from the journal at the next start.
         def work(tx: Tx) -> int:
-            on_journaled(tx, intent.before_hash, intent.after_hash)
+            hooks.on_journaled(tx, intent.before_hash, intent.after_hash)
             return self._record_write(tx, caller, intent, before, after, events, changes=changes)
 
         written_at = await self._db.write(work)
         if changes:
-            await self._apply(caller, intent, after, events[0])
+            await self._apply(caller, intent, after, events[0], hooks)
         return intent, written_at
 
     def _record_write(
@@ -261,21 +272,26 @@ class MemoryService:
             store.insert_intent(tx, intent, self.key_prefix)
         return tx.now
 
-    async def _apply(self, caller: MemoryCaller, intent: WriteIntent, after: bytes | None, event: EventDraft) -> None:
+    async def _apply(
+        self, caller: MemoryCaller, intent: WriteIntent, after: bytes | None, event: EventDraft, hooks: WriteHooks
+    ) -> None:
         try:
             change = await self.journal.apply(intent, after)
         except Exception:
             # Without this, recovery at the next start would apply a write that was reported as failed.
             meta = {**event.metadata, "status": "failed"}
             failure = EventDraft("memory_written", "memory", f"{intent.path} could not be written.", meta)
-            await self._db.write(lambda tx: self._cancel_write(tx, caller, intent, failure))
+            await self._db.write(lambda tx: self._cancel_write(tx, caller, intent, failure, hooks))
             raise
         # Before the entry is marked as done: after a crash in between, the start applies it again and indexes the note.
         await self._update_index(intent.path, change, after)
         self.journal.mark_done(intent)
 
-    def _cancel_write(self, tx: Tx, caller: MemoryCaller, intent: WriteIntent, event: EventDraft) -> None:
+    def _cancel_write(
+        self, tx: Tx, caller: MemoryCaller, intent: WriteIntent, event: EventDraft, hooks: WriteHooks
+    ) -> None:
         store.delete_intents(tx, [intent.write_id])
+        hooks.on_failed(tx)
         self.record_event(tx, caller, event)
 
     async def _update_index(self, path: str, change: FileChange, after: bytes | None) -> None:

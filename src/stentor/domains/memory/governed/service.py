@@ -41,7 +41,7 @@ from stentor.domains.memory.governed.records import RecordAddress
 from stentor.domains.memory.index.model import SEARCH_FIELDS, Folders, SearchFilters
 from stentor.domains.memory.model import MemoryCaller, WriteDraft
 from stentor.domains.memory.search import VALID_NOW, SearchScope, parse_scope
-from stentor.domains.memory.service import WriteResult
+from stentor.domains.memory.service import NO_HOOKS, WriteHooks, WriteResult
 from stentor.domains.memory.validity.frontmatter_keys import KEYS
 from stentor.domains.memory.validity.model import Cause, ChainLink, Exclusion
 from stentor.domains.memory.vaults import VaultParts, VaultRegistry
@@ -127,23 +127,9 @@ class GovernedMemory:
         if request.base_hash is None and records.is_vault_namespace(address.namespace):
             draft = msgspec.structs.replace(draft, if_none_match=frozenset((ANY_STATE,)))
 
-        was_journaled = False
-
-        def on_journaled(tx: Tx, before_hash: str, after_hash: str) -> None:
-            nonlocal was_journaled
-            if key is not None:
-                was_journaled = True
-                body = _Journaled(before_hash, after_hash)
-                idempotency.store_response(tx, key, StoredResponse(_JOURNALED, msgspec.to_builtins(body)))
-
         try:
-            return await parts.memory.write(caller, draft, on_journaled)
-        except Exception as problem:
-            if key is not None and was_journaled:
-                # The write failed, so a repeated call must carry it out.
-                await self._db.write(lambda tx: idempotency.forget_response(tx, key, _JOURNALED))
-            if not isinstance(problem, PreconditionFailed | Conflict):
-                raise
+            return await parts.memory.write(caller, draft, NO_HOOKS if key is None else _key_hooks(key))
+        except (PreconditionFailed, Conflict) as problem:
             # Of a call whose response was lost, the own write is what is in the way of the repeated one.
             stored = None if key is None else await self._db.write(lambda tx: idempotency.find_response(tx, key))
             if stored is not None and stored.status_code != _JOURNALED:
@@ -253,6 +239,16 @@ class GovernedMemory:
             address.record_id, version, document.content_hash, document.size, format_iso(document.modified_at), True,
             document.model is not None,
         )  # fmt: skip
+
+
+def _key_hooks(key: IdempotencyKey) -> WriteHooks:
+    """Return what notes under the key that a write was decided, and forgets it if a repeated call must carry it out."""
+
+    def on_journaled(tx: Tx, before_hash: str, after_hash: str) -> None:
+        body = msgspec.to_builtins(_Journaled(before_hash, after_hash))
+        idempotency.store_response(tx, key, StoredResponse(_JOURNALED, body))
+
+    return WriteHooks(on_journaled, lambda tx: idempotency.forget_response(tx, key, _JOURNALED))
 
 
 async def _find_earlier(
