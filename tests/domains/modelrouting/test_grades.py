@@ -10,7 +10,8 @@ import pytest
 from stentor.core.db import Sql
 from tests.conftest import World
 from tests.domains.llm.conftest import chat
-from tests.domains.modelrouting.conftest import Make, ask, grade, openai_client
+from tests.domains.llm.upstream import status
+from tests.domains.modelrouting.conftest import Make, Providers, ask, grade, openai_client, status_of
 from tests.requirements import requirement
 
 
@@ -94,6 +95,29 @@ async def test_a_grade_of_an_outcome_that_is_forgotten_takes_the_place_of_the_ne
         await ask(client)
     assert (await grade(world, first.id, 0.0)).json()["learned"] is True
     assert await rewards(world) == [("east/m", "ff" * 49 + "00")]
+
+
+@requirement("modelrouting.grades")
+async def test_a_grade_after_an_outage_of_all_models_does_not_bring_its_failures_back(
+    client: openai.AsyncOpenAI, world: World, providers: Providers
+) -> None:
+    answers = {}
+    for failing, name in (("east", "west"), ("west", "east")):
+        providers[failing].mood = status(401)
+        for _ in range(5):
+            answers[f"{name}/m"] = await ask(client)
+        providers[failing].mood = None
+    before = dict(await rewards(world))
+    for name in ("east", "west"):
+        providers[name].mood = status(401)
+    for _ in range(20):
+        await status_of(ask(client))
+    for name in ("east", "west"):
+        providers[name].mood = None
+    ending = (await ask(client)).model
+    (other,) = answers.keys() - {ending}
+    assert (await grade(world, answers[other].id, 0.4)).json()["learned"] is True
+    assert dict(await rewards(world))[other].replace("66", "ff") == before[other]
 
 
 @requirement("modelrouting.grades")

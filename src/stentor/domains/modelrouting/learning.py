@@ -219,6 +219,9 @@ class AnswerGrader:
         tx.lock(locks.model_lock(tenant, answer.model))
         previous = store.find_weight(tx, tenant, answer.model, answer.kind) if answer.is_learned else None
         if previous is not None:
+            previous, _ = (
+                self._records.view_of(tenant).records(tenant, answer.kind).before_outcome(previous, success=False)
+            )
             weight = apply_grade(previous, sample=answer.sample, was=UNGRADED_REWARD, grade=value, now=tx.now)
             store.upsert_weight(tx, tenant, weight)
             # As in `_learn`: only what is committed may be in memory.
