@@ -51,6 +51,19 @@ async def test_an_alert_that_comes_back_is_a_new_one(world: World) -> None:
     assert [alert.resolved_at is None for alert in found] == [True, False]
 
 
+@requirement("learning.sentinel-alert")
+async def test_an_alert_opens_again_with_the_outcomes_from_before_an_outage_of_all_agents(world: World) -> None:
+    agent, other = await world.register(), await world.register("other")
+    await teach(world, other, "SSS")
+    await teach(world, agent, "FS" * 25)
+    await teach(world, agent, "F" * 30)
+    assert await open_alerts(world) == []
+    await teach(world, other, "FF")
+    await teach(world, other, "S")
+    await teach(world, agent, "S")
+    assert [alert.agent_id for alert in await open_alerts(world)] == [agent]
+
+
 @requirement("dashboard.sentinel-threshold")
 async def test_an_alert_follows_a_threshold_that_was_changed(make_world: MakeWorld) -> None:
     world: World = await make_world()

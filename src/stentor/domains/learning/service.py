@@ -227,10 +227,10 @@ class LearningService:
         """
         # The record is read, changed and written: another process may learn of the same agent at the same time.
         tx.lock(locks.agent_lock(outcome.agent_id))
-        record = store.find(tx, outcome.agent_id, outcome.task_type)
-        record = record or model.initial_weight(outcome.agent_id, outcome.task_type, tx.now)
+        stored = store.find(tx, outcome.agent_id, outcome.task_type)
+        stored = stored or model.initial_weight(outcome.agent_id, outcome.task_type, tx.now)
         records = self.view.records(outcome.tenant, outcome.task_type)
-        record, progress = records.before_outcome(record, success=outcome.success)
+        record, progress = records.before_outcome(stored, success=outcome.success)
         before = record.weight_at(tx.now)
         weight = model.apply_outcome(
             record,
@@ -250,7 +250,7 @@ class LearningService:
         message = f"Weight for {outcome.task_type} went from {before:.3f} to {weight.weight:.3f} after a {result}."
         meta = _learning_metadata(outcome, result, before, weight)
         update = EventDraft("learning_updated", "learning", message, meta, agent_id=outcome.agent_id)
-        drafts = [update, *self._watch(tx, record, weight)]
+        drafts = [update, *self._watch(tx, stored, weight)]
         # After the commit only: a rollback must not leave a record in memory that the database does not have.
         tx.after_commit(lambda: self.view.put(outcome.tenant, weight))
         return self._runlog.append(tx, outcome.tenant, drafts, task_id=outcome.task_id, parent=parent)
