@@ -262,6 +262,14 @@ def test_a_decision_by_another_rule_is_said_not_to_be_recomputable(rule: Any) ->
     assert not explain.check_decision(None).recomputed
 
 
+@requirement("routing.decision-recomputed")
+def test_a_decision_by_a_rule_with_the_same_formula_is_recomputed() -> None:
+    record = recorded(candidate("ann", 9, 10), candidate("bob", 2, 10)) | {"rule": "evidence-9"}
+    assert explain.check_decision(record).is_reproduced
+    record["candidates"][0]["expected"] += 0.1
+    assert [each.field for each in explain.check_decision(record).differences] == ["expected"]
+
+
 def test_the_sentence_names_what_decided() -> None:
     strong, weak = candidate("ann", 49, 50), candidate("bob", 10, 50)
     assert explain.explain_decision(recorded(strong, weak)).startswith(

@@ -25,6 +25,8 @@ TOLERANCE = 1e-9
 """Relative difference up to which two numbers are equal."""
 _EVIDENCE_RULES = (*(f"evidence-{number}" for number in range(3, 10)), RULE_VERSION)
 """Rules with the same terms: the earlier ones have other formulas for time, cost and uncertainty."""
+_RULES_WITH_THIS_FORMULA = ("evidence-9", RULE_VERSION)
+"""Rules that differ only in which outcomes count, and these are recorded with a decision."""
 # Fields that records of the earlier rule have: the whole decision, and each candidate.
 _SHARES_DECISION_FIELDS = frozenset(
     (
@@ -68,7 +70,7 @@ def check_decision(record: Any) -> DecisionCheck:
     Never raises: a record of this rule that is malformed, or has inputs out of range, is reported as a difference.
     """
     rule = record.get("rule") if isinstance(record, dict) else None
-    if rule != RULE_VERSION:
+    if rule not in _RULES_WITH_THIS_FORMULA:
         name = "an earlier rule without a name" if rule is None else f"the rule {rule!r}"
         return DecisionCheck(False, f"The decision was made by {name}; this version computes {RULE_VERSION!r}.")
     try:
