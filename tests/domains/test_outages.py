@@ -29,11 +29,11 @@ class Process:
                 apply_outcome(record, success=success, performance=1.0, duration_ms=1, now=now, progress=progress)
             )
 
-    def grade(self, agent: str, grade: float) -> None:
-        """Grade the newest outcome that the agent's record has."""
+    def grade(self, agent: str, grade: float, sample: int | None = None) -> None:
+        """Grade the agent's outcome of this number, without one the newest that its record has."""
         stored = self.database[agent]
         record, _ = self.view.records("default", "work").before_outcome(stored, success=False)
-        self._put(apply_grade(record, sample=record.samples, was=1.0, grade=grade, now=stored.updated_at))
+        self._put(apply_grade(record, sample=sample or record.samples, was=1.0, grade=grade, now=stored.updated_at))
 
     def results(self, agent: str) -> str:
         return self.view.records("default", "work").weights_by_agent[agent].recent
@@ -83,6 +83,34 @@ def test_a_grade_after_an_outage_counts() -> None:
     weight = process.database["good"]
     assert (weight.recent, weight.rewards) == ("S" * 20, "ff" * 19 + "80")
     assert process.results("good") == "S" * 20
+
+
+@requirement("routing.outage-of-all")
+def test_a_late_grade_after_an_outage_takes_the_place_of_no_failure_and_of_no_other_grade() -> None:
+    process = Process({})
+    process.end("good", "S" * 6)
+    process.grade("good", 0.8)
+    process.end("good", "F" + "S" * 12)
+    process.end("other", "SSS")
+    process.end("good", "F" * 12)
+    process.end("other", "FF")
+    process.end("other", "S")
+    process.grade("good", 0.5, sample=18)
+    process.grade("good", 0.5, sample=19)
+    assert process.database["good"].encoded_rewards == "ff" * 5 + "cc" + "00" + "ff" * 10 + "80" * 2
+
+
+@requirement("routing.outage-of-all")
+def test_what_another_process_saw_succeed_just_before_an_outage_counts_again() -> None:
+    first = Process({})
+    first.end("good", "SS")
+    first.end("other", "SS")
+    second = Process(first.database)
+    first.end("good", "S" * 18 + "F" * 12)
+    first.end("other", "FF")
+    second.poll()
+    second.end("other", "S")
+    assert second.results("good") == "S" * 20
 
 
 @requirement("routing.outage-of-all")

@@ -100,13 +100,14 @@ def replace_reward(rewards: str, age: int, grade: float) -> str | None:
     """
     if age < 0:
         return None
-    # Two digits for each reward.
-    start = len(rewards) - 2 * (age + 1)
-    if start < 0:
-        parts = bytes.fromhex(rewards)
-        start = next((2 * n for n in range(len(parts) - 1, -1, -1) if parts[n] % 2), -1)
-    if start < 0:
+    parts = bytes.fromhex(rewards)
+    at = len(parts) - 1 - age
+    # Without the failures of an outage the outcome may be another one than this many ago.
+    if at < 0 or not parts[at] % 2:
+        at = next((n for n in range(len(parts) - 1, -1, -1) if parts[n] % 2), -1)
+    if at < 0:
         return None
+    start = 2 * at
     return rewards[:start] + encode_reward(grade, graded=True) + rewards[start + 2 :]
 
 

@@ -53,7 +53,9 @@ class FailureRun:
         if failures < new:
             self._clear()
         if failures:
-            self._add(weight, min(failures, new), previous or _without_newest(weight, failures))
+            # With a success among the new outcomes the previous record is not the one before the failures.
+            before = previous if previous and failures >= new else _without_newest(weight, failures)
+            self._add(weight, min(failures, new), before)
 
     def rebuild(self, weights: Iterable[Weight]) -> None:
         """Find the run in stored records. The `tick` of each numbers its last outcome among those of all agents."""
