@@ -10,7 +10,6 @@ from tests.requirements import requirement
 
 
 async def submit(world: World, key: str, **fields: Any) -> str:
-    world.clock.advance(seconds=0.001)  # tasks of the same microsecond have no order among them
     body = {"type": "echo", "input": "x", "required_capabilities": ["echo"], **fields}
     answer = await world.clients[key].post("/api/v1/tasks", json=body)
     assert answer.status_code == 202, answer.text
@@ -19,9 +18,11 @@ async def submit(world: World, key: str, **fields: Any) -> str:
 
 @requirement("tasks.fairness")
 async def test_a_backlog_delays_the_single_task_of_another_submitter_by_one_task(world: World) -> None:
-    agent = await world.register()
-    backlog = [await submit(world, "ADMIN") for _ in range(30)]
-    single = await submit(world, "SECOND")
+    agent, tasks = await world.register(), list[str]()
+    for key in [*["ADMIN"] * 30, "SECOND"]:
+        world.clock.advance(seconds=0.001)  # tasks of the same microsecond have no order among them
+        tasks.append(await submit(world, key))
+    *backlog, single = tasks
     order = [task["task_id"] for task in await claim(world, agent, 5)]
     assert order == [backlog[0], single, *backlog[1:4]]
 

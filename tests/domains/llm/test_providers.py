@@ -66,7 +66,7 @@ def test_each_variable_configures_its_provider() -> None:
     assert providers_from_settings(settings.load({})) == {}
     assert set(providers_from_settings(settings.load({"OPENAI_BASE_URL": "http://127.0.0.1:8000/v1"}))) == {"openai"}
     assert "key" not in repr(found["openai"])
-    with pytest.raises(StartRefused, match="openai"):
+    with pytest.raises(StartRefused, match="OPENAI_BASE_URL"):
         providers_from_settings(settings.load({"OPENAI_BASE_URL": "ftp://x"}))
 
 
