@@ -12,13 +12,22 @@ import re
 import sys
 from functools import cached_property
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import typer
 from typer.core import TyperCommand, TyperGroup
 
 from stentor import __version__
 from stentor.core import filesystem
+from stentor.core.lazy_import import lazy_module
+
+if TYPE_CHECKING:
+    from stentor.cli import output
+    from stentor.core.settings import config_file
+else:
+    # Without a file `stentor --help` need not import the settings.
+    output = lazy_module("stentor.cli.output")
+    config_file = lazy_module("stentor.core.settings.config_file")
 
 
 class Target(NamedTuple):
@@ -184,12 +193,8 @@ def root(
 
 def _apply_config_file() -> None:
     if os.environ.get("SERVICE_CONFIG_FILE") or Path("stentor.toml").exists():
-        # Imported late: without a file `stentor --help` need not import the settings.
-        from stentor.cli.output import report_errors
-        from stentor.core.settings.config_file import apply_config_file
-
-        with report_errors():
-            apply_config_file(os.environ)
+        with output.report_errors():
+            config_file.apply_config_file(os.environ)
 
 
 def main() -> None:

@@ -15,7 +15,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import typer
 from rich import box
@@ -26,6 +26,13 @@ from rich.text import Text
 from stentor.core import jsontext
 from stentor.core.clock import format_relative_time
 from stentor.core.errors import StartRefused, StentorError
+from stentor.core.lazy_import import lazy_module
+
+if TYPE_CHECKING:
+    from stentor.core.settings import config_file
+else:
+    # Most commands read no settings.
+    config_file = lazy_module("stentor.core.settings.config_file")
 
 EXIT_FAILED, EXIT_USAGE, EXIT_REFUSED, EXIT_UNREACHABLE, EXIT_INTERRUPTED = 1, 2, 3, 4, 130
 """Exit codes: failure; wrong usage; error response (4xx) of the service; no service reachable; Ctrl-C."""
@@ -96,10 +103,7 @@ def report_errors(*, as_json: bool = False) -> Iterator[None]:
         code = error.code if isinstance(error, CommandFailed) else EXIT_REFUSED
         message = str(error)
         if isinstance(error, StartRefused):
-            # Imported here, because most commands read no settings.
-            from stentor.core.settings.config_file import explain_variables
-
-            message = f"{message} {explain_variables(message, os.environ)}".rstrip()
+            message = f"{message} {config_file.explain_variables(message, os.environ)}".rstrip()
         # On standard output, where a script reads; the text for people goes to standard error as well.
         if as_json:
             print_json({"error": message, "details": getattr(error, "details", None)})

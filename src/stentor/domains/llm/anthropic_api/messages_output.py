@@ -60,7 +60,7 @@ class MessageEvents:
         self._relayed_end: JsonObject | None = None
         """The provider's `message_delta`, which is sent once the call is recorded."""
         self._is_relay = False
-        self._blocks: list[_Block] = []
+        self._blocks: list[_OutputBlock] = []
 
     def delta_events(self, delta: ReplyDelta) -> Iterator[JsonObject]:
         if not self._is_started:
@@ -110,7 +110,7 @@ class MessageEvents:
             for earlier in self._blocks:
                 if earlier.is_open and earlier.is_complete:
                     yield earlier.close()
-            block = _Block(len(self._blocks), key)
+            block = _OutputBlock(len(self._blocks), key)
             self._blocks.append(block)
             yield {"type": "content_block_start", "index": block.index, "content_block": start}
         if text:
@@ -130,7 +130,7 @@ class MessageEvents:
         yield {"type": "message_stop"}
 
 
-class _Block:
+class _OutputBlock:
     """One block of a message while it is streamed. `key` is its type, or the index of the call."""
 
     def __init__(self, index: int, key: str | int) -> None:

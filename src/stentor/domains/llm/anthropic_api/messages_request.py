@@ -125,7 +125,7 @@ BlockIn = Annotated[
 ]
 
 
-class MessageIn(AnthropicModel):
+class AnthropicMessage(AnthropicModel):
     role: Literal["user", "assistant", "system"]
     content: str | Items[BlockIn]
 
@@ -151,7 +151,7 @@ class MessageIn(AnthropicModel):
             yield LlmMessage(self.role, parts, calls, reasoning=reasoning)
 
 
-class ToolIn(AnthropicModel):
+class AnthropicTool(AnthropicModel):
     """A tool of the client; one with another type runs at Anthropic or is defined there."""
 
     type: str | None = None
@@ -202,14 +202,14 @@ class CountIn(AnthropicModel):
     """A request to count tokens: one for a message without a limit."""
 
     model: Name
-    messages: Annotated[list[MessageIn], Field(min_length=1, max_length=10_000)]
+    messages: Annotated[list[AnthropicMessage], Field(min_length=1, max_length=10_000)]
     system: str | Items[TextBlock] | None = None
     max_tokens: MaxTokens = None
     temperature: Temperature = None
     top_p: TopP = None
     stop_sequences: Items[str] | None = None
     stream: bool | None = None
-    tools: Items[ToolIn] | None = None
+    tools: Items[AnthropicTool] | None = None
     tool_choice: ToolChoiceIn | None = None
     thinking: ThinkingIn | None = None
     output_config: OutputConfigIn | None = None
