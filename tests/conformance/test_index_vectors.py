@@ -182,17 +182,23 @@ async def test_vectors_outlive_a_restart(kind: str, address: str, tmp_path: Path
     again.close()
 
 
+async def open_before_a_change(index: SearchIndex, kind: str, address: str, tmp_path: Path) -> SearchIndex:
+    """Open the index as another process does, then add `new.md`."""
+    await three(index)
+    other = open_kind(kind, tmp_path, address)
+    await other.vectors.use_model(MODEL)
+    await fill(index, document("new.md", "n"))
+    await embed(index, {"new.md": [unit(-1)]})
+    return other
+
+
 @pytest.mark.parametrize("kind", ["postgresql without pgvector"])
 @pytest.mark.parametrize("is_late", [False, True])
 async def test_what_another_process_changed_is_found_after_a_lost_connection(
     index: SearchIndex, kind: str, address: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, is_late: bool
 ) -> None:
     """Both while changes are read, which is tried again at once, and while all vectors are, which the caller tries."""
-    await three(index)
-    other = open_kind(kind, tmp_path, address)
-    await other.vectors.use_model(MODEL)
-    await fill(index, document("new.md", "n"))
-    await embed(index, {"new.md": [unit(-1)]})
+    other = await open_before_a_change(index, kind, address, tmp_path)
     failures: list[Exception] = [StoreUnavailable("lost") if is_late else StoreConflict("lost")]
     name = "iter_vectors" if is_late else "list_document_vectors"
     module = (in_memory_vectors if is_late else shared_vectors).vector_matrix
@@ -222,11 +228,7 @@ async def test_what_another_process_changed_is_found_after_a_search_that_was_can
     index: SearchIndex, kind: str, address: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, is_late: bool
 ) -> None:
     """A caller may be cancelled when its changes, or all vectors, are read already and not yet applied."""
-    await three(index)
-    other = open_kind(kind, tmp_path, address)
-    await other.vectors.use_model(MODEL)
-    await fill(index, document("new.md", "n"))
-    await embed(index, {"new.md": [unit(-1)]})
+    other = await open_before_a_change(index, kind, address, tmp_path)
     assert isinstance(other.vectors, shared_vectors.SharedInMemoryVectorStore)
     read = other.vectors._database.read
 

@@ -14,7 +14,7 @@ import pytest
 from stentor.core.db import Sql
 from stentor.domains.memory import embedding_worker
 from stentor.domains.memory.embedding.embedder import EmbeddingUnavailable, Vectors
-from stentor.domains.memory.embedding_worker import PREPARING
+from stentor.domains.memory.embedding_worker import PREPARING, EmbeddingWorker
 from tests.conftest import MakeWorld
 from tests.domains.memory.conftest import AGENTS, Notes
 from tests.patience import soon
@@ -311,14 +311,21 @@ async def test_the_answer_without_a_word_of_the_question_is_a_match_beside_it(me
     assert nothing["matches"] == []
 
 
-@requirement("memory.model-prepared")
-async def test_a_search_waits_until_the_model_is_prepared(
+async def with_unprepared_model(
     make_world: MakeWorld, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+) -> tuple[Notes, EmbeddingWorker, Unprepared]:
     notes = Notes(await make_world(SERVICE_MEMORY="1", SERVICE_EMBEDDING_MODEL=""), tmp_path / "vault")
     assert notes.world.kernel.memory is not None
     embeddings, model = notes.world.kernel.memory.default.embeddings, Unprepared()
     monkeypatch.setattr(embeddings, "_embedder", model)
+    return notes, embeddings, model
+
+
+@requirement("memory.model-prepared")
+async def test_a_search_waits_until_the_model_is_prepared(
+    make_world: MakeWorld, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    notes, embeddings, model = await with_unprepared_model(make_world, tmp_path, monkeypatch)
     search = asyncio.create_task(notes.post("search/semantic", query="kitten"))
     await soon(lambda: embeddings.is_preparing)
     model.go.set()
@@ -331,10 +338,7 @@ async def test_no_search_waits_for_long_while_the_model_is_prepared(
     make_world: MakeWorld, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, has_note: bool
 ) -> None:
     monkeypatch.setattr(embedding_worker, "PREPARATION_SECONDS", 0)
-    notes = Notes(await make_world(SERVICE_MEMORY="1", SERVICE_EMBEDDING_MODEL=""), tmp_path / "vault")
-    assert notes.world.kernel.memory is not None
-    embeddings, model = notes.world.kernel.memory.default.embeddings, Unprepared()
-    monkeypatch.setattr(embeddings, "_embedder", model)
+    notes, embeddings, model = await with_unprepared_model(make_world, tmp_path, monkeypatch)
     if has_note:
         await notes.write("cats.md", CATS)
         await soon(lambda: embeddings.is_preparing)
@@ -355,14 +359,11 @@ async def test_no_search_waits_for_long_while_the_model_is_prepared(
 async def test_a_model_that_cannot_be_prepared_says_why(
     make_world: MakeWorld, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    notes = Notes(await make_world(SERVICE_MEMORY="1", SERVICE_EMBEDDING_MODEL=""), tmp_path / "vault")
-    assert notes.world.kernel.memory is not None
-    embeddings, model = notes.world.kernel.memory.default.embeddings, Unprepared()
+    notes, _, model = await with_unprepared_model(make_world, tmp_path, monkeypatch)
 
     async def fail() -> None:
         raise EmbeddingUnavailable("The model cannot be exported: it is damaged.")
 
-    monkeypatch.setattr(embeddings, "_embedder", model)
     monkeypatch.setattr(model, "load", fail)
     refused = await notes.post("search/semantic", query="kitten")
     assert "it is damaged" in refused.json()["error"]["message"]

@@ -153,9 +153,12 @@ class ModelRecords:
 
     def _apply_changes(self, changed: list[tuple[str, Weight]], written: set[tuple[str, str, str]]) -> None:
         if not self._views:
-            for tenant in {tenant for tenant, _ in changed}:
+            by_tenant: dict[str, list[tuple[str, Weight]]] = {}
+            for row in sorted(changed, key=lambda row: row[1].updated_at):
+                by_tenant.setdefault(row[0], []).append(row)
+            for tenant, oldest_first in by_tenant.items():
                 self._views[tenant] = view = LearningView()
-                view.load(sorted((row for row in changed if row[0] == tenant), key=lambda row: row[1].updated_at))
+                view.load(oldest_first)
             return
         for tenant, weight in changed:
             # A poll that began before a local write must not overwrite it.
