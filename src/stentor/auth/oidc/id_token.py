@@ -54,7 +54,7 @@ def verify(token: str, keys: Iterable[Key], *, issuer: str, client_id: str, nonc
         raise SignInFailed("The ID token was issued for another client.")
     if len(audiences) > 1 and "azp" not in claims:
         raise SignInFailed("The ID token has several audiences, and does not say for whom it was issued.")
-    # The caller chose the nonce: without the check of the type, "None" would be that of a token without one.
+    # The caller chooses the nonce. If only its text were compared, "None" would match a token that has no nonce.
     found = claims.get("nonce")
     if not isinstance(found, str) or not hmac.compare_digest(found.encode(errors="surrogatepass"), nonce.encode()):
         raise SignInFailed("The ID token belongs to another sign-in.")

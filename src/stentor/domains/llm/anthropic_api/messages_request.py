@@ -264,7 +264,7 @@ class CountIn(AnthropicModel):
         return sum(block.estimated_tokens for block in self._all_blocks() if _is_unknown(block))
 
     def _feature(self) -> str:
-        """Return the first block or tool that only Anthropic's format can express, empty if there is none."""
+        """Describe the first block or tool that only Anthropic's format can express; empty if all formats can."""
         for block in self._all_blocks():
             if _is_unknown(block):
                 return f"a block of type {block.type[:64]!r}"

@@ -61,7 +61,7 @@ class RayConnection:
     async def submit(self, job: ClusterJob) -> None:
         queue = self._queues[job.job_id] = asyncio.Queue()
         if self.is_lost:
-            # Since it was handed out: the jobs that were in `_queues` then have heard of it already.
+            # `_lose` told only the jobs that it found in `_queues`.
             queue.put_nowait(LOST)
         assert isinstance(job.options, RayOptions)
         await self._send({"job_id": job.job_id, "payload": job.payload, **msgspec.to_builtins(job.options)})
