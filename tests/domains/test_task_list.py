@@ -12,7 +12,7 @@ import pytest
 
 from stentor.core.clock import HOUR
 from stentor.core.db import Sql
-from stentor.domains.tasks import queries
+from stentor.domains.tasks import list_queries, own_list_queries
 from stentor.domains.tasks.model import TASK_STATUSES, TaskFilter
 from tests.conftest import World
 from tests.databases import Databases
@@ -130,7 +130,8 @@ async def test_a_list_uses_the_index_of_the_condition_that_the_fewest_tasks_fulf
 
     async def rarest(**conditions: Any) -> str:
         wanted = TaskFilter(**conditions)
-        return await world.kernel.infra.db.read(lambda tx: queries._find_rarest(tx, "default", wanted))
+        names, params = list_queries.condition_names(wanted), list_queries.filter_params("default", wanted)
+        return await world.kernel.infra.db.read(lambda tx: list_queries.find_rarest(tx, names, params))
 
     assert await rarest(status="cancelled", type="common", submitted_by="admin") == "status"
     assert await rarest(status="waiting", submitted_by="admin", agent_id=agent) == "agent_id"
@@ -143,12 +144,12 @@ async def test_a_list_uses_the_index_of_the_condition_that_the_fewest_tasks_fulf
 @pytest.mark.parametrize(
     ("sql", "index"),
     [
-        (queries._page_sql("status", "status", "type", "submitted_by"), "tasks_by_status"),
-        (queries._page_sql("type", "status", "type", "agent_id"), "tasks_by_type"),
-        (queries._page_sql("agent_id", "status", "agent_id", "type"), "tasks_by_agent_status"),
-        (queries._count_some_sql("status", "status", "type"), "tasks_by_status"),
-        (queries._count_some_sql("type", "type"), "COVERING INDEX tasks_by_type"),
-        (queries._LIST_BY_REFERENCE, "sqlite_autoindex_tasks_1 (tenant=? AND task_id=?)"),
+        (list_queries.page_sql("status", "status", "type", "submitted_by"), "tasks_by_status"),
+        (list_queries.page_sql("type", "status", "type", "agent_id"), "tasks_by_type"),
+        (list_queries.page_sql("agent_id", "status", "agent_id", "type"), "tasks_by_agent_status"),
+        (list_queries.count_some_sql("status", "status", "type"), "tasks_by_status"),
+        (list_queries.count_some_sql("type", "type"), "COVERING INDEX tasks_by_type"),
+        (list_queries._LIST_BY_REFERENCE, "sqlite_autoindex_tasks_1 (tenant=? AND task_id=?)"),
     ],
 )
 def test_a_list_reads_no_more_than_its_index_has(sql: Sql, index: str, tmp_path: Path, databases: Databases) -> None:
@@ -163,8 +164,8 @@ async def test_a_total_that_is_not_exact_is_no_less_than_the_tasks_of_the_page(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     # Statements with another limit, which no other test may get.
-    monkeypatch.setattr(queries, "_statements", {})
-    monkeypatch.setattr(queries, "MAX_TOTAL", 4)
+    monkeypatch.setattr(list_queries, "_statements", {})
+    monkeypatch.setattr(list_queries, "MAX_TOTAL", 4)
     await world.register()
     for number in range(7):
         await world.submit(type="a")
@@ -172,6 +173,75 @@ async def test_a_total_that_is_not_exact_is_no_less_than_the_tasks_of_the_page(
             assert (await page(world, type="a"))["total_is_exact"]
     found = await page(world, type="a", submitted_by="admin", limit=5, offset=1)
     assert (len(found["tasks"]), found["total"], found["total_is_exact"]) == (5, 7, False)
+
+
+@requirement("tasks.agents-see-their-own", "tasks.list-more-filters")
+@pytest.mark.parametrize("sizes", [(1, 8, 64), (1,)], ids=["agent by agent", "more agents than one statement has"])
+async def test_every_filter_lists_and_counts_what_a_key_may_see(
+    world: World, monkeypatch: pytest.MonkeyPatch, sizes: tuple[int, ...]
+) -> None:
+    monkeypatch.setattr(own_list_queries, "_AGENTS_PER_STATEMENT", sizes)
+    agents = [await world.register(f"n{n}", key_name="bob" if n < 2 else "other") for n in range(3)]
+    tasks: list[dict[str, Any]] = []
+    for number in range(24):
+        by, type_, agent = ("ADMIN", "BOB", "WRITER")[number % 3], "ab"[number % 2], agents[number // 3 % 3]
+        body = {"type": type_, "input": "x", "required_capabilities": ["echo"], "agent_preference": agent}
+        task_id = (await world.clients[by].post(PATH, json=body)).json()["task_id"]
+        if number % 5 == 0:
+            await world.admin.post(f"{PATH}/{task_id}/cancel")
+        tasks.insert(0, {"submitted_by": by.lower(), **(await world.task(task_id))})
+        if number % 4:
+            world.clock.advance(seconds=600)
+    # Of one moment are the tasks in the order of their ids.
+    tasks.sort(key=lambda task: (task["created_at"], task["task_id"]), reverse=True)
+    visible = [task for task in tasks if task["submitted_by"] == "bob" or task["assigned_agent"] in agents[:2]]
+    for status, agent, type_, submitter, after in product(
+        (None, "queued", "cancelled"),
+        (None, agents[0], agents[2], "nobody"),
+        (None, "a", "z"),
+        (None, "admin", "bob"),
+        (None, tasks[9]["created_at"]),
+    ):
+        given = {"status": status, "assigned_agent": agent, "type": type_, "submitted_by": submitter}
+        given = {name: value for name, value in given.items() if value is not None}
+        wanted = [
+            task["task_id"]
+            for task in visible
+            if given.items() <= task.items() and (after is None or task["created_at"] > after)
+        ]
+        params = {"agent_id" if name == "assigned_agent" else name: value for name, value in given.items()}
+        params |= {} if after is None else {"created_after": after}
+        answer = await world.clients["BOB"].get(PATH, params=params | {"limit": "5"})
+        seen, found = [row["task_id"] for row in answer.json()["tasks"]], answer.json()
+        assert (found["total"], found["total_is_exact"]) == (len(wanted), True), params
+        if found["next_cursor"]:
+            params |= {"cursor": found["next_cursor"]}
+            answer = await world.clients["BOB"].get(PATH, params=params)
+            seen += [row["task_id"] for row in answer.json()["tasks"]]
+        assert seen == wanted, params
+
+
+@requirement("tasks.agents-see-their-own", "tasks.list-fields")
+async def test_a_key_with_many_tasks_learns_that_there_are_at_least_so_many(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(list_queries, "_statements", {})
+    monkeypatch.setattr(list_queries, "MAX_TOTAL", 4)
+    await world.register(key_name="bob")
+    bob = world.clients["BOB"]
+    for number in range(12):
+        body = {"type": "b" if number % 2 else "a", "input": "x", "required_capabilities": ["echo"]}
+        await (bob if number < 3 else world.admin).post(PATH, json=body)
+
+    async def totals(**params: str) -> tuple[int, bool]:
+        found = (await bob.get(PATH, params={**params, "limit": "1"})).json()
+        return found["total"], found["total_is_exact"]
+
+    # Of its agents there are counts, however many tasks they have, but not by type.
+    assert await totals() == (12, True)
+    assert await totals(type="a") == (4, False)
+    await bob.post(PATH, json=body)
+    assert await totals() == (13, False)
 
 
 @requirement("tasks.list-next-cursor", "tasks.list-fields")

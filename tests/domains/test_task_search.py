@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from stentor.core.errors import InvalidRequest
-from stentor.domains.tasks import queries
+from stentor.domains.tasks import list_queries, queries
 from stentor.domains.tasks.search import service
 from stentor.domains.tasks.search.model import Position, TaskText
 from stentor.domains.tasks.search.postgres_index import build_tsvector
@@ -202,13 +202,13 @@ async def test_tasks_are_listed_by_type_and_submitter_and_counted_up_to_a_number
     answer = (await world.admin.get("/api/v1/tasks", params={"type": "odd", "limit": 1})).json()
     assert (answer["total"], answer["total_is_exact"]) == (4, True)
     assert await found(world, type="odd", cursor=answer["next_cursor"]) == ids[::-2]
-    monkeypatch.setattr(queries, "MAX_TOTAL", 2)
-    queries._statements.clear()
+    monkeypatch.setattr(list_queries, "MAX_TOTAL", 2)
+    list_queries._statements.clear()
     # Not less than the tasks of the page.
     for limit, total in ((1, 2), (9, 4)):
         answer = (await world.admin.get("/api/v1/tasks", params={"type": "odd", "limit": limit})).json()
         assert (answer["total"], answer["total_is_exact"]) == (total, False)
-    queries._statements.clear()
+    list_queries._statements.clear()
     lists = await world.kernel.infra.db.read(
         lambda tx: (queries.list_types(tx, "default"), queries.list_submitters(tx, "default"))
     )

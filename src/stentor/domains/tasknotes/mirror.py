@@ -30,7 +30,7 @@ from stentor.domains.memory.index.maintenance import IndexDifference, IndexMaint
 from stentor.domains.tasknotes import render, store
 from stentor.domains.tasknotes.model import TaskNoteRecord
 from stentor.domains.tasknotes.pending_changes import PendingChanges
-from stentor.domains.tasks import queries
+from stentor.domains.tasks import list_queries
 from stentor.domains.tasks.model import TaskFilter
 from stentor_vault.notes import projection
 from stentor_vault.notes.model import NameTaken, NoSuchNote, VaultUnavailable
@@ -337,4 +337,4 @@ class VaultMaintenance:
         return records, MaintenanceStep(len(records), await self._count(), next_cursor, what="tasks")
 
     async def _count(self) -> int:
-        return await self._db.read(lambda tx: queries.count_tasks(tx, self._tenant, TaskFilter()))
+        return await self._db.read(lambda tx: list_queries.count_tasks(tx, self._tenant, TaskFilter()))

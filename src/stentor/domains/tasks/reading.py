@@ -16,7 +16,7 @@ from stentor.core.errors import CorruptRecord
 from stentor.domains.atp.text_format import content_for_agent
 from stentor.domains.registry.agent_cache import AgentCache
 from stentor.domains.routing.service import RoutingEngine
-from stentor.domains.tasks import limit_store, queries, visibility_queries
+from stentor.domains.tasks import limit_store, list_queries, own_list_queries, queries, visibility_queries
 from stentor.domains.tasks.access import require_visible_task
 from stentor.domains.tasks.model import Task, TaskFilter, TaskPage
 from stentor.domains.tasks.progress import (
@@ -127,14 +127,15 @@ class TaskReader:
         def read(tx: Tx) -> TaskPage:
             # Read one row more than the page holds, to know whether there is a next page.
             if task_filter.ref is not None:
-                rows = queries.list_by_reference(tx, tenant, task_filter, limit + 1)
+                rows = list_queries.list_by_reference(tx, tenant, task_filter, limit + 1)
                 return TaskPage(rows[:limit], len(rows), has_more=False, total_is_exact=len(rows) <= limit)
             if task_filter.parent is not None:
-                rows = queries.list_subtasks(tx, tenant, task_filter, limit + 1)
-                total = queries.count_subtasks(tx, tenant, task_filter)
-                return TaskPage(rows[:limit], total, len(rows) > limit, total < queries.MAX_TOTAL)
-            rows = queries.read_page(tx, tenant, task_filter, limit + 1, offset)
-            total, is_exact = queries.count_matching(tx, tenant, task_filter)
+                rows = list_queries.list_subtasks(tx, tenant, task_filter, limit + 1)
+                total = list_queries.count_subtasks(tx, tenant, task_filter)
+                return TaskPage(rows[:limit], total, len(rows) > limit, total < list_queries.MAX_TOTAL)
+            lists = list_queries if task_filter.key is None else own_list_queries
+            rows = lists.read_page(tx, tenant, task_filter, limit + 1, offset)
+            total, is_exact = lists.count_matching(tx, tenant, task_filter)
             if rows and not is_exact:
                 # Only the newest tasks are counted, and the page may have older ones.
                 total = max(total, offset + len(rows))

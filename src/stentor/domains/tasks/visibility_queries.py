@@ -13,7 +13,8 @@ from stentor.domains.tasks.model import Task
 MAX_ANCESTORS = 32
 """Ancestors that are followed: a chain can be long, and one of an earlier version a cycle."""
 SUBMITTED = "submitted_by = :key"
-ASSIGNED = "assigned_agent in (select agent_id from agents where tenant = :tenant and key_name = :key)"
+OWN_AGENTS = "select agent_id from agents where tenant = :tenant and key_name = :key"
+ASSIGNED = f"assigned_agent in ({OWN_AGENTS})"
 # The cast is for PostgreSQL, which cannot tell the type of a parameter that is only compared with null.
 VISIBLE = f"(cast(:key as text) is null or {SUBMITTED} or {ASSIGNED})"
 _FIND_PARENT = Sql("select submitted_by, parent_task_id from tasks where tenant = :tenant and task_id = :task_id")
