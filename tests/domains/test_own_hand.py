@@ -211,3 +211,17 @@ async def test_it_approves_no_task_that_it_asked_for_or_would_do(world: World) -
     for task_id in (to_itself, asked):
         assert refused(await world.clients["BOSS"].post(f"/api/v1/tasks/{task_id}/approve"))
         assert (await world.admin.post(f"/api/v1/tasks/{task_id}/approve")).status_code == 200
+
+
+@requirement("registry.own-hand")
+async def test_it_approves_no_task_whose_ancestor_it_asked_for(world: World) -> None:
+    await world.register(name="careful", key_name="bob", trust_tier="human")
+    boss = world.clients["BOSS"]
+    body = {"type": "echo", "input": 1, "required_capabilities": ["echo"]}
+    asked = (await boss.post("/api/v1/tasks", json=body)).json()["task_id"]
+    child = await world.submit(metadata={"parent_task_id": asked})
+    grandchild = await world.submit(metadata={"parent_task_id": child})
+    for task_id in (child, grandchild):
+        assert refused(await boss.post(f"/api/v1/tasks/{task_id}/approve"))
+    assert (await boss.post(f"/api/v1/tasks/{await world.submit()}/approve")).status_code == 200
+    assert (await world.admin.post(f"/api/v1/tasks/{grandchild}/approve")).status_code == 200

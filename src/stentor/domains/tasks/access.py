@@ -46,12 +46,20 @@ def check_visible(tx: Tx, principal: Principal, task: Task | None, task_id: str)
 
 
 def check_approver(tx: Tx, principal: Principal, task: Task) -> None:
-    """Raise Forbidden for a key that submitted the task or acts for its agent, unless it is a person's."""
+    """Raise Forbidden for an agent's key that submitted the task or one of its ancestors, or that acts for its agent.
+
+    Fails closed: without an agent, or with too many ancestors to check, only a person's key may approve.
+    """
     if principal.is_person:
         return
     agent = agents.find(tx, task.tenant, task.assigned_agent) if task.assigned_agent else None
-    if task.submitted_by == principal.name or agent is None or authorization.can_work_as(principal, agent):
-        raise Forbidden("A key may not approve a task that it submitted or would execute. Use a person's key.")
+    submitters = visibility_queries.find_submitters(tx, task.tenant, task.submitted_by, task.parent_task_id)
+    is_own = submitters is None or principal.name in submitters
+    if is_own or agent is None or authorization.can_work_as(principal, agent):
+        raise Forbidden(
+            "A key may not approve a task if it submitted the task or one of its ancestors, or would execute it. Use a "
+            "person's key."
+        )
 
 
 def missing_task(tx: Tx, principal: Principal, task_id: str) -> NotFound:
