@@ -13,6 +13,7 @@ from typing import Any
 
 import pytest
 
+from stentor.cli.checks import run_checks
 from stentor.cli.inspection import inspect_config
 from tests.cli.program import COMMAND, Done, Program
 from tests.identity_provider import identity_provider
@@ -120,6 +121,15 @@ def test_a_setting_that_only_a_part_of_the_service_reads_is_checked_too(
 ) -> None:
     monkeypatch.setitem(sys.modules, "pyarrow.parquet", None)  # as if it were not installed
     assert words in (inspect_config({variable: value}).problem or "")
+
+
+def test_no_password_of_an_address_is_shown() -> None:
+    address = "http://me:s3cret-value@127.0.0.1:1/?token=s3cret-value"
+    environ = {"SERVICE_VAULT_PLUGIN_URL": address, "SERVICE_EMBEDDING_URL": address, "SERVICE_MCP_URL": f"x{address}"}
+    environ |= {"SERVICE_VAULT_PLUGIN_KEY": "k" * 16, "SERVICE_DATA_DIR": "/dev/null/x"}
+    said = [finding.message for finding in run_checks(environ, None)]
+    assert sum("127.0.0.1:1" in message for message in said) == 3
+    assert not [message for message in said if "s3cret-value" in message]
 
 
 def test_a_damaged_database_is_a_problem(program: Program) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import warnings
 
 import pytest
 
@@ -11,7 +12,7 @@ from stentor.core.db import Database, Sql, Tx
 from stentor.core.errors import CorruptRecord, ProviderFault, all_errors
 from stentor.core.live import MAX_QUEUED, MAX_TOKEN_CHARACTERS, MAX_TOKENS, Hub
 from stentor.core.runlog import EventDraft, RunLog, read_task_events
-from stentor.core.security.redaction import MASK, RedactingFormatter, Redactor
+from stentor.core.security.redaction import MASK, RedactingFormatter, Redactor, configure_logging
 from tests.requirements import requirement
 
 DRAFTS = [EventDraft("tool_called", "test", f"number {i}", {"i": i, "text": "\u0000é"}) for i in range(9)]
@@ -119,6 +120,8 @@ def test_tokens_are_numbered_per_attempt_bounded_and_forgotten() -> None:
         "clone https://abcdef123abcdef123:x-oauth-basic@git.example.com/x failed",
         "{'Authorization': 'Basic abcdef123'}",
         "authorization=token abcdef123",
+        "http://host:9090/?token=abcdef123",
+        "https://host/x?page=2&X-Amz-Signature=abcdef123&y=abcdef123",
     ],
 )
 def test_no_secret_reaches_the_log(text: str) -> None:
@@ -145,6 +148,7 @@ def test_a_password_of_digits_is_no_port(password: str) -> None:
         "http://host:80/a@b",
         "ssh://user@host:22/a",
         "https://agents.example.com?to=me@example.com",
+        "https://host/tasks?tokens=12&keyword=a",
     ],
 )
 def test_the_port_of_a_url_stays_in_the_log(url: str) -> None:
@@ -166,3 +170,22 @@ async def test_a_watcher_that_leaves_does_not_disturb_the_others() -> None:
             pass
         hub.publish("a", "t", [1])
         assert await asyncio.wait_for(stays.get(), 60) == 1
+
+
+def test_warnings_of_python_are_redacted_too(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    root = logging.getLogger()
+    monkeypatch.setattr(root, "handlers", [])
+    level = root.level
+    with warnings.catch_warnings():
+        warnings.simplefilter("always")
+        try:
+            configure_logging("warning", Redactor())
+            warnings.warn("postgresql://me:abcdef123@host/db", UserWarning, stacklevel=1)
+        finally:
+            logging.captureWarnings(False)
+            root.setLevel(level)
+    printed = capsys.readouterr().err
+    assert "WARNING py.warnings: " in printed
+    assert "abcdef123" not in printed

@@ -162,6 +162,7 @@ def test_tool_calls_are_logged_at_level_info(tmp_path: Path, level: str, is_logg
         log = store.log.read_text()
     assert ("tool finished tool=listNotes" in log) == is_logged
     assert ("rejected status=404" in log) == is_logged
+    assert "none.md" not in log
 
 
 def test_unreachable_plugin_is_logged_at_start(tmp_path: Path) -> None:

@@ -8,6 +8,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 
+import msgspec
+
 from stentor.cli.checks import components, environment, storage
 from stentor.cli.inspection import CheckContext, CheckFinding, inspect_config
 from stentor.core.security.redaction import Redactor
@@ -42,7 +44,7 @@ def run_checks(environ: Mapping[str, str], data_dir: Path | None) -> list[CheckF
     """Run all checks and return their findings in order; never raises because of what a check finds."""
     inspection = inspect_config(environ, data_dir)
     context = CheckContext(inspection, inspection.effective, environ)
-    # An error of a check may repeat a connection string or a key.
+    # A finding may repeat an address with a password, and the error of a check a connection string or a key.
     redactor = Redactor()
     for secret in (
         inspection.effective.storage.database_url,
@@ -56,6 +58,6 @@ def run_checks(environ: Mapping[str, str], data_dir: Path | None) -> list[CheckF
         try:
             findings += check(context)
         except Exception as error:  # noqa: BLE001 - one failing check must not hide the other findings
-            reason = redactor.redact(f"{type(error).__name__}: {error}")
+            reason = f"{type(error).__name__}: {error}"
             findings.append(CheckFinding("problem", name, f"The check raised an error ({reason})."))
-    return findings
+    return [msgspec.structs.replace(finding, message=redactor.redact(finding.message)) for finding in findings]

@@ -15,7 +15,8 @@ _LOOKS_SECRET = re.compile(
     # A token in place of a URL's user, also one with a password.
     r"|://(?=[^/?#\s:@'\",;]{16,}(?::[^/?#\s'\",;@]*)?@)"
     # The password of a URL, also one that was cut off, but not its port.
-    r"|://(?!\[)[^/\s:@]*:(?!\d{1,5}\b(?![^/?#\s'\",;]*@)))([^\s'\",;@]+)"
+    r"|://(?!\[)[^/\s:@]*:(?!\d{1,5}\b(?![^/?#\s'\",;]*@))"
+    r"|[?&][\w.-]{0,40}(?:token|key|secret|passw(?:or)?d|sig|signature|auth)=)([^\s'\",;@]+)"
 )
 _SIGNED_TOKEN = re.compile(r"(?<![\w-])eyJ[\w-]{8,}\.[\w-]+\.[\w-]*")
 """A signed token: a receipt, a proof, a JWT."""
@@ -70,5 +71,7 @@ def configure_logging(level: str, redactor: Redactor) -> None:
     root = logging.getLogger()
     root.handlers[:] = [handler]
     root.setLevel(level.upper())
+    # Python prints warnings itself otherwise, as they are.
+    logging.captureWarnings(True)
     for noisy in ("uvicorn", "alembic", "aiohttp.access", "asyncio", "httpx", "httpx2", "mcp", "watchfiles"):
         logging.getLogger(noisy).setLevel(logging.WARNING)

@@ -127,7 +127,8 @@ def _error_response(error: StentorError) -> Response:
     if isinstance(error, PayloadTooLarge):
         # Otherwise the server reads the rest of the body, however long it is.
         headers["Connection"] = "close"
-    log.info("notes: request rejected status=%d error=%s", error.status, error.message)
+    # Not the message, which names the note.
+    log.info("notes: request rejected status=%d code=%s", error.status, error.code)
     return _json_response({"success": False, "error": error.message}, error.status, headers)
 
 
