@@ -410,6 +410,27 @@ def test_what_is_not_graded_counts_as_what_is_graded() -> None:
     assert reported.estimate_rewards(stale=False, by_grades=True) == reported.counted_rewards
 
 
+@requirement("tasks.grade")
+def test_what_an_agent_reports_itself_counts_at_most_as_much_as_its_grades() -> None:
+    def record(performance: float, *grades: float) -> Weight:
+        known = initial_weight("a", "t", 0)
+        for _ in range(20):
+            known = apply_outcome(known, success=True, performance=performance, duration_ms=1, now=0)
+        for sample, grade in enumerate(grades, 1):
+            known = apply_grade(known, sample=sample, was=performance, grade=grade, now=0)
+        return known
+
+    for performance, grades, expected in (
+        (1.0, (0.0, 1.0, 0.0), 1 + 17 * 0.6),  # two grades of 1 are assumed, so three of five are good
+        (0.99, (0.0, 1.0, 0.0), 1 + 17 * 0.6),
+        (0.7, (0.0, 1.0, 0.0), 1 + 17 * 0.6),
+        (0.5, (0.0, 1.0, 0.0), 1 + 17 * 0.5),
+        (0.8, (0.8, 0.8, 0.8), 20 * 0.8),
+    ):
+        rewards, outcomes = record(performance, *grades).estimate_rewards(stale=False, by_grades=True)
+        assert (rewards, outcomes) == (pytest.approx(expected, abs=0.1), 20)
+
+
 def test_the_grades_of_others_matter_only_if_somebody_was_graded_as_good() -> None:
     view = LearningView()
     poor = apply_grade(after("S" * 20), sample=1, was=1.0, grade=0.1, now=0)

@@ -328,6 +328,26 @@ async def test_a_retry_waits_as_long_again(world: World) -> None:
 
 
 @requirement("tasks.grade")
+async def test_an_agent_cannot_keep_tasks_by_its_own_rating_against_bad_grades(world: World) -> None:
+    liar, good = await world.register("liar", **BOASTS), await world.register("good", **MODEST)
+    chosen = []
+    for n in range(60):
+        task = await world.task(await world.submit())
+        agent = str(task["assigned_agent"])
+        claim = await world.claim(agent)
+        report = {"performance": 0.99} if agent == liar else {}
+        path, body = f"/api/v1/tasks/{task['task_id']}", {"epoch": claim["epoch"], "result": "yes", **report}
+        assert (await world.admin.post(f"{path}/complete", json=body)).status_code == 200
+        if n % 6 == 0:
+            # The first one shows that not only bad answers are graded.
+            grade = 0.8 if agent == good else 0.5 if n == 0 else 0.3
+            assert (await world.admin.post(f"{path}/grade", json={"grade": grade})).status_code == 200
+        chosen.append(agent)
+    assert chosen[0] == liar
+    assert chosen[-20:].count(good) >= 15
+
+
+@requirement("tasks.grade")
 async def test_a_grade_corrects_what_was_learned_exactly_once(world: World) -> None:
     agent = await world.register()
     task_id = await world.do(agent)

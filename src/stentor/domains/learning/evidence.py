@@ -4,7 +4,7 @@ An outcome has a reward in [0,1]: 0 for a failure, else the performance of the s
 the results of an agent drop abruptly. Then the outcomes before that change count together as at most `MAX_OLD_WEIGHT`,
 for every agent at the task type: whatever changed may have changed for the others too.
 
-Where some outcomes are graded, the others are estimated by the grades (`estimate_ungraded`). How the constants were
+Where some outcomes are graded, the others are estimated by the grades (`scale_ungraded`). How the constants were
 chosen: docs/decisions/0036-routing-that-learns.md. The formula that uses the evidence is in `routing/ranking.py`.
 """
 
@@ -31,7 +31,8 @@ UNGRADED_WEIGHT = 2.0
 GOOD_GRADE = 0.5
 """A grade from which on an answer is good: it shows that not only bad answers are graded."""
 
-_BELOW_FULL = bytes(range(254))
+_FULL_GRADE = bytes((*range(254), 255, 255))
+"""Translation table that makes a grade of 1 a full reward."""
 _LETTERS = b"F" + b"S" * 255
 """Translation table from an encoded reward to its letter."""
 
@@ -48,8 +49,11 @@ def encode_reward(reward: float, *, graded: bool = False) -> str:
 
 
 def decode_rewards(rewards: str, ungraded: float = 1.0) -> bytes:
-    """Decode rewards, oldest first, to parts of 255; `ungraded` is the reward of full successes without a grade."""
-    return bytes.fromhex(rewards).translate(_BELOW_FULL + bytes((255, round(255 * ungraded))))
+    """Decode rewards, oldest first, to parts of 255; those of ungraded successes are multiplied by `ungraded`."""
+    parts = bytes.fromhex(rewards)
+    if ungraded != 1:
+        parts = bytes(round(part * ungraded) if part % 2 else part for part in parts)
+    return parts.translate(_FULL_GRADE)
 
 
 def mean_reward(rewards: str) -> float:
@@ -62,15 +66,21 @@ def list_grades(rewards: str) -> list[float]:
     return [value / 254 for value in bytes.fromhex(rewards) if value and not value % 2]
 
 
-def estimate_ungraded(rewards: str, recent: str) -> float:
-    """Return the expected grade of the ungraded full successes; 1 without grades.
+def scale_ungraded(rewards: str, recent: str) -> float:
+    """Return the factor, at most 1, by which the mean reward of ungraded successes becomes their expected grade.
 
-    Among a tenth of graded outcomes that are all bad, the other nine tenths are most likely as bad.
+    Among a tenth of graded outcomes that are all bad, the other nine tenths are most likely as bad, whatever the agent
+    itself reported as their performance.
     """
+    parts = bytes.fromhex(rewards)
+    ungraded = [part for part in parts if part % 2]
+    if not ungraded:
+        return 1.0
     # A grade of 0 has the code of a failure, but the letter of a success.
-    zeros = recent.count("S") - len(rewards) // 2 + bytes.fromhex(rewards).count(0)
+    zeros = recent.count("S") - len(parts) + parts.count(0)
     grades = list_grades(rewards)
-    return (UNGRADED_WEIGHT + sum(grades)) / (UNGRADED_WEIGHT + len(grades) + zeros)
+    estimate = (UNGRADED_WEIGHT + sum(grades)) / (UNGRADED_WEIGHT + len(grades) + zeros)
+    return min(1.0, 255 * estimate / fmean(ungraded))
 
 
 def rewards_from_letters(recent: str) -> str:
@@ -114,7 +124,7 @@ def replace_reward(rewards: str, age: int, grade: float) -> str | None:
 def sum_rewards(rewards: str, since_change: int, ungraded: float = 1.0) -> tuple[float, float]:
     """Return sum and number of the rewards; those before the last change are scaled down to `MAX_OLD_WEIGHT`.
 
-    `ungraded` is the reward of full successes without a grade.
+    The rewards of ungraded successes are multiplied by `ungraded`.
     """
     values = decode_rewards(rewards, ungraded)
     if since_change == NO_CHANGE or since_change >= len(values):

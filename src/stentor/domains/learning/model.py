@@ -88,7 +88,7 @@ class Weight(msgspec.Struct, frozen=True, dict=True):
         `stale`: the results of another agent changed after this one's last outcome. `by_grades`: what is not graded
         counts as what is graded.
         """
-        ungraded = evidence.estimate_ungraded(self.encoded_rewards, self.recent) if by_grades else 1.0
+        ungraded = evidence.scale_ungraded(self.encoded_rewards, self.recent) if by_grades else 1.0
         return evidence.sum_rewards(self.encoded_rewards, 0 if stale else self.since_change, ungraded)
 
 
