@@ -126,6 +126,9 @@ async def test_a_form_without_a_session_returns_its_texts_but_no_key(stranger: h
     assert "Your session has ended" in answer.text
     assert 'value="/memory/edit?path=n.md"' in answer.text
     assert not any(secret in answer.text for secret in ("sk-7c1e", "tok-7c1e"))
+    # Some scripts have no white space between words.
+    japanese = await stranger.post("/console", data={"instruction": "この文書を要約してください"}, headers=headers)
+    assert re.findall("<textarea[^>]*>\n([^<]*)<", japanese.text) == ["この文書を要約してください"]
     foreign = await stranger.post("/memory/edit", data=form, headers={"Origin": "https://evil.test"})
     assert (foreign.status_code, "textarea" in foreign.text) == (401, False)
     long = await stranger.post("/memory/edit", data={"text": "a b" * (MAX_TEXT_BYTES // 3)}, headers=headers)
@@ -245,6 +248,19 @@ async def test_a_form_of_an_earlier_session_returns_its_texts_and_leads_back(sit
     assert 'href="/memory/edit?path=n.md">Back</a>' in answer.text
     foreign = await browser.post("/memory/edit", data=form, headers=origin | {"Origin": "https://evil.test"})
     assert (foreign.status_code, "A long note" in foreign.text, ">Back<" in foreign.text) == (403, False, False)
+
+
+@requirement("dashboard.refused-texts")
+@pytest.mark.parametrize(
+    ("path", "key", "status"),
+    [("/console", "READER", 403), ("/tasks/unknown/reject", "ADMIN", 404), ("/tasks/unknown/grade", "ADMIN", 400)],
+)
+async def test_a_form_that_is_refused_returns_its_texts(site: Site, path: str, key: str, status: int) -> None:
+    fields = {"instruction": "A <b>long</b> text", "comment": "役に立たない", "apiKey": "sk-7c1e"}
+    page = (await site.send(path, status, key=key, **fields)).text
+    texts = ["A &lt;b&gt;long&lt;/b&gt; text", "役に立たない"]
+    assert re.findall('<textarea[^>]*aria-label="What you wrote">\n([^<]*)<', page) == texts
+    assert "sk-7c1e" not in page
 
 
 @requirement("dashboard.csp")

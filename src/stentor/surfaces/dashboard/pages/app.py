@@ -184,8 +184,15 @@ async def _read_texts(request: Request) -> list[str]:
         fields = (await forms.read_form(request)).multi_items()
     except HTTPException:
         return []
-    # With white space: a page displays no API key, and names, choices and tokens need no copy.
-    return [str(value) for name, value in fields if name != "shown" and len(str(value).split(None, 1)) > 1]
+    return [str(value) for name, value in fields if name != "shown" and _is_written(str(value))]
+
+
+def _is_written(text: str) -> bool:
+    """Return whether somebody wrote the text: a page displays no API key, and names, choices and tokens need no copy.
+
+    A text has white space, or is in a script such as Japanese that has none between words.
+    """
+    return len(text.split(None, 1)) > 1 or not text.isascii()
 
 
 def _address(request: Request) -> str:
@@ -231,7 +238,9 @@ def _error_handler(
         is_foreign_form = message == CROSS_SITE_FORM_MESSAGE and is_same_origin(request)
         # The same request to an address that does not exist, or with a wrong value, fails again.
         may_pass = status in (409, 429) or status >= 500 or is_foreign_form
-        retry, texts = _find_retry(request) if may_pass else "", await _read_texts(request) if is_foreign_form else []
+        retry = _find_retry(request) if may_pass else ""
+        # The link back leads to an empty form.
+        texts = await _read_texts(request) if request.method == "POST" else []
         page = PageRequest(site, request, session)
         response = page.render("problem.html", status, title=title, message=message, retry=retry, texts=texts)
         if isinstance(error, HTTPException):
