@@ -144,6 +144,25 @@ def test_a_search_that_takes_long_gives_way_to_the_next(tab: Tab) -> None:
     expect(page.get_by_role("link", name="Backups").first).to_be_visible()
 
 
+ASKED = """window.asked = 0; document.addEventListener("htmx:beforeRequest", ({ detail }) => {
+  if (!detail.requestConfig.headers["X-Live"]) window.asked += 1;
+});"""
+
+
+@requirement("dashboard.live-kept")
+@pytest.mark.parametrize(("path", "words"), [("/tasks", "topic"), ("/agents", "cri")])
+def test_a_tick_in_the_rows_that_were_searched_stays(tab: Tab, path: str, words: str) -> None:
+    page = tab.open(path).page
+    page.keyboard.press("/")
+    page.keyboard.type(words)
+    page.wait_for_url(re.compile(f"q={words}(&|$)"))
+    page.evaluate(ASKED)
+    # The field is left, so the browser says that it has changed; the rows are not to be exchanged under the pointer.
+    page.locator("[data-select]").first.check()
+    assert page.evaluate("window.asked") == 0
+    expect(page.locator("[data-select]").first).to_be_checked()
+
+
 @requirement("dashboard.live", "dashboard.page-tasks")
 def test_the_list_of_tasks_grows_and_a_question_comes_before_a_cancel(tab: Tab, installation: Installation) -> None:
     page = tab.open("/tasks").live().page
@@ -262,11 +281,37 @@ def test_the_pages_are_used_by_keyboard(tab: Tab) -> None:
     page.wait_for_url(f"**{address}")
     page.keyboard.press("/")
     expect(page.locator("#search")).to_be_focused()
+    page.keyboard.type("deploy")
     page.keyboard.press("Escape")
+    expect(page.locator("#search")).not_to_be_focused()
+    expect(page.locator("#search")).to_have_value("deploy")  # the browser itself would clear it
     page.keyboard.press("?")
     expect(page.get_by_role("dialog")).to_be_visible()
     page.keyboard.press("Escape")
     expect(page.get_by_role("dialog")).to_be_hidden()
+
+
+@requirement("dashboard.keyboard")
+def test_escape_closes_what_was_unfolded_and_keeps_what_was_typed(tab: Tab, installation: Installation) -> None:
+    page = tab.open(f"/agents/{installation.made.agents['scribe']}").live().page
+    suspend = page.get_by_text("Suspend …")
+    suspend.focus()
+    page.keyboard.press("Enter")
+    page.keyboard.press("Tab")
+    page.keyboard.type("It answers without sources")
+    page.keyboard.press("Escape")
+    expect(suspend).to_be_focused()
+    expect(page.get_by_label("Why")).to_have_count(2)
+    expect(page.locator("details.drop[open]")).to_have_count(0)
+    page.keyboard.press("Enter")
+    expect(page.get_by_label("Why").first).to_have_value("It answers without sources")
+    account = page.locator(".who summary")
+    account.focus()
+    page.keyboard.press("Enter")
+    page.keyboard.press("Tab")
+    page.keyboard.press("Escape")
+    expect(account).to_be_focused()
+    expect(page.locator(".who[open]")).to_have_count(0)
 
 
 def test_the_colours_that_were_chosen_are_kept(tab: Tab) -> None:

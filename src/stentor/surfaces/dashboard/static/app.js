@@ -170,6 +170,11 @@
     }
   });
 
+  // A list that is searched while one types is up to date when the field is left: its rows stay under the pointer.
+  document.addEventListener("change", (event) => {
+    if (event.target.matches("form[hx-trigger*='input changed'] [type=search]")) event.stopPropagation();
+  }, true);
+
   // Selection. The box for all is of no use without this program, so it is hidden until then.
   const countSelected = () => all("form.selected").forEach((form) => { // without this program the buttons are always on
     const n = [...form.elements].filter((one) => one.checked).length;
@@ -222,8 +227,15 @@
     Enter: () => $("tr.at a, li.at a")?.click(),
   };
   document.addEventListener("keydown", (event) => {
-    if (event.ctrlKey || event.metaKey || event.altKey) return;
-    if (event.key === "Escape") { if (inField()) document.activeElement.blur(); $(".who[open]")?.removeAttribute("open"); return; }
+    if (event.ctrlKey || event.metaKey || event.altKey || event.isComposing) return;
+    if (event.key === "Escape") {
+      const field = document.activeElement;
+      const unfolded = field.closest("details.drop[open], .who[open]") || $(".who[open]");
+      if (field.type === "search") event.preventDefault(); // the browser would clear it
+      if (inField()) field.blur();
+      if (unfolded) { unfolded.open = false; $("summary", unfolded).focus(); }
+      return;
+    }
     if (typing() || help?.open) return;
     if (event.key === "Enter" && document.activeElement !== document.body && document.activeElement?.id !== "main") return;
     if (Date.now() - going < 1500 && event.key !== "g") {
