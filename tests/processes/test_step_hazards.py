@@ -207,6 +207,41 @@ def test_no_handler_goes_on_after_an_effect_of_which_nothing_is_known(program: P
     assert len(sent) == 1
 
 
+class TimedOut(BaseException):
+    """Such as those of func_timeout and gevent."""
+
+
+@requirement("steps.effects", "steps.sdk")
+@pytest.mark.parametrize("error", [TimedOut, asyncio.CancelledError])
+@pytest.mark.parametrize("is_async", [False, True])
+def test_no_error_of_an_effect_reaches_the_handler_whatever_its_class(
+    program: Program, error: type[BaseException], is_async: bool
+) -> None:
+    sent: list[str] = []
+
+    def pay(key: str) -> None:
+        sent.append(key)
+        raise error
+
+    async def pay_later(key: str) -> None:
+        pay(key)
+
+    def handler(task: Task) -> Any:
+        try:
+            return task.effect("pay", pay)
+        except error:
+            return task.effect("pay elsewhere", sent.append)
+
+    async def later(task: Task) -> Any:
+        try:
+            return await task.effect("pay", pay_later)
+        except error:
+            return await task.effect("pay elsewhere", pay_later)
+
+    assert program.error(later if is_async else handler)["code"] == "EFFECT_UNKNOWN"
+    assert len(sent) == 1
+
+
 @requirement("steps.effects", "steps.sdk")
 def test_a_timeout_does_not_leave_an_effect_behind(program: Program) -> None:
     sent: list[int] = []

@@ -295,8 +295,8 @@ def noted(notes: list[Any], value: Any) -> Any:
     return value
 
 
-class Died(BaseException):
-    """The worker dies here."""
+class Died(GeneratorExit):
+    """The worker dies here: no error of the effect, after which it would be asked about."""
 
 
 def dies_after_sending(program: Program, **how: Any) -> list[str]:

@@ -29,8 +29,8 @@ _FAILED = Sql("select task_id from tasks where tenant = 'default' and status in 
 _OPEN_SIGNALS = Sql("select task_id, reference from task_steps where state = 'started' and kind = 'signal'")
 
 
-class WorkerDied(BaseException):
-    """Ends a worker where it is, as SIGKILL would: not an Exception, and it sends nothing more."""
+class WorkerDied(GeneratorExit):
+    """Ends a worker where it is, as SIGKILL would: no error of a handler or an effect, and it sends nothing more."""
 
 
 class Installation:

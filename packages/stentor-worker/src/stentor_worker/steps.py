@@ -13,12 +13,14 @@ from collections.abc import Awaitable, Callable, Coroutine, Iterator
 from contextlib import contextmanager, suppress
 from typing import Any, Protocol
 
-from stentor_worker.errors import EffectFailed, EffectUnknown, TaskCancelled
+from stentor_worker.errors import AttemptEnded, EffectFailed, EffectUnknown, Suspended, TaskCancelled
 from stentor_worker.journal import Journal, Recorded, ValueRejected
 from stentor_worker.scope import Entry, Scope, current_scope
 
 Send = Callable[[str], Any]
 """Sends an effect with an idempotency key, or asks about it."""
+_ENDS = (TaskCancelled, AttemptEnded, Suspended, GeneratorExit)
+"""What ends an attempt, and no error of the function that raises it."""
 
 
 class NotAwaited(TypeError):
@@ -92,10 +94,11 @@ async def run_effect(
         except (EffectFailed, NotAwaited) as error:
             await call(journal.fail, entry, error)
             raise
-        except TaskCancelled:
+        except _ENDS:
             raise
-        except (Exception, SystemExit, KeyboardInterrupt) as error:
-            # It may have been sent: a timeout says nothing about the other side.
+        except BaseException as error:
+            # It may have been sent: a timeout says nothing about the other side. Those of some libraries, and what
+            # cancels a coroutine, are no Exceptions.
             value = None if check is None else await _ask(entry, key, check, call)
             if value is None:
                 raise EffectUnknown(entry.name, key, error, is_safe=is_safe) from error
@@ -148,9 +151,9 @@ async def _value(entry: Entry, value: Any, call: Caller) -> Any:
 async def _ask(entry: Entry, key: str, check: Send, call: Caller) -> Any:
     try:
         return await _value(entry, check(key), call)
-    except TaskCancelled:
+    except _ENDS:
         raise
-    except Exception as error:
+    except BaseException as error:
         raise EffectUnknown(entry.name, key, error, is_safe=True) from error
 
 
