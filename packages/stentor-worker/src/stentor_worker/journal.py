@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import base64
 import json
 import math
@@ -31,6 +32,8 @@ from stentor_worker.scope import Entry, Scope, current_scope, outer_keys
 PAGE = 1_000
 MAX_HANDLED = 1_000
 """Keys of handled steps in a request."""
+CANCELLED = "STEP_CANCELLED"
+"""Code of the error of a step that the program cancelled."""
 _SAME_IN_JSON = (str, bool, type(None))
 Recorded = dict[str, Any]
 """A step as the service returns it."""
@@ -140,19 +143,24 @@ class Journal:
         note(step)
         return value
 
-    def fail(self, entry: Entry, error: Exception) -> None:
-        """Record the error and raise StepFailed. If the task was cancelled, return without recording."""
+    def fail(self, entry: Entry, error: BaseException) -> Any:
+        """Record the error and raise StepFailed, or return a value that was recorded before.
+
+        If the task was cancelled, return without recording.
+        """
         if isinstance(error, TaskCancelled):
-            return
+            return None
         fields: dict[str, Any] = {"type": to_plain(type(error).__name__)[:MAX_CODE], "message": to_message(error)}
         if isinstance(error, Failed):
             fields |= {"code": to_code(error.code), "outcome_class": error.outcome_class}
+        if isinstance(error, asyncio.CancelledError):
+            fields |= {"code": CANCELLED, "message": "The program cancelled the step, such as by a timeout."}
         try:
             step = self._record(entry, {"error": fields})
         except ValueRejected as rejected:
             raise AttemptEnded(f"The error of step {entry.name!r} was rejected: {rejected}", "STEP_REJECTED") from error
         if not step["recorded"]:
-            self.replay(entry, step)
+            return self.replay(entry, step)
         entry.scope.note_failed(entry)
         failed = StepFailed(entry.name, fields)
         failed.moment = note(step)
@@ -272,6 +280,11 @@ class Journal:
         fields = outcome | {"kind": entry.kind, "duration_ms": duration_ms}
         fields |= {} if entry.tool is None else {"tool": entry.tool}
         return self.post(entry, "/steps", fields)
+
+
+def was_cancelled(step: Recorded | None) -> bool:
+    """Return whether the program cancelled a recorded step."""
+    return step is not None and step["error"] is not None and step["error"].get("code") == CANCELLED
 
 
 def _scope_of(step: Recorded) -> str:

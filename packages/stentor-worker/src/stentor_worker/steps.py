@@ -13,8 +13,8 @@ from collections.abc import Awaitable, Callable, Coroutine, Iterator
 from contextlib import contextmanager, suppress
 from typing import Any, Protocol
 
-from stentor_worker.errors import AttemptEnded, EffectFailed, EffectUnknown, Suspended, TaskCancelled
-from stentor_worker.journal import Journal, Recorded, ValueRejected
+from stentor_worker.errors import AttemptEnded, EffectFailed, EffectUnknown, StepFailed, Suspended, TaskCancelled
+from stentor_worker.journal import Journal, Recorded, ValueRejected, was_cancelled
 from stentor_worker.scope import Entry, Scope, current_scope
 
 Send = Callable[[str], Any]
@@ -51,9 +51,37 @@ def finish(coroutine: Coroutine[Any, Any, Any]) -> Any:
 
 
 async def run_step(journal: Journal, entry: Entry, function: Callable[[], Any], call: Caller) -> Any:
-    """Run a step, or return its recorded value. Raises StepFailed, also for a recorded error."""
+    """Run a step, or return its recorded value. Raises StepFailed, also for a recorded error.
+
+    One that a coroutine handler cancels, by a timeout for instance, is recorded as failed: else the next attempt could
+    take another way than this one. While the program waits elsewhere, the cancellation may come from the end of this
+    attempt, so the step ends first.
+    """
+    if call is here:
+        return await _run_step(journal, entry, function, call)
+    running = asyncio.ensure_future(_run_step(journal, entry, function, call))
+    try:
+        await asyncio.wait([running])
+    except asyncio.CancelledError as error:
+        recorded = await finish_first(_find(journal, entry, call), set())
+        if not journal.waits or was_cancelled(recorded):
+            running.cancel()
+        await _settle(running)
+        if running.cancelled():
+            # The value, if one was recorded after all.
+            ending = (journal.fail, entry, error) if recorded is None else (journal.replay, entry, recorded)
+            with suppress(StepFailed, TaskCancelled):
+                return await finish_first(call(*ending), set())
+            raise
+    return running.result()
+
+
+async def _run_step(journal: Journal, entry: Entry, function: Callable[[], Any], call: Caller) -> Any:
     recorded = await _find(journal, entry, call)
     if recorded is not None:
+        if call is not here and was_cancelled(recorded):
+            # Until the program cancels it again: so it takes the same way.
+            await asyncio.get_running_loop().create_future()
         return await call(journal.replay, entry, recorded)
     with _nested(entry):
         try:
@@ -105,7 +133,7 @@ async def run_effect(
         return await _complete(journal, entry, key, value, call, is_safe=is_safe)
 
 
-async def finish_first(coroutine: Coroutine[Any, Any, Any], running_effects: set[asyncio.Future[Any]]) -> Any:
+async def finish_first(coroutine: Awaitable[Any], running_effects: set[asyncio.Future[Any]]) -> Any:
     """Run an effect to its end although it is cancelled meanwhile, by a timeout for instance.
 
     The program would go on without knowing whether the effect happened. It is in `running_effects` until its end.
@@ -113,10 +141,15 @@ async def finish_first(coroutine: Coroutine[Any, Any, Any], running_effects: set
     running = asyncio.ensure_future(coroutine)
     running_effects.add(running)
     running.add_done_callback(running_effects.discard)
+    await _settle(running)
+    return running.result()
+
+
+async def _settle(running: asyncio.Future[Any]) -> None:
+    """Wait until it is done, although the caller is cancelled meanwhile."""
     while not running.done():
         with suppress(asyncio.CancelledError):
             await asyncio.wait([running])
-    return running.result()
 
 
 @contextmanager

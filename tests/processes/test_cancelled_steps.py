@@ -1,0 +1,153 @@
+"""Steps that a program cancels, by a timeout for instance: the next attempt takes the same way."""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+from typing import Any
+
+import pytest
+
+from stentor_worker import Task
+from tests.processes.programs import Program
+from tests.requirements import requirement
+
+pytestmark = pytest.mark.only("sqlite", reason="the SDK never sees the database")
+SOON = 0.01
+"""A timeout of the program."""
+
+
+class Outside:
+    """What plans slowly the first time, and where orders go."""
+
+    def __init__(self) -> None:
+        self.plans, self.sent = 0, list[str]()
+
+    async def plan(self) -> str:
+        self.plans += 1
+        if self.plans == 1:
+            await asyncio.Event().wait()
+        return "plan"
+
+    async def send(self, key: str, what: str) -> str:
+        self.sent.append(what)
+        return what
+
+    async def order(self, task: Task) -> str:
+        try:
+            plan = await asyncio.wait_for(task.step("plan", self.plan), SOON)
+        except TimeoutError:
+            return str(await task.effect("pay the usual", self.send, "the usual"))
+        return str(await task.effect("pay", self.send, plan))
+
+
+@pytest.fixture
+def outside() -> Outside:
+    return Outside()
+
+
+@requirement("steps.cancelled")
+@pytest.mark.parametrize("is_beside", [False, True])
+def test_a_timeout_of_the_program_is_one_in_each_attempt(program: Program, outside: Outside, is_beside: bool) -> None:
+    async def handler(task: Task) -> Any:
+        [paid] = await task.gather(outside.order(task)) if is_beside else [await outside.order(task)]
+        await task.sleep(0)
+        return paid
+
+    assert program.attempt(handler)[0] == "suspend"
+    assert program.result(handler) == "the usual"
+    assert (outside.plans, outside.sent) == (1, ["the usual"])
+    assert program.worker.replay(program.task_id).is_same
+
+
+@requirement("steps.cancelled")
+def test_a_timeout_around_several_steps_is_one_in_each_attempt(program: Program, outside: Outside) -> None:
+    async def plan(task: Task) -> str:
+        return await task.step("plan", outside.plan)
+
+    async def plans(task: Task) -> str:
+        await task.step("look", asyncio.sleep, 0)
+        return await task.step("trip", plan, task)
+
+    async def handler(task: Task) -> Any:
+        try:
+            await asyncio.wait_for(plans(task), 1)
+        except TimeoutError:
+            await task.sleep(0)
+            return "timeout"
+        return "in time"
+
+    assert program.attempt(handler)[0] == "suspend"
+    assert program.result(handler) == "timeout"
+    assert outside.plans == 1
+
+
+@requirement("steps.cancelled")
+def test_the_one_that_lost_a_race_loses_it_in_each_attempt(program: Program, outside: Outside) -> None:
+    async def handler(task: Task) -> Any:
+        racing = [asyncio.ensure_future(task.step(name, outside.plan)) for name in ("first", "second")]
+        done, pending = await asyncio.wait(racing, return_when=asyncio.FIRST_COMPLETED)
+        for lost in pending:
+            lost.cancel()
+        await asyncio.wait(pending)
+        await task.sleep(0)
+        return len(done)
+
+    assert program.attempt(handler)[0] == "suspend"
+    assert program.result(handler) == 1
+    assert outside.plans == 2
+
+
+@requirement("steps.cancelled")
+def test_after_a_retry_by_a_person_a_cancelled_step_runs_again(program: Program, outside: Outside) -> None:
+    async def handler(task: Task) -> Any:
+        return await asyncio.wait_for(task.step("plan", outside.plan), SOON if outside.plans == 0 else 60)
+
+    assert "TimeoutError" in program.error(handler)["message"]
+    program.retry()
+    assert program.result(handler) == "plan"
+
+
+@requirement("steps.cancelled")
+def test_while_the_program_waits_elsewhere_a_step_ends_first(program: Program) -> None:
+    ended: list[str] = []
+
+    async def plan() -> str:
+        await asyncio.sleep(5 * SOON)
+        ended.append("plan")
+        return "plan"
+
+    async def plans(task: Task) -> Any:
+        while not task.waits and not ended:
+            await asyncio.sleep(0)
+        return await asyncio.wait_for(task.step("plan", plan), SOON)
+
+    async def handler(task: Task) -> Any:
+        return await task.gather(plans(task), task.sleep(0))
+
+    assert program.attempt(handler)[0] == "suspend"
+    assert program.result(handler) == ["plan", None]
+    assert ended == ["plan"]
+
+
+@requirement("steps.cancelled")
+@pytest.mark.skipif(sys.version_info < (3, 11), reason="has no TaskGroup")
+def test_a_wait_in_a_task_group_loses_no_work(program: Program) -> None:
+    ended: list[str] = []
+
+    async def plan(task: Task) -> str:
+        while not task.waits:
+            await asyncio.sleep(0)
+        await asyncio.sleep(SOON)
+        ended.append("plan")
+        return "plan"
+
+    async def handler(task: Task) -> Any:
+        async with asyncio.TaskGroup() as group:
+            planned = group.create_task(task.step("plan", plan, task))
+            group.create_task(task.sleep(0))
+        return planned.result()
+
+    assert program.attempt(handler)[0] == "suspend"
+    assert program.result(handler) == "plan"
+    assert ended == ["plan"]
