@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -396,3 +397,22 @@ def test_of_the_latest_lags_one_in_twenty_is_above_the_95th_percentile(count: in
     for seconds in range(count, 0, -1):
         lag.add(seconds)
     assert lag.p95 == p95
+
+
+@requirement("memory.edits-of-any-folder")
+async def test_an_edit_is_found_beside_links_and_names_that_are_not_utf8(vault: Vault) -> None:
+    (vault.root / "notes").mkdir()
+    (vault.root / "z").mkdir()
+    (vault.root / "z" / "link").symlink_to("../notes")
+    (vault.root / os.fsdecode(b"d\xe9")).mkdir()
+    watching = asyncio.ensure_future(
+        watcher.VaultWatcher(vault.root, vault.indexer, reconcile_seconds=1e6)._watch_events(vault.root)
+    )
+    await asyncio.sleep(0)
+    (vault.root / "notes" / "a.md").write_text("text")
+
+    async def is_indexed() -> bool:
+        return await vault.index.read_bodies(["notes/a.md"]) == {"notes/a.md": "text"}
+
+    await soon(is_indexed)
+    watching.cancel()

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import asyncio
 import errno
 import os
 import resource
+import shutil
 import stat
 import subprocess
 import threading
@@ -18,7 +20,9 @@ import pytest
 import watchfiles
 
 from stentor_vault.notes import safe_files
-from stentor_vault.notes.folder_vault import TRASH_FOLDER, FolderVault, watch_changes
+from stentor_vault.notes.file_events import watch_changes
+from stentor_vault.notes.folder_vault import TRASH_FOLDER, FolderVault
+from stentor_vault.notes.inotify import FolderEvents
 from stentor_vault.notes.model import (
     NameTaken,
     NoSuchNote,
@@ -108,24 +112,89 @@ async def test_a_folder_that_may_not_be_read_does_not_end_the_watch(
         yield {(1, str(path / "a.md"))}
 
     monkeypatch.setattr(watchfiles, "awatch", awatch)
-    assert [changes async for changes in watch_changes(root)] == [{str(root / "a.md")}]
+    assert [changes async for changes in watch_changes(root, poll=True)] == [{str(root / "a.md")}]
     assert options["ignore_permission_denied"]
     with pytest.raises(FileNotFoundError):
         await anext(watch_changes(root / "missing"))
 
 
-async def test_the_watch_ends_when_another_folder_is_in_its_place(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    async def awatch(path: Path, **given: Any) -> AsyncIterator[set[tuple[int, str]]]:
-        assert given["yield_on_timeout"]
-        yield {(1, str(path / "a.md"))}
-        yield set()
-        path.rename(path.with_name("old"))
-        path.mkdir()
-        yield set()
-        yield {(1, "of the old folder")}
+async def test_the_watch_ends_when_another_folder_is_in_its_place(root: Path) -> None:
+    changes = watch_changes(root)
+    watching = asyncio.ensure_future(anext(changes))
+    await asyncio.sleep(0)
+    (root / "a.md").write_text("x")
+    assert await watching == {str(root / "a.md")}
+    root.rename(root.with_name("old"))
+    root.mkdir()
+    assert [names async for names in changes if names] == []
 
-    monkeypatch.setattr(watchfiles, "awatch", awatch)
-    assert [changes async for changes in watch_changes(root)] == [{str(root / "a.md")}, set(), set()]
+
+class Watch:
+    """The changes of a folder, from now on."""
+
+    def __init__(self, root: Path) -> None:
+        self._root = root
+        self._events = FolderEvents(root)
+
+    def read(self) -> set[bytes]:
+        return {os.fsencode(os.path.relpath(name, self._root)) for name in self._events.read()}
+
+
+@requirement("memory.edits-of-any-folder")
+def test_an_edit_in_a_folder_that_a_link_of_the_vault_leads_to_has_its_own_name(root: Path) -> None:
+    (root / "notes").mkdir()
+    (root / "z").mkdir()
+    (root / "z" / "link").symlink_to("../notes")
+    (root / "z" / "loop").symlink_to("..")
+    watch = Watch(root)
+    (root / "notes" / "a.md").write_text("x")
+    assert watch.read() == {b"notes/a.md"}
+    (root / "z" / "link").unlink()
+    watch.read()
+    (root / "notes" / "a.md").write_text("y")
+    assert watch.read() == {b"notes/a.md"}
+
+
+@requirement("memory.edits-of-any-folder")
+def test_a_name_that_is_not_utf8_does_not_end_the_events(root: Path) -> None:
+    folder = root / os.fsdecode(b"d\xe9")
+    folder.mkdir()
+    watch = Watch(root)
+    (folder / "x.md").write_text("x")
+    (root / "a.md").write_text("x")
+    assert watch.read() == {b"d\xe9/x.md", b"a.md"}
+
+
+@requirement("memory.edits-of-any-folder")
+def test_the_events_follow_a_folder_that_was_moved_and_one_that_was_made_again(root: Path) -> None:
+    (root / "a" / "b").mkdir(parents=True)
+    watch = Watch(root)
+    (root / "a").rename(root / "c")
+    (root / "a").mkdir()
+    assert watch.read() == {b"a", b"c"}
+    (root / "c" / "b" / "n.md").write_text("x")
+    (root / "a" / "n.md").write_text("x")
+    assert watch.read() == {b"c/b/n.md", b"a/n.md"}
+    shutil.rmtree(root / "c")
+    (root / "c").mkdir()
+    watch.read()
+    (root / "c" / "n.md").write_text("x")
+    assert watch.read() == {b"c/n.md"}
+    (root / ".obsidian").mkdir()
+    (root / ".obsidian" / "app.json").write_text("{}")
+    assert watch.read() == set()
+
+
+def test_events_that_the_system_dropped_are_an_error(root: Path) -> None:
+    names = [root / "a.md", root / "b.md"]
+    for name in names:
+        name.write_text("x")
+    watch = Watch(root)
+    # Equal events in a row are one.
+    for number in range(int(Path("/proc/sys/fs/inotify/max_queued_events").read_text()) + 1):
+        os.utime(names[number % 2])
+    with pytest.raises(OSError, match="dropped"):
+        watch.read()
 
 
 def test_hidden_files_and_devices_are_not_there(vault: FolderVault, root: Path) -> None:

@@ -185,6 +185,20 @@ async def test_many_new_folders_are_one_reload(vault: SlowVault, monkeypatch: py
     assert loads == 2
 
 
+async def test_the_notes_of_a_folder_that_was_moved_away_are_not_found(vault: SlowVault) -> None:
+    folder = vault.root / "v1.2 of 2026"
+    (folder / "more").mkdir(parents=True)
+    (folder / "more" / "n.md").write_text("beta")
+    index = VaultTextIndex(vault)
+    follow = asyncio.create_task(index.run())
+    await index.wait_until_loaded()
+    assert index.search("beta", 10)
+    (vault.root / ".trash").mkdir()
+    folder.rename(vault.root / ".trash" / folder.name)
+    await soon(lambda: not index.search("beta", 10))
+    follow.cancel()
+
+
 async def test_only_notes_of_a_readable_size_are_read(vault: SlowVault) -> None:
     for name in ("video.mp4", "long.md"):
         with (vault.root / name).open("wb") as file:

@@ -1,6 +1,7 @@
-"""A vault in a folder: atomic conditional writes that never leave the folder, and a watch on its file events.
+"""A vault in a folder: atomic conditional writes that never leave the folder.
 
-The file operations are in `safe_files` and `batch_io`; other programs may change the same files at any time.
+The file operations are in `safe_files` and `batch_io`, the events of changes in `file_events`; other programs may
+change the same files at any time.
 """
 
 from __future__ import annotations
@@ -12,12 +13,10 @@ import os
 import stat
 import threading
 import unicodedata
-from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Sequence
-from contextlib import ExitStack, aclosing, contextmanager, suppress
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import TypeVar
-
-import watchfiles
 
 from stentor_vault.notes import batch_io, model, paths, safe_files
 from stentor_vault.notes.batch_io import FsyncPool, WriteRequest
@@ -36,12 +35,6 @@ from stentor_vault.notes.thread_batcher import ThreadBatcher
 T = TypeVar("T")
 
 TRASH_FOLDER = ".trash"
-POLL_MS = 40
-"""Interval between polls for file events; each poll wakes the processor, even if nothing changed."""
-DEBOUNCE_MS = 100
-"""The longest time that events of continuous changes are collected before they are reported."""
-LOOK_MS = 2_000
-"""After so long without events it is checked that the watched folder is still the one at its path."""
 _TRASH_FLAGS = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 BATCH_MAX_BYTES = 1 << 18
 """Notes above this size are written alone, so that the small ones do not wait for them."""
@@ -281,40 +274,6 @@ def _open_trash(top: int) -> Iterator[int]:
         yield descriptor
     finally:
         os.close(descriptor)
-
-
-async def watch_changes(root: Path, *, poll: bool = False) -> AsyncIterator[set[str]]:
-    """Yield sets of changed paths, collected until no event arrives for a poll interval; empty ones now and then.
-
-    Ends if the folder is replaced: the system's events go on about the folder that was there before. `poll` checks the
-    files themselves instead of these events. Raises OSError, RuntimeError if the folder is missing or cannot be
-    watched; folders below it that may not be read are left out.
-    """
-    with os.scandir(root):
-        pass  # only to raise the error: the watch would ignore that the root may not be read either
-    watched = _identify(root)
-    # No filter: the default one hides folders that a vault may have.
-    events = watchfiles.awatch(
-        root,
-        watch_filter=None,
-        step=POLL_MS,
-        debounce=DEBOUNCE_MS,
-        force_polling=poll or None,
-        ignore_permission_denied=True,
-        rust_timeout=LOOK_MS,
-        yield_on_timeout=True,
-    )
-    async with aclosing(events):
-        async for changes in events:
-            yield {path for _, path in changes}
-            if await asyncio.to_thread(_identify, root) != watched:
-                return
-
-
-def _identify(folder: Path) -> tuple[int, int]:
-    """Return the device and inode of a folder. Raises OSError."""
-    info = folder.stat()
-    return info.st_dev, info.st_ino
 
 
 def _result(outcome: T | Exception) -> T:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
 from itertools import count
 from pathlib import Path
@@ -18,7 +18,8 @@ from typing import Any
 import msgspec
 
 from stentor_vault.jsontext import JsonObject
-from stentor_vault.notes.folder_vault import FolderVault, watch_changes
+from stentor_vault.notes.file_events import watch_changes
+from stentor_vault.notes.folder_vault import FolderVault
 from stentor_vault.notes.model import MAX_NOTE_BYTES, NoSuchNote, Note, Stat, UnreadablePath, VaultUnavailable
 from stentor_vault.notes.paths import InvalidPath, compose_path, is_hidden
 from stentor_vault.server.jsonlogic import RuleData
@@ -200,12 +201,18 @@ class VaultTextIndex:
             path = "/".join(parts)
             if parts and not any(is_hidden(part) for part in parts) and not self._is_excluded(path):
                 changed[path] = file
-        # A deleted folder looks like a deleted file, so a name without a suffix reloads everything.
-        if any(file.is_dir() or not file.suffix for file in changed.values()):
+        # A folder that was moved away has one event, and looks like a deleted file; most folders have no suffix.
+        others = [path for path, file in changed.items() if file.suffix.lower() != ".md"]
+        if any(file.is_dir() or not file.suffix for file in changed.values()) or self._has_folder(others):
             return await self.load()
         for path in changed:
             await self.refresh(path)
         return None
+
+    def _has_folder(self, paths: Iterable[str]) -> bool:
+        """Return whether any of these is the path of a folder with notes."""
+        wanted = {compose_path(path) for path in paths}
+        return bool(wanted) and not wanted.isdisjoint(with_parents(path.rpartition("/")[0] for path in self._texts))
 
     async def _read_files(self, files: Mapping[str, Stat | None]) -> dict[str, IndexedFile | None]:
         return await asyncio.to_thread(lambda: {path: self._read_file(path, stat) for path, stat in files.items()})

@@ -1,0 +1,127 @@
+"""File events of a folder and its subfolders from Linux's inotify.
+
+In place of `watchfiles`, which follows symbolic links: a folder has one watch only, so its events come under the name
+of a link to it. It also ends at a name that is not UTF-8, and does not tell that the system has dropped events.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import errno
+import os
+import struct
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+
+_MODIFY, _ATTRIB, _MOVED_FROM, _MOVED_TO, _CREATE, _DELETE = 0x2, 0x4, 0x40, 0x80, 0x100, 0x200
+_DELETE_SELF, _MOVE_SELF, _OVERFLOW, _IGNORED = 0x400, 0x800, 0x4000, 0x8000
+_ONLYDIR, _DONT_FOLLOW, _ISDIR = 0x1000000, 0x2000000, 0x40000000
+_CHANGES = _MODIFY | _ATTRIB | _MOVED_FROM | _MOVED_TO | _CREATE | _DELETE | _DELETE_SELF | _MOVE_SELF
+_EVENT = struct.Struct("iIII")
+_READ_BYTES = 1 << 16
+_NO_FOLDER_ERRNOS = {errno.ENOENT, errno.ENOTDIR, errno.ELOOP, errno.EACCES, errno.ENAMETOOLONG}
+
+
+class FolderEvents:
+    """Collects the changes of a folder from now on; hidden folders, and those that may not be read, are left out.
+
+    Raises OSError if the folder is missing, or the system has no more watches (`fs.inotify.max_user_watches`).
+    """
+
+    def __init__(self, root: Path) -> None:
+        self._libc = ctypes.CDLL(None, use_errno=True)
+        self._lock = threading.Lock()
+        self._folders: dict[int, bytes] = {}
+        """Watched folders by the number of their watch."""
+        self.descriptor = self._libc.inotify_init1(os.O_NONBLOCK | os.O_CLOEXEC)
+        if self.descriptor < 0:
+            raise _last_error(root)
+        path = os.fsencode(root)
+        try:
+            # The root may be a link, and without permission for it there is nothing to watch.
+            self._folders[self._watch(path, _CHANGES | _ONLYDIR)] = path
+            self._add_subfolders(path)
+        except BaseException:
+            self.close()
+            raise
+
+    def read(self) -> set[str]:
+        """Return the paths that have changed, without hidden names. Raises OSError if events were lost."""
+        with self._lock:
+            return {os.fsdecode(path) for path in self._read_paths()}
+
+    def close(self) -> None:
+        # A cancelled caller's thread may still read: the number of a closed descriptor could be another file's.
+        with self._lock:
+            if self.descriptor >= 0:
+                os.close(self.descriptor)
+                self.descriptor = -1
+
+    def _read_paths(self) -> Iterator[bytes]:
+        for watch, mask, name in self._read_events():
+            if mask & _OVERFLOW:
+                raise OSError(errno.EOVERFLOW, "The system dropped file events: fs.inotify.max_queued_events")
+            if mask & _IGNORED:
+                self._folders.pop(watch, None)
+            folder = self._folders.get(watch)
+            if folder is None or not name or name.startswith(b"."):
+                continue
+            path = folder + b"/" + name
+            if mask & _ISDIR:
+                if mask & (_MOVED_FROM | _DELETE):
+                    self._forget(path)
+                elif path not in self._folders.values():
+                    self._add(path)
+            yield path
+
+    def _read_events(self) -> Iterator[tuple[int, int, bytes]]:
+        while self.descriptor >= 0:
+            try:
+                data = os.read(self.descriptor, _READ_BYTES)
+            except BlockingIOError:
+                return
+            start = 0
+            while start < len(data):
+                watch, mask, _, length = _EVENT.unpack_from(data, start)
+                start += _EVENT.size + length
+                yield watch, mask, data[start - length : start].rstrip(b"\0")
+
+    def _add(self, folder: bytes) -> None:
+        """Watch a folder with its subfolders."""
+        try:
+            self._folders[self._watch(folder, _CHANGES | _ONLYDIR | _DONT_FOLLOW)] = folder
+            self._add_subfolders(folder)
+        except OSError as error:
+            # Deleted or replaced since, or no permission.
+            if error.errno not in _NO_FOLDER_ERRNOS:
+                raise
+
+    def _add_subfolders(self, folder: bytes) -> None:
+        # Only after the folder is watched: what is created from then on has an event.
+        with os.scandir(folder) as entries:
+            names = [
+                entry.name
+                for entry in entries
+                if not entry.name.startswith(b".") and entry.is_dir(follow_symlinks=False)
+            ]
+        for name in names:
+            self._add(folder + b"/" + name)
+
+    def _watch(self, path: bytes, mask: int) -> int:
+        watch = int(self._libc.inotify_add_watch(self.descriptor, path, mask))
+        if watch < 0:
+            raise _last_error(path)
+        return watch
+
+    def _forget(self, path: bytes) -> None:
+        """End the watches of a folder that was moved or deleted: where it is now, it is found by another event."""
+        for watch, folder in list(self._folders.items()):
+            if folder == path or folder.startswith(path + b"/"):
+                self._libc.inotify_rm_watch(self.descriptor, watch)
+                del self._folders[watch]
+
+
+def _last_error(path: bytes | Path) -> OSError:
+    number = ctypes.get_errno()
+    return OSError(number, os.strerror(number), os.fsdecode(path))
