@@ -59,6 +59,19 @@ def test_a_folder_that_was_open_is_closed_at_the_start(serve: Callable[..., Serv
 
 
 @requirement("vault.modes")
+def test_other_peoples_content_of_the_folder_keeps_its_modes(serve: Callable[..., Service], tmp_path: Path) -> None:
+    home = tmp_path / "home"
+    (home / "public_html").mkdir(parents=True)
+    (home / "bin.sh").write_text("echo")
+    for path in (home, home / "public_html", home / "bin.sh"):
+        path.chmod(0o755)
+    serve(home)
+    assert [mode(path) for path in (home, home / "public_html", home / "bin.sh")] == [0o755] * 3
+    own = [path for path in home.rglob("*") if path.name not in {"public_html", "bin.sh", "provenance.pub"}]
+    assert [path for path in own if mode(path) & 0o077] == []
+
+
+@requirement("vault.modes")
 def test_notes_in_a_persons_own_vault_are_as_open_as_their_folder(
     serve: Callable[..., Service], tmp_path: Path
 ) -> None:

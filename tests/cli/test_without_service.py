@@ -6,12 +6,13 @@ import fcntl
 import os
 import signal
 import sqlite3
+import subprocess
 import threading
 from pathlib import Path
 
 from stentor.auth.api_keys import admin_key_file
 from stentor.core.filesystem import LOCK_FILE, read_lock_holder
-from tests.cli.program import SUMMARIZE, TEXT, Program
+from tests.cli.program import COMMAND, SUMMARIZE, TEXT, Program
 from tests.requirements import requirement
 from tests.stub import Answer, Asked, serving
 
@@ -59,6 +60,24 @@ def test_a_data_folder_that_cannot_be_used_is_refused_with_the_reason(program: P
     refused = program("serve", "--gateway-port", "0")
     assert refused.code == 3
     assert f"The data folder {program.data_dir} cannot be written: Is a directory" in refused.err
+
+
+def test_a_data_folder_of_another_user_is_refused_with_the_reason(program: Program) -> None:
+    program.data_dir.mkdir(mode=0o000)
+    # Root may read any folder, unless it has given up that capability.
+    as_user = ["setpriv", "--bounding-set=-dac_override,-dac_read_search"] if os.geteuid() == 0 else []
+    done = subprocess.run(
+        [*as_user, *COMMAND, "serve", "--gateway-port", "0"],
+        env=program.env,
+        capture_output=True,
+        text=True,
+        timeout=200,
+    )
+    reason = f"error: The data folder {program.data_dir} cannot be written: Permission denied."
+    assert (done.returncode, done.stderr.splitlines()) == (
+        3,
+        [f"{reason} Choose another one with --data-dir (SERVICE_DATA_DIR)."],
+    )
 
 
 def test_a_command_that_reads_takes_no_lock_and_changes_nothing(program: Program) -> None:

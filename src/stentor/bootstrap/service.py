@@ -83,12 +83,12 @@ def open_service(settings: Settings, environ: Mapping[str, str], redactor: Redac
     except OSError as error:
         reason = "is a file" if isinstance(error, FileExistsError) else f"cannot be created: {error.strerror}"
         raise _folder_refused(settings, reason) from None
-    # Also for a folder that exists: it has keys, and an earlier version or the operator may have left it open.
-    filesystem.restrict_permissions(settings.storage.data_dir)
     clock = SystemClock()
     # Before the database is opened: a second service on the same SQLite file must not change anything.
     lock = _lock_data_folder(settings, format_iso(clock.now()))
     try:
+        # Also for a folder that exists: it has keys, and an earlier version or the operator may have left it open.
+        filesystem.restrict_permissions(settings.storage.data_dir)
         # Before the database is opened, whose errors may name its URL.
         for secret in settings.secrets():
             redactor.add_secret(secret)

@@ -26,6 +26,8 @@ from stentor_vault import file_modes
 GROUP_OTHER_BITS = 0o077
 """The permission bits of group and others."""
 LOCK_FILE = "stentor.lock"
+OWN_ENTRIES = frozenset({"keys", "vault", "index", "archive", "cage", "clock.json", LOCK_FILE})
+"""What the service makes in a data folder, beside the files of the database."""
 LOCK_ATTEMPTS = 5
 LOCK_RETRY_SECONDS = 0.02
 log = logging.getLogger(__name__)
@@ -38,14 +40,18 @@ def set_private_umask() -> None:
 
 
 def find_open_paths(data_dir: Path) -> Iterator[tuple[Path, int]]:
-    """Yield paths in the data folder that are open to other users, each with the mode that it should have.
+    """Yield paths of the service that are open to other users, each with the mode that it should have.
 
+    A folder that has other content too, such as a home folder, keeps its mode, and so does that content: other users
+    may need it.
     As root the service starts sandboxes as another user, who must be able to enter the data folder and the folder of
     the sandboxes, but not to list them. Notes below are not checked, because their folder is closed.
     """
     forbidden = 0o066 if os.geteuid() == 0 else GROUP_OTHER_BITS
-    children = [path for path in data_dir.iterdir() if not path.is_symlink()] if data_dir.is_dir() else []
-    for path in [data_dir, *sorted(children)]:
+    children = sorted(data_dir.iterdir()) if data_dir.is_dir() else []
+    own = [path for path in children if path.name in OWN_ENTRIES or path.name.startswith("stentor.db")]
+    is_shared = any(path not in own and path.name != "lost+found" for path in children)
+    for path in [*([] if is_shared else [data_dir]), *(path for path in own if not path.is_symlink())]:
         mode = stat.S_IMODE(path.stat().st_mode)
         is_entered = path == data_dir or path.name == "cage"
         extra = mode & (forbidden if is_entered else GROUP_OTHER_BITS)
@@ -54,7 +60,7 @@ def find_open_paths(data_dir: Path) -> Iterator[tuple[Path, int]]:
 
 
 def restrict_permissions(data_dir: Path) -> None:
-    """Remove other users' access to the data folder; logs what was changed and what could not be.
+    """Remove other users' access to the service's own data; logs what was changed and what could not be.
 
     `stentor doctor` explains how to repair the rest.
     """
