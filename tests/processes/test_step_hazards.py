@@ -372,6 +372,22 @@ def test_a_retried_parent_retries_its_failed_child(program: Program) -> None:
 
 
 @requirement("steps.children", "steps.sdk")
+def test_the_error_for_a_cancelled_child_says_what_to_do(program: Program) -> None:
+    def handler(task: Task) -> Any:
+        return task.child("child", 1, capabilities=program.body["required_capabilities"])
+
+    assert program.attempt(handler)[0] == "suspend"
+    steps = program.call("GET", f"/tasks/{program.task_id}/steps")["steps"]
+    program.call("POST", f"/tasks/{steps[-1]['waits_for']}/cancel")
+    assert "`stentor task rerun` runs this task again" in program.error(handler)["message"]
+    body = program.call("POST", f"/tasks/{program.task_id}/rerun", {})
+    program.task_id = body["task_id"]
+    assert program.attempt(handler)[0] == "suspend"
+    assert program.result(lambda task: "done") == "done"
+    assert program.result(handler) == "done"
+
+
+@requirement("steps.children", "steps.sdk")
 def test_many_children_cost_two_attempts_and_one_request_each(program: Program) -> None:
     capability, count = program.body["required_capabilities"][0], 12
 

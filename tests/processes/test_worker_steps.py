@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import enum
+import re
 import sys
 import threading
 from concurrent.futures import ThreadPoolExecutor
@@ -226,6 +227,21 @@ def test_a_changed_program_is_told_from_an_unchanged_one(
     assert (verb, body.get("error", {}).get("code")) == (
         ("fail", "STEP_MISMATCH") if is_changed else ("complete", None)
     )
+
+
+@requirement("steps.sdk")
+@pytest.mark.parametrize(
+    ("before", "after", "said"),
+    [(["poll"] * 3, ["poll"] * 2, "'poll#3'"), (["poll", "send/#1"], ["poll", "poll"], "'send/#1', and .* 'poll#2'")],
+)
+def test_a_mismatch_says_which_of_several_steps_of_a_name(
+    program: Program, before: list[str], after: list[str], said: str
+) -> None:
+    def run(names: list[str]) -> Handler:
+        return lambda task: [task.step(name, lambda: 1) for name in names]
+
+    program.fail_once(run(before))
+    assert re.search(said, program.error(run(after))["message"])
 
 
 @requirement("steps.sdk")

@@ -65,7 +65,10 @@ class ChildFailed(Failed):
 
     def __init__(self, name: str, task_id: str, status: str, error: Any) -> None:
         reason = error.get("message", "") if isinstance(error, dict) else ""
-        super().__init__(f"The child {name!r} ({task_id}) is {status}. {reason}".rstrip(), "CHILD_FAILED")
+        # A retry of the parent would end here again.
+        hint = "A cancelled child is not retried: `stentor task rerun` runs this task again, with a new child."
+        text = f"The child {name!r} ({task_id}) is {status}. {hint if status == 'cancelled' else reason}"
+        super().__init__(text.rstrip(), "CHILD_FAILED")
         self.name, self.task_id, self.status, self.error = name, task_id, status, error
 
 

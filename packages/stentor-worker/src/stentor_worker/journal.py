@@ -94,7 +94,7 @@ class Journal:
             # Popped: what is left at the end of the program was never run again.
             expected = None if entry.position is None else scope.pop(entry.position, None)
             if expected is not None and expected["key"] != entry.key:
-                raise StepMismatch(expected["name"], entry.name)
+                raise StepMismatch(_label(expected["key"], expected["name"]), _label(entry.key, entry.name))
             if recorded is not None and recorded["state"] != "started":
                 # It does not run, so the steps in it do not begin.
                 self._forgotten.add(entry.key)
@@ -218,7 +218,7 @@ class Journal:
             scopes = (steps for scope, steps in self._expected.items() if steps and not self._is_forgotten(scope))
             missing = next((step for steps in scopes for step in steps.values()), None)
         if missing is not None:
-            raise StepMismatch(missing["name"], None)
+            raise StepMismatch(_label(missing["key"], missing["name"]), None)
 
     def _is_forgotten(self, prefix: str) -> bool:
         """Return whether no step is expected in a scope. Call it with the lock."""
@@ -285,6 +285,11 @@ class Journal:
 def was_cancelled(step: Recorded | None) -> bool:
     """Return whether the program cancelled a recorded step."""
     return step is not None and step["error"] is not None and step["error"].get("code") == CANCELLED
+
+
+def _label(key: str, name: str) -> str:
+    """Return the name of a step, with its number if others of this name began before: `poll`, then `poll#2`."""
+    return name + "".join(key[key.rfind("/") + 1 :].partition("#")[1:])
 
 
 def _scope_of(step: Recorded) -> str:
