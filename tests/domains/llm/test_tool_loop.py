@@ -14,6 +14,7 @@ import pytest
 from aiohttp import web
 
 from stentor.core.db import Sql
+from stentor.domains.sandbox.broker.http_tool import HttpRequest
 from tests.conftest import Service, World
 from tests.domains.llm.conftest import Gate
 from tests.domains.llm.upstream import Upstream
@@ -405,6 +406,21 @@ async def test_a_call_that_may_have_had_its_effect_is_not_repeated(
     assert (done["status"], done["result"]["text"]) == ("completed", "Paid.")
     assert len(site.requests) == sent
     assert json.loads(messages(upstream)[-1]["content"]) == {"status": 200}
+
+
+@requirement("execution.llm-resume")
+async def test_a_call_of_a_tool_that_has_changed_since_is_not_taken_for_answered(
+    world: World, upstream: Upstream, site: Site, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await thinker(world, site)
+    site.silent = True
+    Script(upstream, get(site, method="POST"), "Paid.")
+    task = await think(world)
+    assert task["error"]["code"] == "EFFECT_UNKNOWN"
+    monkeypatch.setattr(HttpRequest, "is_repeatable", lambda *args: True)
+    assert (await world.admin.post(f"/api/v1/tasks/{task['task_id']}/retry")).status_code == 202
+    again = await world.ended(task["task_id"])
+    assert (again["status"], again["error"]["code"]) == ("failed", "EFFECT_UNKNOWN")
 
 
 @requirement("execution.llm-resume")

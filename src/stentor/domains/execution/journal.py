@@ -75,7 +75,12 @@ class RecordedSteps:
         return key in self._recorded
 
     async def _read_outcome(self, entry: JournalEntry) -> Any:
-        """Return the outcome of an ended step as the program gets it: its value, or `{"error": ...}`."""
+        """Return the outcome of a step as the program gets it: its value, or `{"error": ...}`. Raises EffectUnknown.
+
+        Whether a call is a step or an effect may have changed since, so this holds for both.
+        """
+        if entry.step.state == "started":
+            raise EffectUnknown(entry.step.name, entry.step.event_id)
         if entry.step.error is not None:
             return {"error": entry.step.error}
         if entry.step.value_hash is None:
@@ -139,8 +144,6 @@ class AttemptJournal(RecordedSteps):
                 await self._record(key, name, "effect", started, StepOutcome.of_value(value))
                 return value
             entry = began
-        if entry.step.state == "started":
-            raise EffectUnknown(name, entry.step.event_id)
         return await self._read_outcome(entry)
 
     async def _record(
