@@ -399,6 +399,24 @@ def test_of_the_latest_lags_one_in_twenty_is_above_the_95th_percentile(count: in
     assert lag.p95 == p95
 
 
+@requirement("memory.left-out-named")
+async def test_names_that_no_path_can_address_are_named_too(vault: Vault, caplog: pytest.LogCaptureFixture) -> None:
+    names = [
+        b"latin\xe9.md", b"d\xe9/in.md",
+        "Caf\u00e9.md", "Cafe\u0301.md", "f\u00e9/in.md", "fe\u0301/in.md", "E\u0301.md",
+    ]  # fmt: skip
+    for name in names:
+        file = vault.root / os.fsdecode(name)
+        file.parent.mkdir(exist_ok=True)
+        file.write_text(ascii(name))
+    await vault.indexer.reconcile()
+    problems = {one.path: one.problem for one in (await vault.indexer.verify("", 10)).differences}
+    left_out = [r"Cafe\u0301.md", r"d\xe9/in.md", r"fe\u0301/in.md", r"latin\xe9.md"]
+    assert problems == dict.fromkeys(left_out, "invalid_name")
+    assert sorted(await vault.index.file_states()) == ["Caf\u00e9.md", "f\u00e9/in.md", "\u00c9.md"]
+    assert sum("left out" in record.message for record in caplog.records) == 4
+
+
 @requirement("memory.edits-of-any-folder")
 async def test_an_edit_is_found_beside_links_and_names_that_are_not_utf8(vault: Vault) -> None:
     (vault.root / "notes").mkdir()

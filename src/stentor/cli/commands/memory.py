@@ -22,7 +22,8 @@ _PROBLEM_TEXTS = {
     "missing": "is not in the index",
     "stale": "has another version in the index",
     "gone": "is only in the index",
-    "invalid_name": "is left out: its path has a backslash or a control character, or is too long",
+    "invalid_name": "is left out: its path has a backslash or a control character, is not UTF-8 or too long, or "
+    "there is another name that differs only in its Unicode form",
     "not_utf8": "is left out: it is not UTF-8 text",
     "unwritten": "is missing: the task has no note",
     "altered": "does not match its task",

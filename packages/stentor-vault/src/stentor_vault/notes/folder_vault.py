@@ -12,7 +12,6 @@ import logging
 import os
 import stat
 import threading
-import unicodedata
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
@@ -196,8 +195,7 @@ class FolderVault:
 
     def list_folder_sync(self, folder: str = "") -> list[str]:
         with self._open_listed(paths.normalize_folder(folder)) as descriptor:
-            entries = safe_files.scan_folder(descriptor)
-            return sorted(f"{name}/" if stat.S_ISDIR(info.st_mode) else name for name, info in entries)
+            return sorted(_list_level(list(safe_files.scan_folder(descriptor))))
 
     def walk_sync(self, folder: str = "") -> list[Stat]:
         folder = paths.normalize_folder(folder)
@@ -212,11 +210,12 @@ class FolderVault:
     def list_nonempty_sync(self, folder: str = "") -> list[str]:
         """List one level like `list_folder_sync`, without the folders that have no file anywhere below."""
         with self._open_listed(paths.normalize_folder(folder)) as descriptor:
-            return sorted(
-                f"{name}/" if stat.S_ISDIR(info.st_mode) else name
+            entries = [
+                (name, info)
                 for name, info in list(safe_files.scan_folder(descriptor))
                 if stat.S_ISREG(info.st_mode) or _has_file(descriptor, name)
-            )
+            ]
+            return sorted(_list_level(entries))
 
     async def run_in_thread(self, function: Callable[..., T], *args: object, **options: object) -> T:
         """Run one of the synchronous methods in a thread."""
@@ -282,6 +281,13 @@ def _result(outcome: T | Exception) -> T:
     return outcome
 
 
+def _list_level(entries: Sequence[tuple[str, os.stat_result]]) -> Iterator[str]:
+    """Yield the names of these entries as the vault lists them; folders end in a slash."""
+    names = paths.listed_names(name for name, _ in entries)
+    for name, (_, info) in zip(names, entries, strict=True):
+        yield f"{name}/" if stat.S_ISDIR(info.st_mode) else name
+
+
 def _has_file(parent: int, name: str) -> bool:
     try:
         with safe_files.open_folder(parent, [name]) as folder:
@@ -294,15 +300,16 @@ def _walk(
     folder: int, prefix: str, is_unlisted: Callable[[str], bool], leave_out: Callable[[str], None]
 ) -> Iterator[Stat]:
     """Yield the files below an open folder; `leave_out` is called with each folder that may not be read."""
-    subfolders = list[str]()
-    for name, info in safe_files.scan_folder(folder):
+    entries = list(safe_files.scan_folder(folder))
+    listed = paths.listed_names(name for name, _ in entries)
+    for name, (_, info) in zip(listed, entries, strict=True):
         if stat.S_ISREG(info.st_mode):
-            yield safe_files.to_stat(info, unicodedata.normalize("NFC", f"{prefix}{name}"))
-        else:
-            subfolders.append(name)
+            yield safe_files.to_stat(info, f"{prefix}{name}")
     # Only now: an open scan takes a descriptor at each level, and another listing of the folder would start it again.
-    for name in subfolders:
-        path = f"{prefix}{name}"
+    for listed_name, (name, info) in zip(listed, entries, strict=True):
+        if stat.S_ISREG(info.st_mode):
+            continue
+        path = f"{prefix}{listed_name}"
         if is_unlisted(path):
             continue
         try:

@@ -6,8 +6,10 @@ Pure text checks; `safe_files` opens the files. Source: facts of the vault sync 
 
 from __future__ import annotations
 
+import os
 import re
 import unicodedata
+from collections.abc import Iterable
 
 from stentor_vault.errors import InvalidRequest
 
@@ -60,6 +62,31 @@ def compose_path(path: str) -> str:
     """Return the path in NFC, unchecked; unchanged if it is longer than what `split_path` accepts."""
     # Composing takes quadratic time in the length of a run of accents.
     return path if path.isascii() or len(path) > MAX_PATH_LENGTH else unicodedata.normalize("NFC", path)
+
+
+def listed_names(names: Iterable[str]) -> list[str]:
+    """Return the name under which a vault lists each entry of a folder: in NFC, by which `find_name` finds it.
+
+    One that no path can address is listed with escapes, which no path accepts: a name that is not UTF-8, and of several
+    names that are the same in NFC all but one.
+    """
+    names = list(names)
+    if all(map(str.isascii, names)):
+        return names
+    taken = {name for name in names if unicodedata.is_normalized("NFC", name)}
+    return [_list_name(name, taken) for name in names]
+
+
+def _list_name(name: str, taken: set[str]) -> str:
+    if any("\ud800" <= c <= "\udfff" for c in name):
+        return os.fsencode(name).decode(errors="backslashreplace")
+    if unicodedata.is_normalized("NFC", name):
+        return name
+    composed = unicodedata.normalize("NFC", name)
+    if composed in taken:
+        return name.encode("ascii", "backslashreplace").decode()
+    taken.add(composed)
+    return composed
 
 
 def is_valid_path(path: str) -> bool:

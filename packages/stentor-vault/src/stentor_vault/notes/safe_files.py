@@ -148,8 +148,7 @@ def scan_folder(parent: int) -> Iterator[tuple[str, os.stat_result]]:
     """Yield the files and folders of an open folder that belong to the vault: nothing hidden, no links or devices."""
     with os.scandir(parent) as entries:
         for entry in entries:
-            # Surrogates stand for bytes of the name that are not UTF-8; no vault path can address such a file.
-            if is_hidden(entry.name) or any("\ud800" <= c <= "\udfff" for c in entry.name):
+            if is_hidden(entry.name):
                 continue
             try:
                 info = entry.stat(follow_symlinks=False)
