@@ -201,6 +201,29 @@ def test_a_view_of_the_list_is_saved_under_a_name_and_removed(tab: Tab) -> None:
 
 
 @requirement("dashboard.saved-views")
+def test_a_view_is_replaced_after_a_question_alone(tab: Tab) -> None:
+    page, asked = tab.open("/tasks?status=failed").page, list[str]()
+    answers: list[str | None] = ["Mine", "Mine", None, "Mine", ""]
+    shown, save = page.locator("[data-views] a"), page.get_by_role("button", name="Save this view")
+
+    def answer(dialog: Dialog) -> None:
+        asked.append(dialog.message)
+        text = answers.pop(0)
+        dialog.dismiss() if text is None else dialog.accept(text)
+
+    page.on("dialog", answer)
+    save.click()
+    expect(shown).to_have_attribute("href", "/tasks?status=failed")
+    page.get_by_label("Status").select_option("queued")
+    save.click()
+    expect(shown).to_have_attribute("href", "/tasks?status=failed")
+    save.click()
+    expect(shown).to_have_attribute("href", "/tasks?status=queued")
+    assert asked == ["Name of the view"] * 2 + ["Replace the view Mine?", "Name of the view", "Replace the view Mine?"]
+    page.get_by_role("button", name="Remove the view Mine").click()
+
+
+@requirement("dashboard.saved-views")
 def test_views_that_were_saved_in_another_tab_stay(tab: Tab) -> None:
     page = tab.open("/tasks?status=failed").page
     other = Tab(page.context.new_page(), tab.board).open("/tasks?status=queued").page

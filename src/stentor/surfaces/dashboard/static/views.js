@@ -33,7 +33,7 @@
     if (now && !Object.values(views).includes(now)) {
       entries.push(button("Save this view", "Save this view", () => {
         const name = prompt("Name of the view")?.trim().slice(0, 60);
-        if (name) change((saved) => { saved[name] = now; });
+        if (name && (!Object.hasOwn(read(), name) || confirm(`Replace the view ${name}?`))) change((saved) => { saved[name] = now; });
       }));
     }
     place.replaceChildren(...entries);
