@@ -76,6 +76,15 @@ def test_a_table_that_is_wider_than_a_phone_says_so_until_its_end_is_seen(
     context.close()
 
 
+@requirement("dashboard.clipped-tables")
+def test_the_summary_of_an_agent_fits_a_phone(chromium: Browser, installation: Installation) -> None:
+    context = chromium.new_context(viewport=SIZES["narrow"])
+    tab = Tab(context.new_page(), installation.board).sign_in()
+    page = tab.open(f"/agents/{installation.made.agents['scribe']}/card").page
+    assert page.locator("pre.code").evaluate("box => box.scrollWidth <= box.clientWidth")
+    context.close()
+
+
 @requirement("dashboard.page-tasks", "dashboard.page-webhooks")
 @pytest.mark.parametrize(
     ("path", "cells", "longest"),
