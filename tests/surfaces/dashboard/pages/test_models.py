@@ -327,6 +327,23 @@ async def test_the_playground_without_a_provider_says_how_to_get_one_and_what_an
     assert 'placeholder="agent:echo"' in page
 
 
+@requirement("dashboard.page-playground")
+async def test_the_playground_leads_to_the_task_of_an_agent_that_did_not_answer(site: Site) -> None:
+    await site.world.register("careful", trust_tier="human", capabilities=["ask"])
+    page = (await site.follow("/models/playground", model0="agent:ask", prompt="May I?")).text
+    assert "waits for the approval" in page
+    task = re.search(r'<a href="(/tasks/[^"]+)">The task</a>', page)
+    assert task
+    assert "May I?" in await site.read(task[1])
+
+
+@requirement("dashboard.page-playground")
+async def test_the_playground_has_no_form_for_somebody_who_cannot_ask(site: Site) -> None:
+    page = await site.read("/models/playground", key="READER")
+    assert "this needs the permission <i>write</i>, which reader does not have" in page
+    assert 'name="prompt"' not in page
+
+
 def history_of(page: str, number: int = 0) -> str:
     """What the form sends back of a side's conversation."""
     found = re.search(rf'name="history{number}" value="([^"]*)"', page)

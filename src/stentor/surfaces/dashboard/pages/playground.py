@@ -29,7 +29,7 @@ FIELDS = (*OPTION_FIELDS, "prompt")
 
 
 class PlaygroundTurn(msgspec.Struct, frozen=True):
-    """A prompt and its answer, or the `error` that came instead; of an agent's answer the `task`, else the `call`."""
+    """A prompt and its answer, or the `error` that came instead; an agent has a `task`, a model's answer a `call`."""
 
     prompt: str
     answer: str = ""
@@ -115,7 +115,11 @@ async def _take_turn(page: PageRequest, side: PlaygroundSide, given: dict[str, s
     try:
         reply = await page.call("llm.chat", body=build_body(side, given))
     except (GatewayError, StentorError) as error:
-        turn = PlaygroundTurn(prompt, error=error.message, duration_ms=(time.perf_counter() - started) * 1000)
+        details = error.details if isinstance(error, GatewayError) and isinstance(error.details, dict) else {}
+        duration_ms = (time.perf_counter() - started) * 1000
+        turn = PlaygroundTurn(
+            prompt, error=error.message, duration_ms=duration_ms, task=str(details.get("task_id") or "")
+        )
         return msgspec.structs.replace(side, turns=[*side.turns, turn])
     duration_ms = (time.perf_counter() - started) * 1000
     # An agent's answer is a task, and has no call of its own.
