@@ -592,7 +592,10 @@ async def test_a_note_is_marked_and_restored_with_who_why_and_the_chain(site: Si
     assert "Holds from 2026-01-01" in await note(site, "a.md")
     marked = await site.send("/memory/mark", path="a.md", anchor="", reason="a <b>bad</b> page")
     assert "notice=invalidated" in marked.headers["location"]
+    # Without the marked note nothing excludes what derives from it.
+    assert "What derives from it is found again" in await note(site, "a.md")
     page = await note(site, "c.md")
+    assert "found again" not in page
     shown = page.partition('aria-label="Why this note is invalid"')[2].partition("</section>")[0]
     assert "a &lt;b&gt;bad&lt;/b&gt; page" in shown
     assert "which admin marked invalid" in shown
