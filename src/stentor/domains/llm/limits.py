@@ -13,7 +13,7 @@ from weakref import WeakValueDictionary
 
 import msgspec
 
-from stentor.core.clock import SECOND, Clock
+from stentor.core.clock import SECOND, Clock, format_duration
 from stentor.core.db import Database, Tx
 from stentor.core.errors import BudgetExceeded, ProviderBusy, ProviderFault, ProviderTimeout, ProviderUnreachable
 from stentor.domains.llm import costs, store
@@ -123,7 +123,7 @@ class BudgetLedger:
         elif isinstance(budget, TaskBudget):
             error = BudgetExceeded(f"The {name} is used up.")
         else:
-            error = BudgetExceeded(f"The {name} is used up. It resets in {reset_s} seconds.")
+            error = BudgetExceeded(f"The {name} is used up. It resets in {format_duration(reset_s * 1000)}.")
         error.retry_after = reset_s if is_spent else RESERVED_RETRY_SECONDS
         error.is_outage = is_spent and account[1] not in ("key", "task")
         raise error
