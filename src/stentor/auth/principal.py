@@ -53,7 +53,7 @@ class Principal(msgspec.Struct, frozen=True):
         """Raise Forbidden, which names the permission, unless it is granted."""
         if not self.may(permission):
             wanted = " or ".join(map(repr, permission.split(" or ")))
-            raise Forbidden(f"This needs the permission {wanted}, which the key {self.name!r} does not have.")
+            raise Forbidden(f"This needs the permission {wanted}, which {self.name!r} does not have.")
 
     @property
     def is_person(self) -> bool:

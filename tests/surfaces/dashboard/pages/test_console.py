@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 import pytest
 
 from tests.requirements import requirement
@@ -58,6 +60,18 @@ async def test_a_refused_routing_says_its_code_its_sentence_and_what_to_do(site:
     assert "<code>ROUTING_CAPABILITY_UNAVAILABLE</code>" in page
     assert "register an agent with this one" in page
     assert (await site.world.task(task_id))["outcome_class"] == "routing_failed"
+
+
+@requirement("dashboard.page-console")
+async def test_a_failure_is_told_in_a_sentence(site: Site) -> None:
+    ann = await site.world.register("ann")
+    await site.world.submit()
+    claim = await site.world.claim(ann)
+    error = {"code": "PAPER_JAM", "message": "The paper jammed."}
+    body = {"epoch": claim["epoch"], "error": error}
+    await site.world.admin.post(f"/api/v1/tasks/{claim['task_id']}/fail", json=body)
+    page = await site.read(f"/console/{claim['task_id']}")
+    assert re.findall(r"<h3>(.+)</h3>\s*<p>(.+?) <code>", page) == [("The task failed", "The paper jammed.")]
 
 
 @requirement("dashboard.page-console")

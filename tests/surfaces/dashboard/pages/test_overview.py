@@ -263,7 +263,7 @@ async def test_at_most_ten_changes_are_listed_and_the_others_counted(site: Site)
         await site.world.register(f"a{n}", capabilities=["other"])
     page = await site.read("/")
     assert page.count('class="kind faint"') == 10
-    assert "3 more in the audit" in _changed(page)
+    assert "3 more on the page Audit" in _changed(page)
 
 
 @requirement("dashboard.overview-changes")

@@ -89,7 +89,9 @@ async def test_what_somebody_may_not_do_is_not_offered(office: Site, provider: I
     page = (await office.browsers[VERA.email].get("/")).text
     assert 'href="/tasks"' in page
     assert 'href="/keys"' not in page
-    assert (await office.browsers[VERA.email].get("/people")).status_code == 403
+    refused = await office.browsers[VERA.email].get("/people")
+    assert refused.status_code == 403
+    assert f"permission &#39;admin&#39;, which &#39;{VERA.email}&#39; does not have" in refused.text
 
 
 @requirement("dashboard.single-sign-on")

@@ -115,9 +115,9 @@ def _present_error(task: JsonObject) -> TaskError | None:
     if not isinstance(error, dict):
         return None
     has_no_agent = task["outcome_class"] == "routing_failed"
-    code = str(error.get("code") or "")
+    code, status = str(error.get("code") or ""), task["status"]
     return {
-        "title": "No eligible agent" if has_no_agent else f"The task is {task['status']}",
+        "title": "No eligible agent" if has_no_agent else f"The task {'' if status == 'failed' else 'was '}{status}",
         "code": code,
         "message": str(error.get("message") or ""),
         "advice": routing_advice(code) if has_no_agent else "",
