@@ -438,3 +438,25 @@ async def test_a_long_conversation_stores_each_message_once(
     stored = int((await world.kernel.infra.db.read(lambda tx: tx.rows(PAYLOAD)))[0][0])
     assert len(upstream.asked) == CALLS
     assert stored <= 1.2 * distinct, (stored, distinct)
+
+
+@requirement("sessions.model", "tasks.rerun-from")
+async def test_a_run_from_a_step_has_the_conversation_of_that_step(
+    world: World, upstream: Upstream, site: Site
+) -> None:
+    await world.register(**agent_body(site, compact_after_tokens=200))
+    Script(upstream, "First.", "SUMMARY", get(site), "It is 41.", "As I said.")
+    await say(world, "salt " * 200)
+    task = await say(world, "What is it?")
+    asked = messages(upstream)
+    await say(world, "Sure?")
+    said = await conversation(world)
+    for words in ("It is 42.", "It is 43."):
+        Script(upstream, words)
+        again = await ok(world, "POST", f"/tasks/{task['task_id']}/rerun", {"from_step": "model 2"})
+        task = await world.ended(again["task_id"])
+        assert messages(upstream) == asked
+        report = await ok(world, "GET", f"/tasks/{task['task_id']}/replay")
+        assert (task["result"]["text"], report["verdict"]) == (words, "same")
+        said += [("user", "What is it?"), *said[4:6], ("assistant", words)]
+        assert await conversation(world) == said

@@ -267,10 +267,13 @@ class SessionService:
 
         return await self._db.read(read)
 
-    async def hold(self, tenant: str, session_id: str, task_id: str, epoch: int) -> list[Item]:
+    async def hold(
+        self, tenant: str, session_id: str, task_id: str, epoch: int, first_run: str | None = None
+    ) -> list[Item]:
         """Let the attempt of a task continue the conversation; return the last summary and the items after it.
 
-        Raises NotFound, and Conflict while the attempt of another task does.
+        With `first_run`, the task with whose steps this one goes on, return what that one had. Raises NotFound, and
+        Conflict while the attempt of another task continues it.
         """
 
         def work(tx: Tx) -> None:
@@ -285,7 +288,7 @@ class SessionService:
             session = store.find(tx, tenant, session_id)
             if session is None:
                 raise NotFound(f"The session {session_id!r} was deleted.")
-            return item_store.list_since_summary(tx, session)
+            return item_store.list_since_summary(tx, session, first_run)
 
         # Read apart from the write: other writers would wait while long items are read.
         await self._db.write(work, (locks.session_lock(tenant, session_id),))

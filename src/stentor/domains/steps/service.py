@@ -92,6 +92,18 @@ class StepService:
                 return requests
             after = events[-1].event_id
 
+    async def find_first_run(self, tenant: str, task_id: str) -> str:
+        """Return the task that began the run of a task: it itself, unless it goes on from a step of another one."""
+
+        def read(tx: Tx) -> str:
+            first, task = task_id, tasks.find(tx, tenant, task_id)
+            while task is not None and task.metadata.rerun_from is not None and task.metadata.rerun_of is not None:
+                first = task.metadata.rerun_of
+                task = tasks.find(tx, tenant, first)
+            return first
+
+        return await self._db.read(read)
+
     async def record(
         self,
         principal: Principal,

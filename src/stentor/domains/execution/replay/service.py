@@ -70,7 +70,8 @@ class ReplayService:
             request = build_request(task_input, options, said)
             history: list[Item] = []
             if task.metadata.session is not None:
-                history = await self._sessions.list_before(principal, task.metadata.session, task_id)
+                first = await self._steps.find_first_run(task.tenant, task_id)
+                history = await self._sessions.list_before(principal, task.metadata.session, first)
                 request = session_messages.insert_history(request, history, len(said))
             loop = self._open_loop(task, agent, options, journal)
             end = ReplayEnd(await loop.run(request, len(said), history=history))

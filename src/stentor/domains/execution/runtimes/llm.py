@@ -94,9 +94,15 @@ class LlmDriver:
             raise ProviderFailed(error.code, text, is_outage=_is_outage(error)) from None
 
     async def _hold(self, claim: TaskClaim, session_id: str) -> list[Item]:
-        """Let the task continue the session, and return its conversation. Raises ProviderFailed."""
+        """Let the task continue the session, and return its conversation. Raises ProviderFailed.
+
+        A task that goes on from a step gets the conversation that the steps which it takes over came from.
+        """
+        first = None
+        if claim.metadata.rerun_from is not None:
+            first = await self._steps.find_first_run(claim.tenant, claim.task_id)
         try:
-            return await self._sessions.hold(claim.tenant, session_id, claim.task_id, claim.epoch)
+            return await self._sessions.hold(claim.tenant, session_id, claim.task_id, claim.epoch, first)
         except Conflict as error:
             raise ProviderFailed("SESSION_BUSY", error.message, is_outage=False) from None
 
