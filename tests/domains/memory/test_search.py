@@ -104,6 +104,17 @@ async def test_a_few_words_are_not_better_than_a_sentence_because_they_are_few(n
     assert await notes.found("\ue000") == []
 
 
+@requirement("memory.long-notes-found")
+async def test_a_long_note_with_all_words_is_before_a_short_one_with_one_of_them(notes: Notes) -> None:
+    pages = "The office opens at nine and everybody signs in. " * 300
+    await notes.write("handbook.md", f"{pages}\n\nThe sprinkler valve key hangs behind the green door.\n\n{pages}")
+    await notes.write("short.md", "The key is lost.")
+    for n in range(30):
+        await notes.write(f"{n}.md", f"Minutes of the meeting {n} about the harbour.")
+    words = ["sprinkler", "valve", "key", "hangs", "green", "door"]
+    assert await notes.found(*words, match_mode="any") == ["handbook.md", "short.md"]
+
+
 @pytest.mark.parametrize(
     "body",
     [

@@ -283,6 +283,10 @@ FIELD_WEIGHTS: Mapping[SearchField, float] = {"title": 5.0, "tags": 3.0, "conten
 MIN_LENGTH = 40
 """Terms that a shorter document counts as in BM25: a reply of three words is not better than one of thirty."""
 
+MAX_LENGTH_RATIO = 6.0
+"""Length in BM25 of a longer document, in mean lengths: else a note of hundreds of pages is behind any short one that
+has a single word of the query. Queries with phrases know no such limit, because FTS5 computes their scores."""
+
 
 class KeywordQuery(msgspec.Struct, frozen=True):
     """A parsed query. `phrases` are distinct, each of one term or of several adjacent ones in this order."""

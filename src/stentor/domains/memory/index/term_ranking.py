@@ -1,8 +1,8 @@
 """BM25 of single terms over an FTS5 table, computed with NumPy from FTS5's own lists of documents.
 
-Returns the documents and scores of FTS5's function `bm25`, which is called for each matching row and takes about 1 µs
-for each of them and each term: 0.1 s for ten common words in 100,000 documents. Reading the documents of a term as one
-text takes a seventh of that, and they are kept until the index changes.
+Returns the documents of FTS5's function `bm25`, with its scores but for very long ones (`MAX_LENGTH_RATIO`). FTS5 calls
+it for each matching row, about 1 µs for each of them and each term: 0.1 s for ten common words in 100,000 documents.
+Reading the documents of a term as one text takes a seventh of that, and they are kept until the index changes.
 """
 
 from __future__ import annotations
@@ -20,6 +20,7 @@ from stentor.core.db import Sql, Tx
 from stentor.core.lazy_import import lazy_module
 from stentor.domains.memory.index.model import (
     FIELD_WEIGHTS,
+    MAX_LENGTH_RATIO,
     SEARCH_FIELDS,
     Folders,
     KeywordQuery,
@@ -128,7 +129,7 @@ class TermRanking:
         version, lengths = self._read_lengths(tx)
         if not len(lengths.ids):
             return {}, 0
-        norms = K1 * (1 - B + B * lengths.lengths / lengths.lengths.mean())
+        norms = K1 * (1 - B + B * np.minimum(lengths.lengths / lengths.lengths.mean(), MAX_LENGTH_RATIO))
         scores = np.zeros(len(lengths.ids))
         matches = np.zeros(len(lengths.ids), np.int32)
         for (term,) in query.phrases:

@@ -11,6 +11,7 @@ there. A phrase must begin at a label: it is found in exactly one window, and `t
 from __future__ import annotations
 
 import hashlib
+import math
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import cache
@@ -19,6 +20,7 @@ from typing import Any
 from stentor.core.db import Sql, Tx
 from stentor.domains.memory.index.model import (
     FIELD_WEIGHTS,
+    MAX_LENGTH_RATIO,
     MIN_LENGTH,
     SEARCH_FIELDS,
     Folders,
@@ -50,10 +52,11 @@ _INSERT_WINDOWS = Sql(
 )
 _READ_CORPUS = Sql("select name, value from facts where name in ('documents', 'terms')")
 
-# BM25 with FTS5's constants: k1 is 1.2, b is 0.75. `slope` is k1 * b / the mean length of a document. As in FTS5, a
-# term that more than half of the documents have gets a tiny positive rarity instead of a negative one.
+# BM25 with FTS5's constants: k1 is 1.2, b is 0.75. `slope` is k1 * b / the mean length of a document, `longest` what
+# the length adds at most. As in FTS5, a term that more than half of the documents have gets a tiny positive rarity
+# instead of a negative one.
 _RARITY = "greatest(1e-6::float8, ln((:documents::float8 - {n} + 0.5::float8) / ({n} + 0.5::float8)))"
-_SCORE_PART = "rarity * f * 2.2::float8 / (f + 0.3::float8 + :slope::float8 * length)"
+_SCORE_PART = "rarity * f * 2.2::float8 / (f + 0.3::float8 + least(:slope::float8 * length, :longest::float8))"
 _WEIGHTED_COUNT = "(:title::float8 * p.title + :tags::float8 * p.tags + :content::float8 * p.content)"
 _IN_FOLDERS = " and found.doc_id in (select doc_id from documents where folder = any(:folders::text[]))"
 _NOT_EXCLUDED = " and found.doc_id <> all(:excluded::int[])"
@@ -167,6 +170,7 @@ def _score_parameters(query: KeywordQuery, corpus: Mapping[str, int], folder: Fo
         "weights": list(weights.values()),
         "documents": corpus["documents"],
         "slope": 0.9 / mean_length if mean_length else 0.0,
+        "longest": 0.9 * MAX_LENGTH_RATIO if all(len(phrase) == 1 for phrase in query.phrases) else math.inf,
         "least": len(query.phrases) if query.mode == "all" else 1,
         "folders": [] if folder is None else folder_list(folder),
     }
