@@ -581,12 +581,13 @@ async def test_a_queue_of_which_nothing_moves_is_looked_at_less_and_less(
     held = await world.submit(agent_preference=good, timeout_seconds=3600)
     await take_one(world, good)
     task_id = await world.submit()
-    looks = []
+    looks = set()
     rerouter = world.kernel.tasks.rerouting
     relieve = rerouter._relieve
 
     async def counted(*given: Any) -> int:
-        looks.append(given)
+        # The background job may look at the same time.
+        looks.add(world.clock.now())
         return await relieve(*given)
 
     monkeypatch.setattr(rerouter, "_relieve", counted)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import asyncio
+import inspect
 import itertools
 from collections.abc import Callable
 from typing import Any
@@ -72,6 +72,6 @@ class Program:
             await handler(task)
             raise RuntimeError("the end of this attempt")
 
-        error = self.error(fails_later if asyncio.iscoroutinefunction(handler) else fails)
+        error = self.error(fails_later if inspect.iscoroutinefunction(handler) else fails)
         assert error["message"] == "RuntimeError: the end of this attempt"
         self.retry()

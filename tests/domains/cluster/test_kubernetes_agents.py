@@ -14,7 +14,14 @@ from typing import Any
 import pytest
 
 from stentor.core.settings import KubernetesSettings
-from stentor.domains.execution.runtimes.cluster import ClusterJob, ClusterUnavailable, JobEvent, kubernetes_jobs
+from stentor.domains.execution.runtimes.cluster import (
+    ClusterJob,
+    ClusterUnavailable,
+    JobEvent,
+    kubernetes_jobs,
+    kubernetes_objects,
+)
+from stentor.domains.execution.runtimes.cluster.driver import START_SHARE
 from stentor.domains.execution.runtimes.cluster.kubernetes_jobs import MAX_LINE_BYTES, KubernetesJobs
 from stentor.domains.registry.model import KubernetesOptions
 from tests.authority import Authority
@@ -169,10 +176,26 @@ PENDING = [
 @requirement("execution.kubernetes-errors")
 @pytest.mark.parametrize(("status", "text"), PENDING)
 async def test_a_job_that_is_not_started_says_why_and_is_deleted(
-    world: World, api: KubernetesApi, status: dict[str, Any], text: str
+    world: World, api: KubernetesApi, status: dict[str, Any], text: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     api.pending = status
-    task = await run(world, api, DOUBLE, timeout_seconds=1)
+    deadlines: list[asyncio.Timeout] = []
+    seen: list[Any] = []
+    describe, timeout = kubernetes_objects.describe_wait, asyncio.timeout
+
+    def timeout_of_start(seconds: float | None) -> asyncio.Timeout:
+        made = timeout(seconds)
+        if seconds == 600 * START_SHARE:
+            deadlines.append(made)
+        return made
+
+    monkeypatch.setattr(asyncio, "timeout", timeout_of_start)
+    monkeypatch.setattr(kubernetes_objects, "describe_wait", lambda pod: seen.append(pod) or describe(pod))
+    ended = asyncio.create_task(run(world, api, DOUBLE, timeout_seconds=600))
+    # The time is up as soon as the Pod is known, however long that took.
+    await soon(lambda: seen)
+    deadlines[0].reschedule(asyncio.get_running_loop().time())
+    task = await ended
     assert (task["outcome_class"], task["error"]["code"]) == ("provider_failure", "CLUSTER_BUSY")
     assert text in task["error"]["message"]
     await soon(lambda: not api.jobs)

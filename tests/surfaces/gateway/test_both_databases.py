@@ -19,6 +19,7 @@ from tests.service import serving
 from tests.surfaces.gateway.operations import OPERATIONS, UNKNOWN, Operation
 
 QUERY = {"path": "Projects/plan.md", "from": "1", "to": "2", "size": "3"}
+CLAIMS = "/api/v1/agents/{agent_id}/claims"
 ID = re.compile(r"^[0-9a-f]{8}-[0-9a-f-]{27}$")
 
 
@@ -44,7 +45,11 @@ class Side:
         params = {name: QUERY.get(name, self.ids.get(name, UNKNOWN)) for name in operation.query}
         body = operation.example if operation.has_body else None
         answer = self.http.request(operation.method, path, params=params, json=body)
-        return answer.status_code, content(answer)
+        found = content(answer)
+        if operation.path == CLAIMS and answer.status_code == 200:
+            # Which task waits for the agent depends on how fast the others were.
+            found = shape([dict.fromkeys(task, 0) for task in answer.json()["tasks"]])
+        return answer.status_code, found
 
 
 def ids(made: Seeded) -> dict[str, str]:
