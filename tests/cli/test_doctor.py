@@ -88,6 +88,8 @@ def test_key_files_that_others_may_read_are_a_problem(program: Program) -> None:
         ({"SERVICE_RATE_LIMIT_PER_MINUTE": "0"}, "safety", "warning", "rate limit is off"),
         ({"MCP_API_KEY": "changeme"}, "keys", "problem", "MCP_API_KEY is a publicly known key"),
         ({"SERVICE_API_KEY_A": "test:admin:read"}, "keys", "problem", "SERVICE_API_KEY_A is a publicly known key"),
+        ({"MCP_API_KEY": "x9"}, "keys", "warning", "MCP_API_KEY holds a key of fewer than 16 characters"),
+        ({"SERVICE_API_KEY_A": "x9:admin:admin"}, "keys", "warning", "SERVICE_API_KEY_A holds a key of fewer than 16"),
         ({"SERVICE_API_KEY_A": "nonsense"}, "keys", "warning", "SERVICE_API_KEY_A: ignored"),
         ({"SERVICE_API_KEY_A": "k:agent:read"}, "keys", "warning", "SERVICE_API_KEY_* has the permission admin"),
         ({"SERVICE_DATA_DIR": "/dev/null/x"}, "data folder", "problem", "cannot be created"),

@@ -176,6 +176,15 @@ def test_a_folder_without_a_database_is_said_to_have_none(served: tuple[Program,
     assert (failed.code, "has no database" in failed.err.replace("\n", " ")) == (4, True), failed.err
 
 
+def test_a_backup_of_an_earlier_version_is_upgraded_as_a_copy(program: Program, tmp_path: Path) -> None:
+    assert program("db", "upgrade").code == 0
+    backup = Path(shutil.copy(program.data_dir / "stentor.db", tmp_path / "old one.db"))
+    rows(backup, "update alembic_version set version_num = '0046' returning 1")
+    failed = program("provenance", "verify", "--file", str(backup))
+    assert failed.code == 1
+    assert f"`cp '{backup}' copy/stentor.db`, `stentor db upgrade --data-dir copy`" in failed.err
+
+
 @pytest.mark.parametrize(("words", "code", "sentence"), WRONG, ids=[" ".join(words) for words, _, _ in WRONG])
 def test_what_cannot_be_done_is_said(served: tuple[Program, Any], words: list[str], code: int, sentence: str) -> None:
     program, _ = served

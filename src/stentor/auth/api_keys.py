@@ -32,6 +32,8 @@ WELL_KNOWN_KEYS = frozenset(
     "sk-test sk-123456 your-api-key your_api_key my-api-key dev development letmein 123456 12345678 "
     "test-key test-api-key".split()
 )
+SHORTEST_KEY = 16
+"""Characters of the shortest key that is not reported as one that can be guessed."""
 NO_ADMIN_KEY = (
     "No key of SERVICE_API_KEY_* has the permission admin, and the service accepts {} only without such keys. Unless "
     "an admin key was made with `stentor keys create`, add SERVICE_API_KEY_ADMIN=<key>:admin:admin."

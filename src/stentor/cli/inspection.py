@@ -47,6 +47,7 @@ class ApiKeyVariable(msgspec.Struct, frozen=True):
     permissions: tuple[str, ...] = ()
     tenant: str | None = None
     well_known: bool = False
+    is_short: bool = False
     problem: str | None = None
 
 
@@ -144,7 +145,17 @@ def inspect_key_variables(environ: Mapping[str, str]) -> tuple[ApiKeyVariable, .
             continue
         permissions = tuple(sorted(principal.permissions))
         well_known = key.lower() in api_keys.WELL_KNOWN_KEYS
-        variables.append(ApiKeyVariable(variable, name, principal.role, permissions, principal.tenant, well_known))
+        variables.append(
+            ApiKeyVariable(
+                variable,
+                name,
+                principal.role,
+                permissions,
+                principal.tenant,
+                well_known,
+                len(key) < api_keys.SHORTEST_KEY,
+            )
+        )
     return tuple(variables)
 
 

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 import mcp_types as mcp
 
-from stentor.auth.authority.context import AuthorityContext
+from stentor.auth.authority.context import AuthorityContext, is_pattern
 from stentor.cli.output import CommandFailed, console, print_json, print_notice
 from stentor.core.clock import SystemClock
 from stentor.core.errors import AuthorityDenied, ServiceUnavailable, StartRefused
@@ -57,7 +57,12 @@ RECEIPT_LIFETIME_SECONDS = 60
 
 
 def serve_stdio(settings: Settings, environ: Mapping[str, str], redactor: Redactor) -> None:
-    """Serve one client until it closes standard input."""
+    """Serve one client until it closes standard input. Raises StartRefused."""
+    if invalid := [name for name in settings.mcp.namespaces if not is_pattern(name)]:
+        # Otherwise the client would find out at its first call, and its user not at all.
+        raise StartRefused(
+            f"SERVICE_MCP_NAMESPACES: {invalid[0][:80]!r} is not a valid namespace. Example: team/notes,vault."
+        )
     if _launch_context(settings) is None:
         print_notice(NO_AUTHORITY_MESSAGE, "yellow")
     with create_runner() as loop:

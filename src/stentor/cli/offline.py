@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shlex
 from pathlib import Path
 
 from stentor.cli.output import EXIT_FAILED, EXIT_UNREACHABLE, EXIT_USAGE, CommandFailed
@@ -46,13 +47,18 @@ def require_database(settings: Settings) -> None:
         )
 
 
-def require_current_schema(driver: Driver) -> None:
-    """Raise CommandFailed unless the database has the schema of this program."""
+def require_current_schema(driver: Driver, file: Path | None = None) -> None:
+    """Raise CommandFailed unless the database has the schema of this program; `file` is one in no data folder."""
     current = migrations.current_version(driver)
     migrations.require_supported(current)
     if current != migrations.HEAD:
+        way = f"Upgrade it: {migrations.UPGRADE_COMMAND}, or start `stentor serve`."
+        if file is not None:
+            way = (
+                f"Upgrade a copy: `mkdir -m 0700 copy`, `cp {shlex.quote(str(file))} copy/stentor.db`, "
+                "`stentor db upgrade --data-dir copy`; then pass that file."
+            )
         raise CommandFailed(
-            f"The schema of the database is {current or 'none'}, and this program needs {migrations.HEAD}. "
-            f"Upgrade it: {migrations.UPGRADE_COMMAND}, or start `stentor serve`.",
+            f"The schema of the database is {current or 'none'}, and this program needs {migrations.HEAD}. {way}",
             EXIT_FAILED,
         )

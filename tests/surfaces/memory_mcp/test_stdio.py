@@ -94,6 +94,13 @@ async def test_running_service_denies_a_blank_launch_configuration(service: Serv
     assert len(denials(service.database)) == before + 2
 
 
+def test_a_namespace_that_cannot_be_one_stops_the_start(tmp_path: Path) -> None:
+    environ = {"PATH": os.environ["PATH"], "HOME": str(tmp_path), **LAUNCH, "SERVICE_MCP_NAMESPACES": "team,a/../b"}
+    done = forkserver.run_text(["mcp", "--data-dir", str(tmp_path / "data")], environ)
+    expected = "error: SERVICE_MCP_NAMESPACES: 'a/../b' is not a valid namespace. Example: team/notes,vault.\n"
+    assert (done.returncode, done.stderr) == (3, expected)
+
+
 def test_printed_claude_desktop_configuration_starts_the_server(tmp_path: Path) -> None:
     install = run_stentor(
         "mcp", "install", "claude-desktop", "--namespace", "team", "--data-dir", str(tmp_path / "data")

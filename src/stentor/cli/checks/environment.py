@@ -9,7 +9,7 @@ import sys
 from collections.abc import Iterator
 
 from stentor.auth.api_keys import KEY_VARIABLE_PREFIX as KEY_PREFIX
-from stentor.auth.api_keys import NO_ADMIN_KEY, WELL_KNOWN_KEYS, admin_key_file
+from stentor.auth.api_keys import NO_ADMIN_KEY, SHORTEST_KEY, WELL_KNOWN_KEYS, admin_key_file
 from stentor.cli.inspection import CheckContext, CheckFinding
 from stentor.core.extras import install_command
 from stentor.core.settings import config_file, setting_infos
@@ -132,6 +132,8 @@ def check_api_keys(context: CheckContext) -> Iterator[CheckFinding]:
             yield CheckFinding("warning", "keys", f"{variable.variable}: {variable.problem}. Fix or unset it.")
         elif variable.well_known:
             yield _well_known_key(variable.variable, development=chosen.development)
+        elif variable.is_short:
+            yield _short_key(variable.variable)
     valid = [v for v in variables if v.problem is None]
     if valid:
         listed = ", ".join(f"{v.name} ({v.role}; {'/'.join(v.permissions)}; {v.tenant})" for v in valid)
@@ -142,11 +144,20 @@ def check_api_keys(context: CheckContext) -> Iterator[CheckFinding]:
     if chosen.auth.shared_key:
         if chosen.auth.shared_key.lower() in WELL_KNOWN_KEYS:
             yield _well_known_key("MCP_API_KEY", development=chosen.development)
+        elif len(chosen.auth.shared_key) < SHORTEST_KEY:
+            yield _short_key("MCP_API_KEY")
         yield CheckFinding("ok", "keys", "MCP_API_KEY is the only key, with all permissions.")
         return
     path = admin_key_file(chosen.storage.data_dir)
     where = f"in {path}" if path.exists() else f"generated at the first start, in {path}"
     yield CheckFinding("ok", "keys", f"The only key is {where}.")
+
+
+def _short_key(variable: str) -> CheckFinding:
+    message = (
+        f"{variable} holds a key of fewer than {SHORTEST_KEY} characters, which can be guessed: {GENERATE_KEY_HINT}."
+    )
+    return CheckFinding("warning", "keys", message)
 
 
 def _well_known_key(variable: str, *, development: bool) -> CheckFinding:

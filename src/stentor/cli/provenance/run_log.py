@@ -78,7 +78,7 @@ def _open_driver(chosen: Settings, file: Path | None) -> Driver:
         driver = SqliteDriver(file)
     else:
         raise CommandFailed(f"--file {file} does not exist or is not a file.", EXIT_USAGE)
-    require_current_schema(driver)
+    require_current_schema(driver, file)
     return driver
 
 

@@ -241,7 +241,7 @@ class McpSettings:
     namespaces: tuple[str, ...] = setting(
         "SERVICE_MCP_NAMESPACES",
         (),
-        "Namespaces that `stentor mcp` may access, comma separated; `*` means all.",
+        "Namespaces that `stentor mcp` may access, comma separated; `*` means all but vaults.",
         parsers.text_list,
     )
     capabilities: tuple[str, ...] = setting(
