@@ -95,6 +95,16 @@ async def test_a_key_sees_what_it_submitted_and_what_its_agents_are_to_do(world:
 
 
 @requirement("tasks.agents-see-their-own")
+async def test_a_key_without_agents_lists_what_it_submitted(world: World) -> None:
+    await world.register(key_name="other")
+    await submitted(world, "ADMIN")
+    own = await submitted(world, "BOB")
+    assert await listed(world, "BOB") == ([own], 1)
+    assert await listed(world, "BOB", submitted_by="admin") == ([], 0)
+    assert await listed(world, "BOB", submitted_by="bob", status="queued") == ([own], 1)
+
+
+@requirement("tasks.agents-see-their-own")
 async def test_its_list_is_filtered_counted_and_paged_like_any_other(world: World) -> None:
     own_agent = await world.register(key_name="bob")
     other_agent = await world.register(name="other", key_name="other")

@@ -69,7 +69,7 @@ _COUNT_SUBTASKS = Sql(f"select count(*) from (select 1 from tasks where {_IS_SUB
 _COUNT_COMPARED = {
     name: Sql(
         f"""select count(*) from (
-            select 1 from tasks where tenant = :tenant and {CONDITIONS[name]} limit {MAX_COMPARED}) as compared"""
+            select 1 from tasks where tenant = :tenant and {CONDITIONS[name]} limit :most) as compared"""
     )
     for name in ("type", "submitted_by", "session")
 }
@@ -176,12 +176,18 @@ def find_rarest(tx: Tx, names: Sequence[str], params: dict[str, Any]) -> str:
     if len(ranked) < 2 or (len(ranked) == 2 and ranked[0] in _AGENTS and ranked[1] == "status"):
         return ranked[0] if ranked else ""
 
-    def count(name: str) -> int:
+    rarest, fewest = "", MAX_COMPARED
+    for name in sorted(ranked, key=lambda name: name not in _COUNT_CONDITIONS):
         if name in _COUNT_CONDITIONS:
-            return count_kept(tx, ("status", name) if name in _AGENTS and "status" in names else (name,), params)
-        return int(tx.rows(_COUNT_COMPARED[name], **params)[0][0])
-
-    return min(ranked, key=count)
+            together = ("status", name) if name in _AGENTS and "status" in names else (name,)
+            count = count_kept(tx, together, params)
+        else:
+            # No further than to see that it is not rarer.
+            most = min(fewest, MAX_COMPARED)
+            count = int(tx.rows(_COUNT_COMPARED[name], **params, most=most)[0][0])
+        if not rarest or count < fewest:
+            rarest, fewest = name, count
+    return rarest
 
 
 def split_conditions(rarest: str, *names: str) -> tuple[list[str], list[str]]:

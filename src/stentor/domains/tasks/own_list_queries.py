@@ -36,8 +36,8 @@ def read_page(tx: Tx, tenant: str, task_filter: TaskFilter, limit: int, offset: 
     agents = [str(row[0]) for row in tx.rows(_LIST_AGENTS, tenant=tenant, key=task_filter.key)]
     if (simple := _without_key(task_filter, agents)) is not None:
         return list_queries.read_page(tx, tenant, simple, limit, offset)
-    if task_filter.agent_id is not None:
-        # Another key's tasks of another key's agent.
+    if task_filter.agent_id is not None or not agents:
+        # Another key's tasks, of none of its agents.
         return []
     own = _find(tx, tenant, task_filter, agents, list_queries.condition_names(task_filter))
     key = ("own page", *own.submitted, "|", *own.assigned, "|", *own.agents)
@@ -51,7 +51,7 @@ def count_matching(tx: Tx, tenant: str, task_filter: TaskFilter) -> tuple[int, b
     agents = [str(row[0]) for row in tx.rows(_LIST_AGENTS, tenant=tenant, key=task_filter.key)]
     if (simple := _without_key(task_filter, agents)) is not None:
         return list_queries.count_matching(tx, tenant, simple)
-    if task_filter.agent_id is not None:
+    if task_filter.agent_id is not None or not agents:
         return 0, True
     names = list_queries.condition_names(task_filter, "before")
     own = _find(tx, tenant, task_filter, agents, names)
