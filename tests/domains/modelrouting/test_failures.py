@@ -46,6 +46,34 @@ async def test_the_next_best_answers_when_the_first_fails_and_the_failure_is_evi
     assert await outcomes(world) == [("east/m", 0.0), ("west/m", 1.0)]
 
 
+@requirement("modelrouting.recovery")
+async def test_after_an_outage_of_its_provider_a_cheaper_model_gets_its_requests_back(
+    make_auto: Make, providers: Providers
+) -> None:
+    world = await make_auto(SERVICE_LLM_PRICES="east/*=1/1,west/*=400/400")
+    client = openai_client(world)
+    for _ in range(20):
+        await ask(client)
+    providers["east"].mood = status(503)
+    assert {(await ask(client)).model for _ in range(8)} == {"west/m"}
+    providers["east"].mood = None
+    world.clock.advance(seconds=300)
+    assert [(await ask(client)).model for _ in range(6)] == ["east/m"] * 6
+
+
+@requirement("modelrouting.recovery")
+async def test_a_model_that_fails_on_is_tried_ever_more_rarely(make_auto: Make, providers: Providers) -> None:
+    world = await make_auto(SERVICE_LLM_PRICES="east/*=1/1,west/*=400/400")
+    client = openai_client(world)
+    for _ in range(20):
+        await ask(client)
+    providers["east"].mood, before = status(503), len(providers["east"].asked)
+    for _ in range(40):
+        world.clock.advance(seconds=600)
+        assert (await ask(client)).model == "west/m"
+    assert 5 < len(providers["east"].asked) - before < 15
+
+
 @requirement("modelrouting.failures")
 async def test_a_request_that_two_models_call_wrong_is_the_callers_and_teaches_nothing(
     client: openai.AsyncOpenAI, world: World, providers: Providers

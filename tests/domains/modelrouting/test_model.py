@@ -9,9 +9,16 @@ import msgspec
 from hypothesis import given
 from hypothesis import strategies as st
 
-from stentor.domains.learning.model import apply_outcome, initial_weight
+from stentor.core.clock import DAY, SECOND
+from stentor.domains.learning.model import Weight, apply_outcome, initial_weight
 from stentor.domains.learning.service import LearningView
-from stentor.domains.modelrouting.model import ModelOption, build_candidates, choose_model
+from stentor.domains.modelrouting.model import (
+    ModelOption,
+    build_candidates,
+    choose_model,
+    is_retry_due,
+    without_outage,
+)
 from stentor.domains.routing import explain
 from stentor.domains.routing.penalties import Preference
 from tests.requirements import requirement
@@ -68,6 +75,24 @@ def test_before_anything_is_known_the_cheaper_one_is_tried_and_an_unknown_price_
 def test_what_failed_at_every_other_kind_is_not_tried_before_what_is_unknown() -> None:
     failed = [("a", kind, 0.0, 10, None) for kind in KINDS[1:] for _ in range(8)]
     assert chosen(taught(failed), [ModelOption("a"), ModelOption("b")]) == "b"
+
+
+@requirement("modelrouting.recovery")
+def test_only_failures_in_place_of_successes_are_an_outage() -> None:
+    def record(results: str) -> Weight:
+        outcomes = [("a", KINDS[0], float(letter == "S"), 10, None) for letter in results]
+        return taught(outcomes).records("t", KINDS[0]).weights_by_agent["a"]
+
+    for results in ("F" * 20, "SSSSSSSSSSFF", "SFFSFFSFFFFF", "S" * 20):
+        assert not is_retry_due(record(results), DAY), results
+        assert without_outage(record(results)) == record(results), results
+    for failures, seconds in ((3, 30), (4, 60), (9, 1_920), (15, 86_400)):
+        known = record("S" * 20 + "F" * failures)
+        assert [is_retry_due(known, after * SECOND) for after in (seconds - 1, seconds)] == [False, True], failures
+        before = without_outage(known)
+        rewards, outcomes = before.counted_rewards
+        assert (before.recent, before.samples) == ("S" * 20, 20 + failures)
+        assert rewards == outcomes >= 12
 
 
 @requirement("modelrouting.decision")

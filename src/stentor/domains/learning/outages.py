@@ -41,7 +41,7 @@ class FailureRun:
 
     def ends_outage(self, weight: Weight, previous: Weight | None) -> bool:
         """Return whether an agent's new record has a success after an outage; `previous` is its record before."""
-        return self.is_outage and _trailing_failures(weight) < _count_new(weight, previous)
+        return self.is_outage and count_trailing_failures(weight) < _count_new(weight, previous)
 
     def count(self, weight: Weight, previous: Weight | None) -> None:
         """Count the new outcomes of an agent."""
@@ -49,12 +49,12 @@ class FailureRun:
         new = _count_new(weight, previous)
         if not new:
             return
-        failures = _trailing_failures(weight)
+        failures = count_trailing_failures(weight)
         if failures < new:
             self._clear()
         if failures:
             # With a success among the new outcomes the previous record is not the one before the failures.
-            before = previous if previous and failures >= new else _without_newest(weight, failures)
+            before = previous if previous and failures >= new else without_newest(weight, failures)
             self._add(weight, min(failures, new), before)
 
     def rebuild(self, weights: Iterable[Weight]) -> None:
@@ -63,12 +63,12 @@ class FailureRun:
         newest_first = sorted(weights, key=lambda weight: weight.tick, reverse=True)
         counted = 0
         for weight in newest_first:
-            failures = _trailing_failures(weight)
+            failures = count_trailing_failures(weight)
             # More outcomes than failures since this agent's last one: one of them was a success.
             if not failures or newest_first[0].tick - weight.tick > counted:
                 break
             counted += failures
-            self._add(weight, failures, _without_newest(weight, failures))
+            self._add(weight, failures, without_newest(weight, failures))
 
     def current(self, stored: Weight, *, success: bool = False) -> Weight:
         """Return the record that counts in place of a stored one; with `success` the agent ends an outage, if any."""
@@ -117,11 +117,11 @@ def _count_new(weight: Weight, previous: Weight | None) -> int:
     return max(0, weight.samples - (previous.samples if previous else 0))
 
 
-def _trailing_failures(weight: Weight) -> int:
+def count_trailing_failures(weight: Weight) -> int:
     return len(weight.recent) - len(weight.recent.rstrip("F"))
 
 
-def _without_newest(weight: Weight, outcomes: int) -> Weight:
+def without_newest(weight: Weight, outcomes: int) -> Weight:
     """Return a record without its newest outcomes, and without a change among them."""
     is_changed = weight.since_change > outcomes
     return msgspec.structs.replace(

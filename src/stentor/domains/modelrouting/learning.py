@@ -22,7 +22,7 @@ from stentor.domains.learning.model import Weight, apply_grade, apply_outcome, i
 from stentor.domains.learning.service import LearningView
 from stentor.domains.llm.call_guard import LlmCaller
 from stentor.domains.modelrouting import store
-from stentor.domains.modelrouting.model import AutoAnswer
+from stentor.domains.modelrouting.model import AutoAnswer, without_outage
 
 GRADING_DAYS = 30
 """Days within which an answer may be graded."""
@@ -102,6 +102,8 @@ class ModelOutcomeRecorder:
         previous = store.find_weight(tx, tenant, model, kind) or initial_weight(model, kind, tx.now)
         records = self._records.view_of(tenant).records(tenant, kind)
         previous, progress = records.before_outcome(previous, success=outcome.reward > 0)
+        if outcome.reward > 0:
+            previous = without_outage(previous)
         weight = apply_outcome(
             previous,
             success=outcome.reward > 0,
