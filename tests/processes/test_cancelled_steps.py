@@ -151,3 +151,17 @@ def test_a_wait_in_a_task_group_loses_no_work(program: Program) -> None:
     assert program.attempt(handler)[0] == "suspend"
     assert program.result(handler) == "plan"
     assert ended == ["plan"]
+
+
+@requirement("steps.cancelled")
+def test_a_step_in_the_background_of_a_wait_runs_again(program: Program, outside: Outside) -> None:
+    async def handler(task: Task) -> Any:
+        planning = asyncio.ensure_future(task.step("plan", outside.plan))
+        while not outside.plans:
+            await asyncio.sleep(0)
+        await task.sleep(0)
+        return await planning
+
+    assert program.attempt(handler)[0] == "suspend"
+    assert program.result(handler) == "plan"
+    assert outside.plans == 2

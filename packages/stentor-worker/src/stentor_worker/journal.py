@@ -67,6 +67,8 @@ class Journal:
         self._root = Scope()
         self.waits: list[str] = []
         """Keys of the steps that this attempt waits for."""
+        self.has_ended = False
+        """Whether a coroutine handler has ended, though steps that it did not await may still run."""
 
     def open_here(self) -> None:
         """Treat the current thread and asyncio task as the ones in which the handler runs its steps in order."""

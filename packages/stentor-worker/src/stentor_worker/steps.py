@@ -63,6 +63,8 @@ async def run_step(journal: Journal, entry: Entry, function: Callable[[], Any], 
     try:
         await asyncio.wait([running])
     except asyncio.CancelledError as error:
+        if journal.has_ended:
+            raise  # the end of the event loop, which cancels what still runs: the next attempt runs it
         recorded = await finish_first(_find(journal, entry, call), set())
         if not journal.waits or was_cancelled(recorded):
             running.cancel()

@@ -209,7 +209,8 @@ class Task:
         self._journal.require_complete()
 
     async def finish_effects(self) -> None:
-        """Wait for the effects that still run: the end of the handler's event loop would cancel them."""
+        """Note the end of the handler, and wait for effects that still run: the end of its loop would cancel them."""
+        self._journal.has_ended = True
         while self._effects:
             await asyncio.wait(self._effects)
 
