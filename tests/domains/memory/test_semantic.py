@@ -283,6 +283,15 @@ async def test_a_note_that_has_no_word_of_the_query_and_is_not_like_it_is_no_mat
 
 
 @requirement("memory.search-floor")
+async def test_a_hybrid_search_without_letters_and_digits_finds_nothing(meaning: Notes) -> None:
+    await meaning.write("launch.md", "# \U0001f680 Launch\nThe launch is on track \U0001f389 \u2705")
+    await ready(meaning)
+    for query in ("   ", '"', "\U0001f680"):
+        found = (await meaning.post("search/hybrid", query=query)).json()
+        assert (found["matches"], found["total_matches"]) == ([], 0), query
+
+
+@requirement("memory.search-floor")
 async def test_a_question_finds_what_it_is_about_and_every_match_has_a_score(meaning: Notes) -> None:
     await three(meaning)
     for query, best in (("where is the kitten", "cats.md"), ("a young feline animal", "cats.md")):

@@ -190,7 +190,8 @@ class SearchService:
         )
         filters = msgspec.structs.replace(filters, excluded=excluded)
         keyword_scores = {hit.doc_id: hit.score for hit in hits}
-        similarities = await self._similarities(query, keyword_scores, filters)
+        # Spaces and signs mean nothing, but are near to some vector.
+        similarities = {} if keyword_query is None else await self._similarities(query, keyword_scores, filters)
         rows = await self._index.read_rows(list({**keyword_scores, **similarities}))
         rows = {
             doc_id: row
