@@ -5,12 +5,14 @@ from __future__ import annotations
 import asyncio
 import json
 import socket
+import time
 from collections.abc import Awaitable, Callable
 from contextlib import AsyncExitStack
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, cast
 
 import pytest
-from aiohttp import web
+from aiohttp import StreamReader, web
 
 from stentor.domains.execution.runtimes import http
 from stentor.domains.execution.runtimes.http import MAX_RESPONSE_BYTES
@@ -150,6 +152,20 @@ async def test_an_answer_that_is_too_large_fails_the_attempt(place: Place, kind:
     world, _ = await place(streaming(*whole, kind=kind))
     task = await world.ended(await world.submit())
     assert (task["status"], task["error"]["code"]) == ("failed", "ANSWER_TOO_LARGE")
+
+
+async def test_an_event_of_many_lines_takes_time_linear_in_its_length() -> None:
+    """In quadratic time, in which nothing else would run, it would take minutes."""
+    protocol: Any = SimpleNamespace(_reading_paused=False, resume_reading=lambda **_: None)
+    content = StreamReader(protocol, 2**30, loop=asyncio.get_running_loop())
+    lines = b"data:111111,\n" * 5_000
+    for part in (b'event: complete\ndata:{"result":[\n', *[lines] * 150, b"data:1]}\n\n"):
+        content.feed_data(part)
+    content.feed_eof()
+    begun_at = time.process_time()
+    outcome = await http._read_stream(cast(Any, SimpleNamespace(content=content)), lambda _: None)
+    assert len(outcome.result) == 750_001
+    assert time.process_time() - begun_at < 60
 
 
 @requirement("tasks.timeout-aborts")

@@ -28,10 +28,8 @@ from stentor.domains.tasks.model import TaskClaim
 
 if TYPE_CHECKING:
     import aiohttp
-    from aiohttp import http_exceptions
 else:
     aiohttp = lazy_module("aiohttp")
-    http_exceptions = lazy_module("aiohttp.http_exceptions")
 
 MAX_RESPONSE_BYTES = 10 * 1024 * 1024
 """Longest response; a longer one fails the attempt."""
@@ -186,7 +184,8 @@ async def _read_stream(response: aiohttp.ClientResponse, emit: EmitToken) -> Att
 
 
 async def _events(response: aiohttp.ClientResponse) -> AsyncIterator[tuple[str, Any]]:
-    event, data = "message", b""
+    # Not bytes, which each line would copy.
+    event, data = "message", bytearray()
     async for line in _lines(response):
         if line.startswith(b"event:"):
             event = line[6:].strip().decode("utf-8", "replace")
@@ -194,18 +193,24 @@ async def _events(response: aiohttp.ClientResponse) -> AsyncIterator[tuple[str, 
             # Without the line break that the standard puts between data lines: to JSON it means nothing.
             data += line[5:].strip()
         elif not line and data:
-            yield event, await _decode(data)
-            event, data = "message", b""
+            yield event, await _decode(bytes(data))
+            event, data = "message", bytearray()
 
 
-async def _lines(response: aiohttp.ClientResponse) -> AsyncIterator[bytes]:
-    """Yield lines without their ends. A line may be as long as a whole response, because a result is one line."""
-    size_bytes = 0
-    try:
-        while line := await response.content.readline(max_line_length=MAX_RESPONSE_BYTES):
-            size_bytes += len(line)
-            if size_bytes > MAX_RESPONSE_BYTES:
-                raise _too_large()
-            yield line.rstrip(b"\r\n")
-    except http_exceptions.LineTooLong:
-        raise _too_large() from None
+async def _lines(response: aiohttp.ClientResponse) -> AsyncIterator[bytearray]:
+    """Yield lines without their ends. A line may be as long as a whole response, because a result is one line.
+
+    Not aiohttp's `readline`, which copies the line for each of its pieces: an endpoint can send it byte by byte.
+    """
+    size_bytes, rest = 0, bytearray()
+    async for chunk in response.content.iter_any():
+        size_bytes += len(chunk)
+        if size_bytes > MAX_RESPONSE_BYTES:
+            raise _too_large()
+        rest += chunk
+        if b"\n" in chunk:
+            *lines, rest = rest.split(b"\n")
+            for line in lines:
+                yield line.rstrip(b"\r")
+    if rest:
+        yield rest.rstrip(b"\r")
