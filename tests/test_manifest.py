@@ -22,6 +22,7 @@ SLOW = {
     "dashboard.live-streams",
     "dashboard.page-weight",
     "dashboard.pages-in-a-browser",
+    "dashboard.print",
     "dashboard.saved-views",
     "monitoring.alerts",
     "monitoring.deployed-names-exist",

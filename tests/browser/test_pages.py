@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 from axe_playwright_python.base import AXE_FILE_PATH
-from playwright.sync_api import Browser, Page
+from playwright.sync_api import Browser, Page, expect
 
 from tests.browser.conftest import SIZES, Installation, Tab
 from tests.browser.pages import pages
@@ -83,6 +83,27 @@ def test_the_summary_of_an_agent_fits_a_phone(chromium: Browser, installation: I
     page = tab.open(f"/agents/{installation.made.agents['scribe']}/card").page
     assert page.locator("pre.code").evaluate("box => box.scrollWidth <= box.clientWidth")
     context.close()
+
+
+@requirement("dashboard.print")
+def test_a_task_is_printed_in_dark_ink_with_its_times_and_without_the_menu(
+    chromium: Browser, installation: Installation
+) -> None:
+    context = chromium.new_context(viewport=SIZES["wide"], color_scheme="dark")
+    tab = Tab(context.new_page(), installation.board).sign_in()
+    page = tab.open(f"/tasks/{installation.made.done}").live().page
+    page.emulate_media(media="print")
+    for hidden in (page.locator("nav.side"), page.locator(".top"), page.get_by_role("button", name="Run again")):
+        expect(hidden).to_be_hidden()
+    expect(page.get_by_text("Why this agent")).to_be_visible()
+    assert page.evaluate("getComputedStyle(document.body).color") == "rgb(26, 31, 43)"
+    shown = page.locator(".fields time").first.evaluate("time => getComputedStyle(time, '::after').content")
+    assert "UTC" in shown
+    tab.open("/tasks")
+    for hidden in (page.locator(".filters"), page.locator(".selected"), page.get_by_label("Select all shown tasks")):
+        expect(hidden).to_be_hidden()
+    context.close()
+    assert tab.errors == []
 
 
 @requirement("dashboard.page-tasks", "dashboard.page-webhooks")

@@ -16,7 +16,7 @@ STATIC_DIR = Path(__file__).parents[1] / "static"
 STYLE_SHEETS = (
     *("tokens", "base", "frame", "parts", "tables", "forms", "trail", "charts", "dialog"),
     *("memory", "webhooks", "models", "messages", "narrow", "agents", "governance", "console", "provenance", "keys"),
-    *("overview", "sessions"),
+    *("overview", "sessions", "print"),
 )
 """The parts of the style sheet in cascade order: later parts override earlier ones."""
 BUNDLE_NAME = "app.css"
