@@ -86,7 +86,7 @@ async def show_selection(page: PageRequest) -> Response:
     key = page.query_param("selection")
     kept = page.session.kept.get((CONFIRMATION, key))
     if kept is None:  # of an earlier session, or one of many
-        return RedirectResponse("/tasks", 303)
+        return page.redirect("/tasks", "selection-lost")
     action, task_ids = kept["action"], kept["task_ids"]
     found = [task for task in await asyncio.gather(*(_find_task(page, task_id) for task_id in task_ids)) if task]
     label, participle, statuses = ACTIONS[action]

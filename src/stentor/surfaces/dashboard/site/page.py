@@ -76,6 +76,7 @@ NOTICES = {
     "answered": "Answered. The task resumes.",
     "recorded": "Recorded. Retry the task to continue it.",
     "none-selected": "No task was selected.",
+    "selection-lost": "This selection is not kept any more. Select the tasks again.",
     "submitted-again": "Submitted again, as a new task.",
     "approved": "Approved.",
     "rejected": "Rejected.",
@@ -121,7 +122,7 @@ NOTICES = {
     "signed": "Signed: the log with all events so far.",
 }
 """Messages after an action. The URL carries only the name, so that a crafted link cannot inject text into a page."""
-WARNINGS = frozenset(("conflict", "run-denied", "proposed-unserved"))
+WARNINGS = frozenset(("conflict", "run-denied", "proposed-unserved", "selection-lost"))
 """Notices of what did not happen as it was asked for."""
 
 
