@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import importlib.util
 import os
+import tomllib
 from pathlib import Path
 from types import ModuleType
 
 import pytest
 
-SCRIPT = Path(__file__).parents[2] / "requirements" / "install.py"
+ROOT = Path(__file__).parents[2]
+SCRIPT = ROOT / "requirements" / "install.py"
 
 
 @pytest.fixture
@@ -24,6 +26,16 @@ def installer(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> ModuleType:
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
     return module
+
+
+def test_uv_finds_the_other_packages_in_the_checkout() -> None:
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())
+    own = {name.partition(">")[0] for name in project["project"]["dependencies"] if name.startswith("stentor-")}
+    sources = {
+        name: tomllib.loads((ROOT / source["path"] / "pyproject.toml").read_text())["project"]["name"]
+        for name, source in project.get("tool", {}).get("uv", {}).get("sources", {}).items()
+    }
+    assert sources == {name: name for name in own}
 
 
 def test_mirrors_of_pip_are_passed_to_uv(
