@@ -56,7 +56,9 @@ def test_a_timeout_of_the_program_is_one_in_each_attempt(program: Program, outsi
 
     assert program.attempt(handler)[0] == "suspend"
     assert program.result(handler) == "the usual"
-    assert (outside.plans, outside.sent) == (1, ["the usual"])
+    assert outside.sent == ["the usual"]
+    # On a busy machine the time is up before the step begins.
+    assert outside.plans <= 1
     assert program.worker.replay(program.task_id).is_same
 
 
@@ -79,7 +81,7 @@ def test_a_timeout_around_several_steps_is_one_in_each_attempt(program: Program,
 
     assert program.attempt(handler)[0] == "suspend"
     assert program.result(handler) == "timeout"
-    assert outside.plans == 1
+    assert outside.plans <= 1
 
 
 @requirement("steps.cancelled")
@@ -165,3 +167,23 @@ def test_a_step_in_the_background_of_a_wait_runs_again(program: Program, outside
     assert program.attempt(handler)[0] == "suspend"
     assert program.result(handler) == "plan"
     assert outside.plans == 2
+
+
+@requirement("steps.cancelled")
+def test_after_a_retry_the_step_beside_the_one_that_failed_runs_again(program: Program, outside: Outside) -> None:
+    tries: list[int] = []
+
+    async def other() -> int:
+        tries.append(1)
+        while len(tries) == 1 and not outside.plans:
+            await asyncio.sleep(0)
+        if len(tries) == 1:
+            raise ConnectionError("no")
+        return 1
+
+    async def handler(task: Task) -> Any:
+        return await asyncio.gather(task.step("plan", outside.plan), other())
+
+    assert program.error(handler)["message"] == "ConnectionError: no"
+    program.retry()
+    assert program.result(handler) == ["plan", 1]
