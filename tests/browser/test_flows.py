@@ -47,7 +47,7 @@ def test_an_instruction_becomes_tokens_as_they_come_and_then_an_answer(tab: Tab,
     page.get_by_role("button", name="Submit").click()
     page.wait_for_url("**/console/*")
     expect(page.locator(".why")).to_contain_text("sailor was chosen")
-    (task,) = seed.post(f"/agents/{agent['agent_id']}/claims", {"wait_seconds": 10})["tasks"]
+    (task,) = seed.post(f"/agents/{agent['agent_id']}/claims", {"wait_seconds": 60})["tasks"]
     address = f"/tasks/{task['task_id']}"
     tokens = page.locator(".tokens")
     for n, word in enumerate(WORDS):

@@ -103,7 +103,7 @@ def test_no_part_of_a_page_is_left_behind_when_answers_take_longer_than_changes_
     agent = seed.post("/registry/agents", {"name": "slow", "capabilities": ["wait"], "trust_tier": "auto"})
     body = {"type": "wait", "input": "Why?", "required_capabilities": ["wait"]}
     task_id = seed.post("/tasks", body)["task_id"]
-    (task,) = seed.post(f"/agents/{agent['agent_id']}/claims", {"wait_seconds": 10})["tasks"]
+    (task,) = seed.post(f"/agents/{agent['agent_id']}/claims", {"wait_seconds": 60})["tasks"]
     page.add_init_script(HELD)
     tab.open(f"/console/{task_id}")
     page.evaluate(CHANGE)
@@ -260,7 +260,7 @@ def test_the_page_of_a_task_reads_one_stream_until_its_end(tab: Tab, installatio
     seed, page = installation.seed, tab.page
     agent = seed.post("/registry/agents", {"name": "asker", "capabilities": ["ask"], "trust_tier": "auto"})
     task_id = seed.post("/tasks", {"type": "ask", "input": "Why?", "required_capabilities": ["ask"]})["task_id"]
-    (task,) = seed.post(f"/agents/{agent['agent_id']}/claims", {"wait_seconds": 10})["tasks"]
+    (task,) = seed.post(f"/agents/{agent['agent_id']}/claims", {"wait_seconds": 60})["tasks"]
     address, epoch = f"/tasks/{task_id}", {"epoch": task["epoch"]}
     page.add_init_script(HELD)
     tab.open(address)

@@ -65,7 +65,7 @@ def work_off(api: httpx.Client, agent: str, count: int) -> set[str]:
     """Claim and complete so many tasks; answers their ids."""
     ended: set[str] = set()
     while len(ended) < count:
-        claimed = post(api, f"/agents/{agent}/claims", max=10, wait_seconds=10)["tasks"]
+        claimed = post(api, f"/agents/{agent}/claims", max=10, wait_seconds=60)["tasks"]
         assert claimed, f"only {len(ended)} tasks came"
         for task in claimed:
             post(api, f"/tasks/{task['task_id']}/complete", epoch=task["epoch"], result="heard")
@@ -86,7 +86,7 @@ def _submit(api: httpx.Client) -> str:
 
 def _done(api: httpx.Client, agent: str, *, ok: bool) -> str:
     task_id = _submit(api)
-    [claim] = post(api, f"/agents/{agent}/claims", wait_seconds=10)["tasks"]
+    [claim] = post(api, f"/agents/{agent}/claims", wait_seconds=60)["tasks"]
     body = {"result": "heard"} if ok else {"error": {"message": "no: \\N"}}
     post(api, f"/tasks/{task_id}/{'complete' if ok else 'fail'}", epoch=claim["epoch"], **body)
     return task_id

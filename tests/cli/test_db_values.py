@@ -46,7 +46,7 @@ def record(api: httpx.Client) -> str:
     """Record the values as steps of a task and in a session; return the task."""
     agent = post(api, "/registry/agents", name="ann", capabilities=["echo"])["agent_id"]
     task_id = str(post(api, "/tasks", type="echo", input=1, required_capabilities=["echo"])["task_id"])
-    [claim] = post(api, f"/agents/{agent}/claims", wait_seconds=10)["tasks"]
+    [claim] = post(api, f"/agents/{agent}/claims", wait_seconds=60)["tasks"]
     for key, (encoding, value) in VALUES.items():
         step = {"key": key, "name": key, "value": value, "encoding": encoding}
         post(api, f"/tasks/{task_id}/steps", epoch=claim["epoch"], **step)

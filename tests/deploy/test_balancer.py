@@ -107,7 +107,7 @@ def test_tokens_come_through_one_by_one(serve: Serve, tmp_path: Path) -> None:
     ):
         agent = post(api, "/registry/agents", name="ann", capabilities=["echo"])["agent_id"]
         task = post(api, "/tasks", type="echo", input=1, required_capabilities=["echo"])["task_id"]
-        [claim] = post(api, f"/agents/{agent}/claims", wait_seconds=10)["tasks"]
+        [claim] = post(api, f"/agents/{agent}/claims", wait_seconds=60)["tasks"]
         with api.stream("GET", f"/api/v1/tasks/{task}/stream") as stream:
             lines = stream.iter_lines()
             for word in ("one", "two", "three"):

@@ -31,7 +31,7 @@ def submitted(client: httpx.Client) -> str:
 
 
 def claimed(client: httpx.Client, agent_id: str, lease: int) -> dict[str, object]:
-    body = {"wait_seconds": 10, "lease_seconds": lease}
+    body = {"wait_seconds": 60, "lease_seconds": lease}
     return dict(client.post(f"/api/v1/agents/{agent_id}/claims", json=body).json()["tasks"][0])
 
 

@@ -52,7 +52,7 @@ def post(service: Service, path: str, **body: Any) -> Any:
 
 
 def claim(service: Service, agent_id: str, **fields: Any) -> dict[str, Any]:
-    return dict(post(service, f"/api/v1/agents/{agent_id}/claims", wait_seconds=20, **fields)["tasks"][0])
+    return dict(post(service, f"/api/v1/agents/{agent_id}/claims", wait_seconds=60, **fields)["tasks"][0])
 
 
 class Stream(threading.Thread):

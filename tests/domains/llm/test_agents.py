@@ -537,7 +537,7 @@ async def test_tokens_that_come_faster_than_they_are_read_leave_no_hole_in_the_a
     agent = await world.register()
     body = {"model": "agent:echo", "messages": ASKED, "stream": streamed}
     asking = asyncio.create_task(world.admin.post("/v1/chat/completions", json=body))
-    claim = await world.claim(agent, wait_seconds=10)
+    claim = await world.claim(agent, wait_seconds=60)
     hub, task_id = world.kernel.infra.hub, claim["task_id"]
     words = [f"{n} " for n in range(5_000)]
     await watched(world)

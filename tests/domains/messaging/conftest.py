@@ -90,7 +90,7 @@ class Post:
 
     async def claimed(self, agent_id: str) -> dict[str, Any]:
         """The next task of a worker, waited for."""
-        answer = await self.world.admin.post(f"/api/v1/agents/{agent_id}/claims", json={"wait_seconds": 10})
+        answer = await self.world.admin.post(f"/api/v1/agents/{agent_id}/claims", json={"wait_seconds": 60})
         return dict(answer.json()["tasks"][0])
 
     async def complete(self, claim: dict[str, Any], result: Any = "hi", verb: str = "complete") -> None:

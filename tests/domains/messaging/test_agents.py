@@ -170,7 +170,7 @@ async def test_a_message_whose_task_its_sender_sees_no_more_ends_and_delays_no_o
     world = post.world
     ann = await world.register("ann", key_name="bob")
     task_id = await world.submit(timeout_seconds=5)
-    claim = (await world.clients["BOB"].post(f"/api/v1/agents/{ann}/claims", json={"wait_seconds": 10})).json()["tasks"]
+    claim = (await world.clients["BOB"].post(f"/api/v1/agents/{ann}/claims", json={"wait_seconds": 60})).json()["tasks"]
     failed = {"epoch": claim[0]["epoch"], "error": {"message": "no"}}
     assert (await world.clients["BOB"].post(f"/api/v1/tasks/{task_id}/fail", json=failed)).status_code == 200
     await world.register("zoe", key_name="writer", alignment_score=1.0, accuracy_score=1.0, efficiency_score=1.0)
@@ -194,7 +194,7 @@ async def test_the_response_of_a_task_that_its_sender_sees_no_more_has_no_result
     world = post.world
     ann = await world.register("ann", key_name="bob")
     task_id = await world.submit()
-    claim = (await world.clients["BOB"].post(f"/api/v1/agents/{ann}/claims", json={"wait_seconds": 10})).json()["tasks"]
+    claim = (await world.clients["BOB"].post(f"/api/v1/agents/{ann}/claims", json={"wait_seconds": 60})).json()["tasks"]
     failed = {"epoch": claim[0]["epoch"], "error": {"message": "no"}}
     assert (await world.clients["BOB"].post(f"/api/v1/tasks/{task_id}/fail", json=failed)).status_code == 200
     zoe = await world.register("zoe", key_name="writer", alignment_score=1.0, accuracy_score=1.0, efficiency_score=1.0)

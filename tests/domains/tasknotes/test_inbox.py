@@ -61,7 +61,7 @@ class Inbox(Tasks):
         return found
 
     async def finish(self, agent_id: str, **fields: Any) -> None:
-        claim = await self.world.claim(agent_id, wait_seconds=5)
+        claim = await self.world.claim(agent_id, wait_seconds=60)
         verb = "fail" if "error" in fields else "complete"
         answer = await self.world.admin.post(
             f"/api/v1/tasks/{claim['task_id']}/{verb}", json={"epoch": claim["epoch"], **fields}

@@ -161,7 +161,7 @@ def test_the_work_goes_on_when_the_reader_leaves(serve: Start) -> None:
         with client(service.ready["dashboard"]) as http:
             with http.stream("POST", PATH, json={"instruction": "hello", "capability": "echo"}) as answer:
                 assert next(answer.iter_lines()) == "event: routing"
-            claims = gateway.post(f"/api/v1/agents/{agent['agent_id']}/claims", json={"wait_seconds": 20}).json()
+            claims = gateway.post(f"/api/v1/agents/{agent['agent_id']}/claims", json={"wait_seconds": 60}).json()
             claim = claims["tasks"][0]
             path = f"/api/v1/tasks/{claim['task_id']}/complete"
             assert gateway.post(path, json={"epoch": claim["epoch"], "result": "hi"}).status_code == 200
@@ -203,7 +203,7 @@ def test_a_stream_through_a_gateway_that_comes_back_goes_on(serve: Start) -> Non
             head = [next(lines), next(lines)]
             service.kill()
             with serve(**QUIET).client() as gateway:
-                claims = gateway.post(f"/api/v1/agents/{agent['agent_id']}/claims", json={"wait_seconds": 20}).json()
+                claims = gateway.post(f"/api/v1/agents/{agent['agent_id']}/claims", json={"wait_seconds": 60}).json()
                 claim = claims["tasks"][0]
                 path = f"/api/v1/tasks/{claim['task_id']}/complete"
                 assert gateway.post(path, json={"epoch": claim["epoch"], "result": "hi"}).status_code == 200

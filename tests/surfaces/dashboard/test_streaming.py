@@ -39,7 +39,7 @@ say hello"""
 
 async def work(board: Board, agent_id: str, **ended: Any) -> dict[str, Any]:
     """Claim the next task as a worker, stream what `tokens` has, and end it."""
-    claim = await board.world.claim(agent_id, wait_seconds=20)
+    claim = await board.world.claim(agent_id, wait_seconds=60)
     path, tokens = f"/api/v1/tasks/{claim['task_id']}", ended.pop("tokens", None)
     admin = board.world.admin
     if tokens:
@@ -179,7 +179,7 @@ async def test_a_silent_stream_has_heartbeats(board: Board, monkeypatch: pytest.
 
     http = httpx.AsyncClient(transport=httpx.ASGITransport(heard), base_url=LOCAL, headers=board.http.headers)
     stream = asyncio.ensure_future(http.post(PATH, json={"instruction": "hello", "capability": "echo"}))
-    claim = await board.world.claim(ann, wait_seconds=20)
+    claim = await board.world.claim(ann, wait_seconds=60)
     await asyncio.wait_for(beaten.wait(), PATIENCE_SECONDS)
     body = {"epoch": claim["epoch"], "result": "hi"}
     await board.world.admin.post(f"/api/v1/tasks/{claim['task_id']}/complete", json=body)
@@ -350,7 +350,7 @@ async def test_a_key_has_no_more_streams_than_it_may(make_board: Any) -> None:
     board: Board = await make_board(SERVICE_MAX_STREAMS_PER_KEY="1")
     ann = await board.world.register()
     first = asyncio.ensure_future(board.execute(instruction="hello", capability="echo"))
-    claim = await board.world.claim(ann, wait_seconds=20)
+    claim = await board.world.claim(ann, wait_seconds=60)
     second = await board.http.post(PATH, json={"instruction": "hello", "capability": "echo"})
     assert second.status_code == 429
     assert (await board.world.admin.get("/api/v1/tasks")).json()["total"] == 1
