@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import ctypes
 import errno
 import os
+import platform
 import resource
 import shutil
 import stat
@@ -32,6 +34,7 @@ from stentor_vault.notes.model import (
     VaultUnavailable,
     content_hash,
 )
+from stentor_vault.notes.paths import MAX_PATH_LENGTH
 from tests.caseless import ignore_case
 from tests.requirements import requirement
 from tests.unreadable import make_unreadable
@@ -136,6 +139,9 @@ class Watch:
         self._root = root
         self._events = FolderEvents(root)
 
+    def __del__(self) -> None:
+        self._events.close()
+
     def read(self) -> set[bytes]:
         return {os.fsencode(os.path.relpath(name, self._root)) for name in self._events.read()}
 
@@ -183,6 +189,70 @@ def test_the_events_follow_a_folder_that_was_moved_and_one_that_was_made_again(r
     (root / ".obsidian").mkdir()
     (root / ".obsidian" / "app.json").write_text("{}")
     assert watch.read() == set()
+
+
+@requirement("memory.edits-of-any-folder")
+def test_the_events_follow_a_folder_that_takes_the_place_of_another(root: Path) -> None:
+    for name in ("a", "b", "c", "d"):
+        (root / name).mkdir()
+    watch = Watch(root)
+    (root / "a").rename(root / "b")
+    _exchange(root / "c", root / "d")
+    assert watch.read() == {b"a", b"b", b"c", b"d"}
+    for name in ("b", "c", "d"):
+        (root / name / "n.md").write_text("x")
+    assert watch.read() == {b"b/n.md", b"c/n.md", b"d/n.md"}
+
+
+def _exchange(first: Path, second: Path) -> None:
+    at_working_folder, exchange = -100, 2
+    names = os.fsencode(first), os.fsencode(second)
+    libc = ctypes.CDLL(None)
+    assert libc.renameat2(at_working_folder, names[0], at_working_folder, names[1], exchange) == 0
+
+
+@requirement("memory.edits-of-any-folder")
+def test_folders_in_folders_may_be_as_deep_as_a_path_can_be(root: Path) -> None:
+    folders = [root]
+    for _ in range(MAX_PATH_LENGTH // 2):
+        folders.append(folders[-1] / "a")
+        folders[-1].mkdir()
+    watch = Watch(root)
+    (folders[-1] / "b").write_text("x")
+    assert watch.read() == {os.fsencode(folders[-1].relative_to(root) / "b")}
+    (folders[-1] / "b").unlink()
+    # Not left to `rmtree`, which calls itself for each level.
+    for folder in reversed(folders):
+        folder.rmdir()
+
+
+def test_a_read_does_not_wait_for_changes_to_end(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    watch = Watch(root)
+    (root / "a.md").write_text("x")
+    read = os.read
+
+    def read_and_change(descriptor: int, size: int) -> bytes:
+        data = read(descriptor, size)
+        if not (root / "b.md").exists():
+            (root / "b.md").write_text("x")
+        return data
+
+    monkeypatch.setattr(os, "read", read_and_change)
+    assert watch.read() == {b"a.md"}
+    assert watch.read() == {b"b.md"}
+
+
+@pytest.mark.parametrize(("forced", "release"), [("true", "6.1.0"), ("", "5.15.90.1-Microsoft-standard-WSL2")])
+async def test_files_are_polled_where_the_system_sends_no_events(
+    root: Path, monkeypatch: pytest.MonkeyPatch, forced: str, release: str
+) -> None:
+    async def awatch(path: Path, **given: Any) -> AsyncIterator[set[tuple[int, str]]]:
+        yield {(1, str(path / "polled.md"))}
+
+    monkeypatch.setattr(watchfiles, "awatch", awatch)
+    monkeypatch.setenv("WATCHFILES_FORCE_POLLING", forced)
+    monkeypatch.setattr(platform, "release", lambda: release)
+    assert await anext(watch_changes(root)) == {str(root / "polled.md")}
 
 
 def test_events_that_the_system_dropped_are_an_error(root: Path) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import platform
 import sys
 from collections.abc import AsyncGenerator, AsyncIterator
 from contextlib import aclosing, suppress
@@ -31,12 +32,20 @@ async def watch_changes(root: Path, *, poll: bool = False) -> AsyncIterator[set[
     with os.scandir(root):
         pass  # only to raise the error: polling would ignore that the root may not be read either
     watched = _identify(root)
-    changes = _poll_changes(root, poll=poll) if poll or sys.platform != "linux" else _receive_changes(root)
+    is_inotify = sys.platform == "linux" and not (poll or _must_poll())
+    changes = _receive_changes(root) if is_inotify else _poll_changes(root, poll=poll)
     async with aclosing(changes):
         async for names in changes:
             yield names
             if await asyncio.to_thread(_identify, root) != watched:
                 return
+
+
+def _must_poll() -> bool:
+    """Return whether `watchfiles` would poll: if told to, and on WSL, where a change by Windows sends no event."""
+    if forced := os.environ.get("WATCHFILES_FORCE_POLLING"):
+        return forced.lower() not in {"false", "disable", "disabled"}
+    return "microsoft-standard" in platform.release().lower()
 
 
 async def _receive_changes(root: Path) -> AsyncGenerator[set[str], None]:

@@ -19,7 +19,8 @@ _DELETE_SELF, _MOVE_SELF, _OVERFLOW, _IGNORED = 0x400, 0x800, 0x4000, 0x8000
 _ONLYDIR, _DONT_FOLLOW, _ISDIR = 0x1000000, 0x2000000, 0x40000000
 _CHANGES = _MODIFY | _ATTRIB | _MOVED_FROM | _MOVED_TO | _CREATE | _DELETE | _DELETE_SELF | _MOVE_SELF
 _EVENT = struct.Struct("iIII")
-_READ_BYTES = 1 << 16
+_READ_BYTES = 1 << 20
+"""About as much as the system keeps; more would wait for continuous changes to end."""
 _NO_FOLDER_ERRNOS = {errno.ENOENT, errno.ENOTDIR, errno.ELOOP, errno.EACCES, errno.ENAMETOOLONG}
 
 
@@ -34,14 +35,17 @@ class FolderEvents:
         self._lock = threading.Lock()
         self._folders: dict[int, bytes] = {}
         """Watched folders by the number of their watch."""
+        self._watches: dict[bytes, dict[bytes, int]] = {}
+        """Watches by folder and name of the subfolder."""
         self.descriptor = self._libc.inotify_init1(os.O_NONBLOCK | os.O_CLOEXEC)
         if self.descriptor < 0:
             raise _last_error(root)
         path = os.fsencode(root)
         try:
             # The root may be a link, and without permission for it there is nothing to watch.
-            self._folders[self._watch(path, _CHANGES | _ONLYDIR)] = path
-            self._add_subfolders(path)
+            self._keep(self._watch(path, _CHANGES | _ONLYDIR), path)
+            for folder in _list_subfolders(path):
+                self._add(folder)
         except BaseException:
             self.close()
             raise
@@ -63,50 +67,49 @@ class FolderEvents:
             if mask & _OVERFLOW:
                 raise OSError(errno.EOVERFLOW, "The system dropped file events: fs.inotify.max_queued_events")
             if mask & _IGNORED:
-                self._folders.pop(watch, None)
+                self._drop(watch)
             folder = self._folders.get(watch)
             if folder is None or not name or name.startswith(b"."):
                 continue
             path = folder + b"/" + name
             if mask & _ISDIR:
-                if mask & (_MOVED_FROM | _DELETE):
-                    self._forget(path)
-                elif path not in self._folders.values():
-                    self._add(path)
+                self._follow(mask, path)
             yield path
 
     def _read_events(self) -> Iterator[tuple[int, int, bytes]]:
-        while self.descriptor >= 0:
-            try:
-                data = os.read(self.descriptor, _READ_BYTES)
-            except BlockingIOError:
-                return
-            start = 0
-            while start < len(data):
-                watch, mask, _, length = _EVENT.unpack_from(data, start)
-                start += _EVENT.size + length
-                yield watch, mask, data[start - length : start].rstrip(b"\0")
+        if self.descriptor < 0:
+            return
+        try:
+            data = os.read(self.descriptor, _READ_BYTES)
+        except BlockingIOError:
+            return
+        start = 0
+        while start < len(data):
+            watch, mask, _, length = _EVENT.unpack_from(data, start)
+            start += _EVENT.size + length
+            yield watch, mask, data[start - length : start].rstrip(b"\0")
+
+    def _follow(self, mask: int, path: bytes) -> None:
+        """Watch what is at the path of a changed folder by now, which may be another folder."""
+        if mask & (_MOVED_FROM | _MOVED_TO | _DELETE):
+            self._forget(path)
+        # A new folder may have been found with the one that it is in.
+        if not mask & _CREATE or self._find(path) is None:
+            self._add(path)
 
     def _add(self, folder: bytes) -> None:
         """Watch a folder with its subfolders."""
-        try:
-            self._folders[self._watch(folder, _CHANGES | _ONLYDIR | _DONT_FOLLOW)] = folder
-            self._add_subfolders(folder)
-        except OSError as error:
-            # Deleted or replaced since, or no permission.
-            if error.errno not in _NO_FOLDER_ERRNOS:
-                raise
-
-    def _add_subfolders(self, folder: bytes) -> None:
-        # Only after the folder is watched: what is created from then on has an event.
-        with os.scandir(folder) as entries:
-            names = [
-                entry.name
-                for entry in entries
-                if not entry.name.startswith(b".") and entry.is_dir(follow_symlinks=False)
-            ]
-        for name in names:
-            self._add(folder + b"/" + name)
+        folders = [folder]
+        while folders:
+            path = folders.pop()
+            try:
+                self._keep(self._watch(path, _CHANGES | _ONLYDIR | _DONT_FOLLOW), path)
+                # Only after the folder is watched: what is created from then on has an event.
+                folders += _list_subfolders(path)
+            except OSError as error:
+                # Deleted or replaced since, or no permission.
+                if error.errno not in _NO_FOLDER_ERRNOS:
+                    raise
 
     def _watch(self, path: bytes, mask: int) -> int:
         watch = int(self._libc.inotify_add_watch(self.descriptor, path, mask))
@@ -114,12 +117,45 @@ class FolderEvents:
             raise _last_error(path)
         return watch
 
+    def _keep(self, watch: int, path: bytes) -> None:
+        # A folder has one watch, also after it was moved.
+        self._drop(watch)
+        self._folders[watch] = path
+        parent, _, name = path.rpartition(b"/")
+        self._watches.setdefault(parent, {})[name] = watch
+
+    def _find(self, path: bytes) -> int | None:
+        parent, _, name = path.rpartition(b"/")
+        return self._watches.get(parent, {}).get(name)
+
     def _forget(self, path: bytes) -> None:
         """End the watches of a folder that was moved or deleted: where it is now, it is found by another event."""
-        for watch, folder in list(self._folders.items()):
-            if folder == path or folder.startswith(path + b"/"):
+        paths = [path]
+        while paths:
+            path = paths.pop()
+            paths += [path + b"/" + name for name in self._watches.get(path, ())]
+            if (watch := self._find(path)) is not None:
                 self._libc.inotify_rm_watch(self.descriptor, watch)
-                del self._folders[watch]
+                self._drop(watch)
+
+    def _drop(self, watch: int) -> None:
+        if (path := self._folders.pop(watch, None)) is None:
+            return
+        parent, _, name = path.rpartition(b"/")
+        siblings = self._watches.get(parent, {})
+        if siblings.get(name) == watch:
+            del siblings[name]
+            if not siblings:
+                del self._watches[parent]
+
+
+def _list_subfolders(folder: bytes) -> list[bytes]:
+    with os.scandir(folder) as entries:
+        return [
+            folder + b"/" + entry.name
+            for entry in entries
+            if not entry.name.startswith(b".") and entry.is_dir(follow_symlinks=False)
+        ]
 
 
 def _last_error(path: bytes | Path) -> OSError:
