@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import sys
+import threading
 from typing import Any
 
 import pytest
 
-from stentor_worker import Task
+from stentor_worker import StepFailed, Task, TaskCancelled
+from stentor_worker.client import Client
 from tests.processes.programs import Program
 from tests.requirements import requirement
 
@@ -187,3 +189,53 @@ def test_after_a_retry_the_step_beside_the_one_that_failed_runs_again(program: P
     assert program.error(handler)["message"] == "ConnectionError: no"
     program.retry()
     assert program.result(handler) == ["plan", 1]
+
+
+@requirement("steps.cancelled")
+def test_an_error_that_was_recorded_before_the_cancellation_is_the_outcome_in_each_attempt(
+    program: Program, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    call, is_recorded, is_over, ways = Client.call, threading.Event(), threading.Event(), list[str]()
+
+    def answer_late(self: Client, method: str, path: str, body: Any = None, **options: Any) -> Any:
+        answer = call(self, method, path, body, **options)
+        if path.endswith("/steps") and body is not None and body["error"]["type"] == "OSError":
+            is_recorded.set()
+            is_over.wait(60)
+        return answer
+
+    async def plan() -> str:
+        raise OSError
+
+    async def handler(task: Task) -> Any:
+        planning = asyncio.ensure_future(task.step("plan", plan))
+        while not planning.done() and (is_over.is_set() or not is_recorded.is_set()):
+            await asyncio.sleep(0)
+        planning.cancel()
+        try:
+            await planning
+        except (StepFailed, asyncio.CancelledError) as error:
+            ways.append(type(error).__name__)
+        is_over.set()
+        await task.sleep(0)
+
+    monkeypatch.setattr(Client, "call", answer_late)
+    assert program.attempt(handler)[0] == "suspend"
+    program.result(handler)
+    assert ways == ["StepFailed", "StepFailed"]
+
+
+@requirement("steps.cancelled")
+def test_a_step_that_waits_for_its_cancellation_ends_with_the_lease(program: Program, outside: Outside) -> None:
+    async def handler(task: Task) -> Any:
+        await outside.order(task)
+        await task.sleep(0)
+
+    async def changed(task: Task) -> Any:
+        program.call("POST", f"/tasks/{task.id}/cancel")
+        task.heartbeat(30)
+        return await task.step("plan", outside.plan)
+
+    assert program.attempt(handler)[0] == "suspend"
+    with pytest.raises(TaskCancelled):
+        program.attempt(changed)

@@ -570,7 +570,7 @@ TIMED_OUT: dict[str, Any] = {
 @requirement("steps.retry", "steps.sdk")
 def test_a_wait_names_the_timeouts_before_it_once() -> None:
     client = _Requests()
-    journal = Journal(client, "task", 1, list, is_empty=True)  # pyrefly: ignore[bad-argument-type]
+    journal = Journal(client, "task", 1, threading.Event(), is_empty=True)  # pyrefly: ignore[bad-argument-type]
     for key in ("first", "second", "third"):
         entry = journal.enter(key, "signal")
         journal.post(entry, "/waits", {})
@@ -582,7 +582,7 @@ def test_a_wait_names_the_timeouts_before_it_once() -> None:
 @requirement("steps.retry", "steps.sdk")
 def test_an_effect_names_the_timeouts_before_it_also_after_recorded_waits() -> None:
     client = _Requests()
-    journal = Journal(client, "task", 2, list, is_empty=True)  # pyrefly: ignore[bad-argument-type]
+    journal = Journal(client, "task", 2, threading.Event(), is_empty=True)  # pyrefly: ignore[bad-argument-type]
     for key in ("first", "second"):
         entry = journal.enter(key, "signal")
         journal.note_replayed_wait(entry)
@@ -598,7 +598,7 @@ def test_an_effect_names_the_timeouts_before_it_also_after_recorded_waits() -> N
 @requirement("steps.retry", "steps.sdk")
 def test_an_effect_names_all_handled_errors_however_many_also_after_one_that_was_rejected() -> None:
     client = _Requests()
-    journal = Journal(client, "task", 1, list, is_empty=True)  # pyrefly: ignore[bad-argument-type]
+    journal = Journal(client, "task", 1, threading.Event(), is_empty=True)  # pyrefly: ignore[bad-argument-type]
     keys = [f"get {n}" for n in range(2_001)]
     for key in keys:
         with pytest.raises(StepFailed):

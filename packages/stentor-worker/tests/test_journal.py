@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextvars
 import sys
+import threading
 from collections.abc import Callable
 from contextlib import suppress
 from types import FrameType
@@ -34,7 +35,7 @@ def step(key: str, position: int) -> dict[str, Any]:
 
 def count_lines(run: Callable[[Journal, int], None], steps: int) -> int:
     """Return how many lines are executed in an attempt that resumes, each turn of a loop counted."""
-    journal = Journal(RecordedSteps(steps), "trip", 2, lambda: None)  # pyrefly: ignore[bad-argument-type]
+    journal = Journal(RecordedSteps(steps), "trip", 2, threading.Event())  # pyrefly: ignore[bad-argument-type]
     lines = 0
 
     def trace(_frame: FrameType, event: str, _arg: Any) -> Any:
@@ -100,7 +101,7 @@ async def call_at_once(function: Callable[..., Any], /, *args: Any) -> Any:
 async def test_a_step_whose_coroutine_is_closed_is_not_recorded_as_failed() -> None:
     """Garbage collection closes a coroutine that nothing awaits any more, and in another context than its own."""
     client = Receiver()
-    journal = Journal(client, "trip", 1, lambda: None, is_empty=True)  # pyrefly: ignore[bad-argument-type]
+    journal = Journal(client, "trip", 1, threading.Event(), is_empty=True)  # pyrefly: ignore[bad-argument-type]
     running = run_step(journal, journal.enter("pay", "step"), lambda: asyncio.sleep(60), call_at_once)
     contextvars.copy_context().run(running.send, None)
     with suppress(Exception):

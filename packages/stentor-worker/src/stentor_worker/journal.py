@@ -8,7 +8,6 @@ import json
 import math
 import threading
 import time
-from collections.abc import Callable
 from typing import Any
 
 from stentor_worker.branches import note
@@ -47,9 +46,9 @@ class Journal:
     """The journal of one task in one attempt. Thread-safe."""
 
     def __init__(
-        self, client: Client, task_id: str, epoch: int, on_lost: Callable[[], None], *, is_empty: bool = False
+        self, client: Client, task_id: str, epoch: int, lost: threading.Event, *, is_empty: bool = False
     ) -> None:
-        self.client, self.epoch, self._on_lost = client, epoch, on_lost
+        self.client, self.epoch, self._lost = client, epoch, lost
         self._path = f"/tasks/{segment(task_id)}"
         self._recorded: dict[str, Recorded] | None = {} if is_empty else None
         self._superseded: dict[str, Recorded] = {}
@@ -203,7 +202,7 @@ class Journal:
                 raise ValueRejected(error.message) from None
             # After the codes above: a 409 of another kind says that the attempt is no longer this worker's.
             if error.status in (404, 409) and not error.is_foreign:
-                self._on_lost()
+                self._lost.set()
                 raise TaskCancelled(self._path) from None
             if error.is_outage:
                 raise ServiceGone(str(error), error.code) from None
@@ -211,6 +210,11 @@ class Journal:
         except UnicodeEncodeError as error:
             raise ValueRejected(f"it is not Unicode text: {error}") from None
         return response
+
+    def require_not_lost(self) -> None:
+        """Raise TaskCancelled if the task is no longer this worker's."""
+        if self._lost.is_set():
+            raise TaskCancelled(self._path)
 
     def require_complete(self) -> None:
         """Raise StepMismatch if an earlier attempt ran an ordered step that this attempt, at its end, has not run."""

@@ -6,6 +6,7 @@ Only code outside of steps runs, as in each attempt.
 from __future__ import annotations
 
 import json
+import threading
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
@@ -53,7 +54,7 @@ class _ReplayJournal(Journal):
     """A journal that only reads. The first step that it does not have ends the replay."""
 
     def __init__(self, client: Client, task_id: str, epoch: int) -> None:
-        super().__init__(client, task_id, epoch, lambda: None)
+        super().__init__(client, task_id, epoch, threading.Event())
         self._tries = TRIES
         self.found: set[str] = set()
         self._left: set[str] = set()

@@ -14,13 +14,17 @@ from contextlib import contextmanager, suppress
 from typing import Any, Protocol
 
 from stentor_worker.errors import AttemptEnded, EffectFailed, EffectUnknown, StepFailed, Suspended, TaskCancelled
-from stentor_worker.journal import Journal, Recorded, ValueRejected, was_cancelled
+from stentor_worker.journal import CANCELLED, Journal, Recorded, ValueRejected, was_cancelled
 from stentor_worker.scope import Entry, Scope, current_scope
 
 Send = Callable[[str], Any]
 """Sends an effect with an idempotency key, or asks about it."""
 _ENDS = (TaskCancelled, AttemptEnded, Suspended, GeneratorExit)
 """What ends an attempt, and no error of the function that raises it."""
+
+
+LOST_EVERY = 1.0
+"""Seconds between two looks whether the task is still this worker's, while a step waits for its cancellation."""
 
 
 class NotAwaited(TypeError):
@@ -70,10 +74,14 @@ async def run_step(journal: Journal, entry: Entry, function: Callable[[], Any], 
             running.cancel()
         await _settle(running)
         if running.cancelled():
-            # The value, if one was recorded after all.
+            # The value or the error of the function, if one was recorded after all: the next attempt gets it.
             ending = (journal.fail, entry, error) if recorded is None else (journal.replay, entry, recorded)
-            with suppress(StepFailed, TaskCancelled):
-                return await finish_first(call(*ending), set())
+            with suppress(TaskCancelled):
+                try:
+                    return await finish_first(call(*ending), set())
+                except StepFailed as failed:
+                    if failed.code != CANCELLED:
+                        raise
             raise
     return running.result()
 
@@ -83,7 +91,7 @@ async def _run_step(journal: Journal, entry: Entry, function: Callable[[], Any],
     if recorded is not None:
         if call is not here and was_cancelled(recorded):
             # Until the program cancels it again: so it takes the same way.
-            await asyncio.get_running_loop().create_future()
+            await _wait_until_lost(journal)
         return await call(journal.replay, entry, recorded)
     with _nested(entry):
         try:
@@ -96,6 +104,13 @@ async def _run_step(journal: Journal, entry: Entry, function: Callable[[], Any],
     except ValueRejected as error:
         await call(journal.fail, entry, TypeError(f"Its value cannot be recorded: {error}"))
         raise
+
+
+async def _wait_until_lost(journal: Journal) -> None:
+    """Wait for ever; raise TaskCancelled when the task is no longer this worker's, as the program may not look."""
+    while True:
+        journal.require_not_lost()
+        await asyncio.sleep(LOST_EVERY)
 
 
 async def run_effect(

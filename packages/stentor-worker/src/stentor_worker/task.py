@@ -70,7 +70,7 @@ class Task:
         self.idempotency_key: str = claim["idempotency_key"]
         # A first attempt has nothing to read, unless the task goes on from a step of another one.
         is_empty = self.epoch == 1 and "rerun_from" not in self.metadata
-        self._journal = Journal(client, self.id, self.epoch, self._lost.set, is_empty=is_empty)
+        self._journal = Journal(client, self.id, self.epoch, self._lost, is_empty=is_empty)
         self._effects: set[asyncio.Future[Any]] = set()
         """Effects of a coroutine handler that run."""
 
