@@ -256,11 +256,24 @@ async def test_a_form_of_an_earlier_session_returns_its_texts_and_leads_back(sit
     [("/console", "READER", 403), ("/tasks/unknown/reject", "ADMIN", 404), ("/tasks/unknown/grade", "ADMIN", 400)],
 )
 async def test_a_form_that_is_refused_returns_its_texts(site: Site, path: str, key: str, status: int) -> None:
-    fields = {"instruction": "A <b>long</b> text", "comment": "役に立たない", "apiKey": "sk-7c1e"}
+    fields = {"instruction": "A <b>long</b> text", "comment": "役に立たない", "apiKey": "Key: sk-7c1e"}
     page = (await site.send(path, status, key=key, **fields)).text
     texts = ["A &lt;b&gt;long&lt;/b&gt; text", "役に立たない"]
     assert re.findall('<textarea[^>]*aria-label="What you wrote">\n([^<]*)<', page) == texts
     assert "sk-7c1e" not in page
+
+
+@requirement("dashboard.refused-texts")
+async def test_a_form_that_an_error_of_the_dashboard_ends_returns_its_texts(
+    site: Site, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def fail(*args: object, **options: object) -> None:
+        raise RuntimeError("no answer")
+
+    await site.token()  # signs in
+    monkeypatch.setattr(InProcessGatewayClient, "call", fail)
+    page = (await site.send("/tasks/unknown/reject", 500, comment="A long text")).text
+    assert re.findall('<textarea[^>]*aria-label="What you wrote">\n([^<]*)<', page) == ["A long text"]
 
 
 @requirement("dashboard.csp")

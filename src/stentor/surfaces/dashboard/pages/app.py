@@ -73,6 +73,8 @@ ENDED_SESSION_MESSAGE = "Your session has ended, so nothing was done. Sign in an
 UNSUPPORTED_FORM_MESSAGE = "Unsupported form encoding: use application/x-www-form-urlencoded."
 MAX_TEXT_BYTES = 1_000_000
 """Longest form whose texts are returned: a client whose session has ended may be anybody."""
+_NOT_WRITTEN = frozenset({"shown", "apiKey"})
+"""Fields whose values are not returned: what the page displayed before, and a key, also with a word before it."""
 RELOAD_HTML = '<!doctype html><meta http-equiv="refresh" content="0"><title>Stentor</title>'
 """For a user who follows a link from another site: the browser withholds the SameSite=Strict cookie from the first
 request, and sends it with the reload, which is same-origin.
@@ -182,13 +184,14 @@ async def _read_texts(request: Request) -> list[str]:
         return []
     try:
         fields = (await forms.read_form(request)).multi_items()
-    except HTTPException:
+    except (HTTPException, RuntimeError):
+        # The last without a connection to read from, after an unexpected error.
         return []
-    return [str(value) for name, value in fields if name != "shown" and _is_written(str(value))]
+    return [str(value) for name, value in fields if name not in _NOT_WRITTEN and _is_written(str(value))]
 
 
 def _is_written(text: str) -> bool:
-    """Return whether somebody wrote the text: a page displays no API key, and names, choices and tokens need no copy.
+    """Return whether somebody wrote the text: names, choices and tokens need no copy.
 
     A text has white space, or is in a script such as Japanese that has none between words.
     """

@@ -22,6 +22,13 @@ async def read_form(request: Request) -> FormData:
 
     Starlette's own parser works in the event loop, which a form of megabytes would block for seconds.
     """
+    # The handler of an unexpected error has another Request, which cannot read the body again.
+    if (form := getattr(request.state, "form", None)) is None:
+        form = request.state.form = await _read_body(request)
+    return form
+
+
+async def _read_body(request: Request) -> FormData:
     media = request.headers.get("content-type", "").partition(";")[0].strip().lower()
     if media != "application/x-www-form-urlencoded":
         return FormData()
