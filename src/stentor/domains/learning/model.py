@@ -88,8 +88,18 @@ class Weight(msgspec.Struct, frozen=True, dict=True):
         `stale`: the results of another agent changed after this one's last outcome. `by_grades`: what is not graded
         counts as what is graded.
         """
-        ungraded = evidence.scale_ungraded(self.encoded_rewards, self.recent) if by_grades else 1.0
-        return evidence.sum_rewards(self.encoded_rewards, 0 if stale else self.since_change, ungraded)
+        since_change = 0 if stale else self.since_change
+        if not by_grades:
+            return evidence.sum_rewards(self.encoded_rewards, since_change)
+        if since_change not in self._by_grades:
+            ungraded = evidence.scale_ungraded(self.encoded_rewards, self.recent)
+            self._by_grades[since_change] = evidence.sum_rewards(self.encoded_rewards, since_change, ungraded)
+        return self._by_grades[since_change]
+
+    @cached_property
+    def _by_grades(self) -> dict[int, tuple[float, float]]:
+        """Results of `estimate_rewards` by `since_change`: scaling takes several times as long as adding up."""
+        return {}
 
 
 class HistoryEntry(msgspec.Struct, frozen=True):
