@@ -137,7 +137,7 @@ _FILLER = "\ue000"
 class Fts5KeywordStore:
     """Implements `KeywordStore` with an FTS5 table over stemmed terms.
 
-    FTS5 finds phrases; for single terms `TermRanking` gives the same scores, faster.
+    FTS5 finds phrases; for single terms `TermRanking` computes the scores, faster.
     """
 
     def __init__(self) -> None:
