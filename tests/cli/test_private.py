@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from stentor.core import filesystem
 from tests.cli.program import Program
 from tests.conftest import Service
 from tests.requirements import requirement
@@ -69,6 +70,19 @@ def test_other_peoples_content_of_the_folder_keeps_its_modes(serve: Callable[...
     assert [mode(path) for path in (home, home / "public_html", home / "bin.sh")] == [0o755] * 3
     own = [path for path in home.rglob("*") if path.name not in {"public_html", "bin.sh", "provenance.pub"}]
     assert [path for path in own if mode(path) & 0o077] == []
+
+
+@requirement("vault.modes")
+@pytest.mark.parametrize(("before", "after"), [(0o777, 0o755), (0o2775, 0o2755), (0o1777, 0o1777), (0o750, 0o750)])
+def test_nobody_else_can_replace_the_keys_in_a_folder_with_other_content(
+    tmp_path: Path, before: int, after: int
+) -> None:
+    (tmp_path / "keys").mkdir()
+    (tmp_path / "theirs").write_text("x")
+    tmp_path.chmod(before)
+    filesystem.restrict_permissions(tmp_path)
+    assert mode(tmp_path) == after
+    assert mode(tmp_path / "keys") == 0o700
 
 
 @requirement("vault.modes")

@@ -25,8 +25,9 @@ from stentor_vault import file_modes
 
 GROUP_OTHER_BITS = 0o077
 """The permission bits of group and others."""
+GROUP_OTHER_WRITE_BITS = 0o022
 LOCK_FILE = "stentor.lock"
-OWN_ENTRIES = frozenset({"keys", "vault", "index", "archive", "cage", "clock.json", LOCK_FILE})
+OWN_ENTRIES = frozenset({"keys", "vault", "index", "archive", "cage", "clock.json", "clock.new", LOCK_FILE})
 """What the service makes in a data folder, beside the files of the database."""
 LOCK_ATTEMPTS = 5
 LOCK_RETRY_SECONDS = 0.02
@@ -42,19 +43,23 @@ def set_private_umask() -> None:
 def find_open_paths(data_dir: Path) -> Iterator[tuple[Path, int]]:
     """Yield paths of the service that are open to other users, each with the mode that it should have.
 
-    A folder that has other content too, such as a home folder, keeps its mode, and so does that content: other users
-    may need it.
+    A folder that has other content too, such as a home folder, can be read as before, and that content keeps its mode:
+    other users may need it.
     As root the service starts sandboxes as another user, who must be able to enter the data folder and the folder of
     the sandboxes, but not to list them. Notes below are not checked, because their folder is closed.
     """
-    forbidden = 0o066 if os.geteuid() == 0 else GROUP_OTHER_BITS
+    entered = 0o066 if os.geteuid() == 0 else GROUP_OTHER_BITS
     children = sorted(data_dir.iterdir()) if data_dir.is_dir() else []
-    own = [path for path in children if path.name in OWN_ENTRIES or path.name.startswith("stentor.db")]
+    own = [path for path in children if path.name in OWN_ENTRIES or path.name.startswith(("stentor.db", ".stentor.db"))]
     is_shared = any(path not in own and path.name != "lost+found" for path in children)
-    for path in [*([] if is_shared else [data_dir]), *(path for path in own if not path.is_symlink())]:
+    for path in [data_dir, *(path for path in own if not path.is_symlink())]:
         mode = stat.S_IMODE(path.stat().st_mode)
-        is_entered = path == data_dir or path.name == "cage"
-        extra = mode & (forbidden if is_entered else GROUP_OTHER_BITS)
+        if path == data_dir and is_shared:
+            # Whoever may rename the keys can put others in their place; in a sticky folder only their owner may.
+            forbidden = 0 if mode & stat.S_ISVTX else GROUP_OTHER_WRITE_BITS
+        else:
+            forbidden = entered if path == data_dir or path.name == "cage" else GROUP_OTHER_BITS
+        extra = mode & forbidden
         if extra and (path.is_dir() or path.is_file()):
             yield path, mode & ~extra
 

@@ -43,7 +43,7 @@ def check_data_folder(context: CheckContext) -> Iterator[CheckFinding]:
         yield CheckFinding("problem", "data folder", f"{folder} {reason}")
         return
     for path, mode in filesystem.find_open_paths(folder):
-        message = f"Other users can read {path}: `chmod {mode:o} {path}`, or start the service, which does so."
+        message = f"Other users have access to {path}: `chmod {mode:o} {path}`, or start the service, which does so."
         yield CheckFinding("warning", "data folder", message)
     yield _space(folder)
 

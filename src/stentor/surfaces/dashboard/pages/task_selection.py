@@ -52,7 +52,7 @@ async def offered_actions(page: PageRequest, tasks: list[JsonObject], *, is_whol
 
 
 async def may_approve(page: PageRequest, task_id: str) -> bool:
-    """Return whether the gateway would accept an approval: not of a key that submitted the task or would execute it."""
+    """Return whether the gateway would accept an approval, which `access.check_approver` decides."""
     session = page.session
     return session.may("approve") and (
         session.role != "agent" or await page.read(_approves_any, session.principal, [task_id])
