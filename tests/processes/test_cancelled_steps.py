@@ -239,3 +239,17 @@ def test_a_step_that_waits_for_its_cancellation_ends_with_the_lease(program: Pro
     assert program.attempt(handler)[0] == "suspend"
     with pytest.raises(TaskCancelled):
         program.attempt(changed)
+
+
+@requirement("steps.sdk")
+def test_a_handler_may_go_on_after_a_step_that_exits(program: Program) -> None:
+    async def leave() -> None:
+        sys.exit(3)
+
+    async def handler(task: Task) -> Any:
+        try:
+            await task.step("leave", leave)
+        except SystemExit as left:
+            return left.code
+
+    assert program.result(handler) == 3

@@ -63,7 +63,7 @@ async def run_step(journal: Journal, entry: Entry, function: Callable[[], Any], 
     """
     if call is here:
         return await _run_step(journal, entry, function, call)
-    running = asyncio.ensure_future(_run_step(journal, entry, function, call))
+    running = asyncio.ensure_future(_hold_exit(_run_step(journal, entry, function, call)))
     try:
         await asyncio.wait([running])
     except asyncio.CancelledError as error:
@@ -83,7 +83,21 @@ async def run_step(journal: Journal, entry: Entry, function: Callable[[], Any], 
                     if failed.code != CANCELLED:
                         raise
             raise
-    return running.result()
+    value, exit_ = running.result()
+    if exit_ is not None:
+        raise exit_
+    return value
+
+
+async def _hold_exit(coroutine: Coroutine[Any, Any, Any]) -> tuple[Any, BaseException | None]:
+    """Return the value of a coroutine, or what it exits with, which an asyncio task must not raise.
+
+    It would end the event loop at once, and with it the effects beside it.
+    """
+    try:
+        return await coroutine, None
+    except (SystemExit, KeyboardInterrupt) as error:
+        return None, error
 
 
 async def _run_step(journal: Journal, entry: Entry, function: Callable[[], Any], call: Caller) -> Any:
