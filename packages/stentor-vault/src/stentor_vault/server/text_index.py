@@ -202,8 +202,8 @@ class VaultTextIndex:
             if parts and not any(is_hidden(part) for part in parts) and not self._is_excluded(path):
                 changed[path] = file
         # A folder that was moved away has one event, and looks like a deleted file; most folders have no suffix.
-        others = [path for path, file in changed.items() if file.suffix.lower() != ".md"]
-        if any(file.is_dir() or not file.suffix for file in changed.values()) or self._has_folder(others):
+        gone = [path for path, file in changed.items() if file.suffix.lower() != ".md" and not file.exists()]
+        if any(file.is_dir() or not file.suffix for file in changed.values()) or self._has_folder(gone):
             return await self.load()
         for path in changed:
             await self.refresh(path)
