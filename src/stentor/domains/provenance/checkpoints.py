@@ -66,6 +66,7 @@ class CheckpointPublisher:
         with suppress(StoreUnavailable, RunLogDamaged):
             async with self._lock:
                 await self._authorized_signer()
+                self._set_problem(None)
 
     async def publish(self) -> StoredCheckpoint:
         """Return the checkpoint of the current tree; sign one unless it is stored already. Raises RunLogDamaged."""
@@ -76,6 +77,7 @@ class CheckpointPublisher:
         signer = await self._authorized_signer()
         last, size, root = await self._track_problem(self._db.read(_read_head))
         if last is not None and last.size == size:
+            self._set_problem(None)
             if self.delivery_problem is not None:
                 await self.deliver(last)
             return last
@@ -83,6 +85,7 @@ class CheckpointPublisher:
         if self._guard is not None:
             # Before it is delivered: others must never hold a newer checkpoint than this machine remembers.
             await self._track_problem(self._guard.save_checkpoint(note))
+        self._set_problem(None)
         checkpoint = StoredCheckpoint(size, root.hex(), note, self._clock.now())
         # False when another process stored a checkpoint of this size first; that process delivers its own.
         if await self._db.write(lambda tx: store.insert_checkpoint(tx, checkpoint)):
@@ -112,7 +115,6 @@ class CheckpointPublisher:
             # Last: after a crash before the delivery, the acceptance is still needed, because the old note at the
             # end of the checkpoint file blocks signing.
             await self._guard.finish_acceptance()
-        self._set_problem(None)
         return signer
 
     async def _track_problem(self, work: Awaitable[T]) -> T:
