@@ -189,6 +189,13 @@ def test_a_proxy_that_does_not_reach_the_service_is_no_wrong_address(program: Pr
     assert done.json["error"] == f"HTTP_502: A proxy at {address} does not reach the service. Is it running?"
 
 
+def test_a_proxy_that_accepts_no_large_requests_is_no_wrong_address(program: Program) -> None:
+    with serving(lambda request, before: Answer(413, raw=b"<html>")) as (address, _):
+        done = program("task", "list", "--url", address, "--json")
+    assert done.json["details"] == {"code": "HTTP_413", "status": 413}
+    assert f"A proxy at {address} accepts no request of this size" in done.json["error"]
+
+
 def test_an_outage_of_the_service_ends_with_1(program: Program) -> None:
     body = {"error": {"code": "SERVICE_UNAVAILABLE", "message": "The database cannot be used.", "request_id": "r"}}
     with serving(lambda request, before: Answer(503, body)) as (address, _):

@@ -293,6 +293,9 @@ class ServiceClient:
     def _not_stentor_error(self, response: httpx.Response) -> CommandFailed:
         if response.status_code in GATEWAY_STATUSES:
             return GatewayFailed(response.status_code, self._where)
+        if response.status_code == 413:
+            message = f"A proxy at {self._where} accepts no request of this size; in nginx, raise client_max_body_size."
+            return RequestFailed(413, "HTTP_413", message)
         target = response.headers.get("Location")
         redirection = f" It redirects to {target}." if target else ""
         message = f"The server at {self._where} is not Stentor.{redirection} Check the address."
