@@ -28,7 +28,7 @@ def test_both_names_answer_over_tls_and_the_session_is_for_tls_only(
     serve: Callable[..., Service], tmp_path: Path
 ) -> None:
     need("caddy")
-    start, proxy = blocks(ROOT / "docs" / "tutorials" / "domain.md")
+    start, proxy, _ = blocks(ROOT / "docs" / "tutorials" / "domain.md")
     names = {"agents.example.com": API, "stentor.example.com": DASHBOARD}
     hosts, _ = start.text.split(" ", 1)
     commands = proxy.text
