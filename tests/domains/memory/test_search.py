@@ -150,12 +150,61 @@ async def test_other_values_are_400(notes: Notes, body: dict[str, Any]) -> None:
         ("oeuvre", "son œuvre"),
         ("hello", "say 𝐇𝐞𝐥𝐥𝐨"),
         ("𝐇𝐞𝐥𝐥𝐨", "say 𝐇𝐞𝐥𝐥𝐨"),
+        ("watcher", "see VaultWatcher"),
+        ("check changes", "self.checkChanges()"),
+        ("http response", "then getHTTPResponseCode"),
+        ("user", "the userIDs"),
+        ("checkChanges", "self.checkChanges()"),
+        ("1.2.3", "since v1.2.3"),
+        ("v1.2.3", "since v1.2.3"),
+        ("v1", "since v1.2.3"),
+        ("1.2.3-rc1", "since V1.2.3-rc1"),
+        ("C++ style", "our c++ style"),
+        ("C++", "用C++编程"),
     ],
 )
 async def test_a_word_is_found_in_its_other_forms(notes: Notes, term: str, text: str) -> None:
     await notes.write("a.md", text)
     await notes.write("b.md", "nothing of it")
     assert await notes.found(term) == ["a.md"]
+
+
+@requirement("memory.names-in-code")
+async def test_names_of_languages_are_words_of_their_own(notes: Notes) -> None:
+    for name, text in {
+        "c": "Plain C, i++ and [[C#Files]]\n\n## C ##\n",
+        "cpp": "C++ (as C++17) here",
+        "csharp": "Use C#.",
+        "fsharp": "F# too",
+    }.items():
+        await notes.write(f"{name}.md", text, frontmatter={"title": "Style"})
+    found = [await notes.found(term, fields=["content"]) for term in ("C", "C++", "C#", "f#", "i")]
+    assert found == [["c.md"], ["cpp.md"], ["csharp.md"], ["fsharp.md"], ["c.md"]]
+
+
+@requirement("memory.names-in-code")
+async def test_the_parts_of_a_name_come_between_no_other_words_and_only_if_the_text_lacks_them(notes: Notes) -> None:
+    await notes.write("a.md", "red fooBar blue", frontmatter={"title": "VaultWatcher"})
+    assert await notes.found("red fooBar blue") == await notes.found("vault", fields=["title"]) == ["a.md"]
+    assert tokenizer.join_terms("fooBar of a foo and a fooBaz") == "foobar of a foo and a foobaz foo bar foo baz"
+    assert tokenizer.join_terms("The fooBar of a foo: bar, URLs") == "the foobar of a foo bar url"
+    blob = "aGVsbG8gV29ybGQ"
+    assert tokenizer.join_terms(blob) == blob.lower()
+
+
+@requirement("memory.quoted-phrases")
+@pytest.mark.parametrize("query", ['"quick brown fox"', "where is the “quick brown fox”"])
+async def test_a_phrase_in_quotes_is_before_its_words_in_another_order(notes: Notes, query: str) -> None:
+    await notes.write("a.md", "The brown quick fox is lazy.")
+    await notes.write("b.md", "The quick brown fox is lazy.")
+    for i in range(5):
+        await notes.write(f"none{i}.md", "words of no account")
+    for asked, paths in {
+        query: ["b.md", "a.md"],
+        query.strip('"').translate({8220: "", 8221: ""}): ["a.md", "b.md"],
+    }.items():
+        found = (await notes.post("search/hybrid", query=asked)).json()["matches"]
+        assert [match["path"] for match in found] == paths
 
 
 @pytest.mark.parametrize(
@@ -166,6 +215,7 @@ async def test_a_word_is_found_in_its_other_forms(notes: Notes, term: str, text:
         ("сердце", "Моё Сердце", ["Сердце"]),
         ("日本", "これは日本語です", ["日", "本"]),
         ("schopfer", "Der Scho\u0308pfer sprach", ["Scho\u0308pfer"]),
+        ("watching C++", "Class VaultWatch, in C++ not C", ["VaultWatch", "C++"]),
         ("", "nothing", []),
     ],
 )

@@ -174,12 +174,13 @@ class SearchService:
         """Return the best documents by keywords and similarity; by keywords only while embeddings are unavailable.
 
         A document matches if it has a content word of the query, or reaches the minimum similarity, or is a piece
-        beside one that does. Folders that `may_search` denies are left out.
+        beside one that does. A phrase in quotes counts as well as its words. Folders that `may_search` denies are left
+        out.
         """
         if may_search is not None and filters.folder is None:
             filters = msgspec.structs.replace(filters, folder=await self._folders(may_search))
         words = tokenizer.drop_stop_words(tokenizer.split_words(query))
-        keyword_query = build_query(words, SEARCH_FIELDS, "any")
+        keyword_query = build_query([*words, *tokenizer.find_quoted(query)], SEARCH_FIELDS, "any")
         exclude = self._exclude(scope)
         hits, _, excluded = (
             ([], 0, await self._index.list_excluded(exclude))

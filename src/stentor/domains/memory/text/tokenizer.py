@@ -1,6 +1,7 @@
 """Turns text into search terms, and finds terms in text. Pure.
 
 Words are case-folded, stripped of accents and stemmed in English; each Chinese, Japanese or Korean character is a term.
+`C++`, `C#` and `F#` are words of their own.
 """
 
 from __future__ import annotations
@@ -25,11 +26,18 @@ else:
 _CJK = "\u3040-\u30ff\u3400-\u4dbf\u4e00-\u9fff\uac00-\ud7af\uf900-\ufaff\U00020000-\U0003ffff"
 _MARK = "[\u0300-\u036f]"
 """An accent that is a character of its own, as in text from macOS and from PDFs."""
+_SIGNS = r"(?:\+\+(?<=(?<![A-Za-z0-9_])[Cc]\+\+)|\#(?<=(?<![A-Za-z0-9_])[CcFf]\#)(?![\w#]))?"
+"""The end of C++, C# and F#, but not of `x++`, `[[C#Heading]]` or `## C ##`."""
+_SPELLED_OUT = {"c++": "cplusplus", "c#": "csharp", "f#": "fsharp"}
 # At most eight in a row: to bring a run into its normal form takes quadratic time.
-_ALPHANUMERIC = re.compile(rf"[^\W_]+(?:{_MARK}{{1,8}}[^\W_]+)*{_MARK}{{0,8}}")
+_ALPHANUMERIC = re.compile(rf"[^\W_]+(?:{_MARK}{{1,8}}[^\W_]+)*{_MARK}{{0,8}}{_SIGNS}")
 _WORD = re.compile(r"\w+")
-_TERM = re.compile(rf"[{_CJK}]|[^\W_{_CJK}]+(?:{_MARK}{{1,8}}[^\W_{_CJK}]+)*{_MARK}{{0,8}}")
+_TERM = re.compile(rf"[{_CJK}]|[^\W_{_CJK}]+(?:{_MARK}{{1,8}}[^\W_{_CJK}]+)*{_MARK}{{0,8}}{_SIGNS}")
 """A word, or one character of a CJK script: what has a term."""
+_CAMEL_PART = re.compile(r"[A-Z]+s?(?![a-z])|[A-Z]?[a-z]+")
+"""`HTTP`, `Response` and `IDs` of `HTTPResponseIDs`."""
+_VERSION = re.compile(r"(?<![A-Za-z0-9_])[vV](\d+(?:\.\d+)+(?:-[^\W_]+)?)")
+_QUOTED = re.compile(r'"([^"]+)"|[“„]([^“”]+)[“”]')
 _CJK_OR_REST = re.compile(f"[{_CJK}]{_MARK}*|[^{_CJK}]+")
 _CJK_RUN = re.compile(f"[{_CJK}]{{3,}}")
 MAX_PAIRED_CHARS = 200
@@ -71,27 +79,54 @@ def _is_significant(words: Sequence[str]) -> bool:
 
 
 def find_words(text: str) -> list[str]:
-    """Return the runs of letters and digits of a text, with their accents."""
+    """Return the runs of letters and digits of a text, with their accents, and the names of C++, C# and F#."""
     return _ALPHANUMERIC.findall(text)
+
+
+def find_quoted(text: str) -> list[str]:
+    """Return the texts of several terms that stand between double quotes."""
+    quoted = [straight or curly for straight, curly in _QUOTED.findall(text)]
+    return [phrase for phrase in quoted if len(tokenize(phrase)) > 1]
 
 
 def tokenize(text: str) -> list[str]:
     """Return the terms of a text, in order."""
-    if text.isascii():  # the common case, without the search for characters of other scripts
-        return [normalize_word(word) for word in find_words(text)]
+    return _normalize_words(find_words(text))
+
+
+def join_terms(text: str) -> str:
+    """Return the terms of a text separated by spaces, as the indexes store them.
+
+    At the end, so that the others keep their neighbours, come once each the parts of names such as `VaultWatcher`, if
+    the text does not have all of them as words, and versions such as v1.2 without the `v`.
+    """
+    words = find_words(text)
+    terms = _normalize_words(words)
+    own, added = frozenset(terms), list[str]()
+    for word in dict.fromkeys(words):
+        if not word.islower() and not own.issuperset(parts := _normalize_words(split_camel_case(word))):
+            added += parts
+    return " ".join(terms + added + tokenize(" ".join(dict.fromkeys(_VERSION.findall(text)))))
+
+
+def split_camel_case(word: str) -> list[str]:
+    """Return the parts of at least two letters of a name in camelCase; none for any other word."""
+    # Words with digits are rather identifiers or base64 than names.
+    if not (word.isascii() and word.isalpha()) or len(word) > MAX_STEMMED_CHARS:
+        return []
+    parts = _CAMEL_PART.findall(word)
+    return [part for part in parts if len(part) > 1] if len(parts) > 1 else []
+
+
+def _normalize_words(words: Sequence[str]) -> list[str]:
     terms: list[str] = []
-    for word in find_words(text):
+    for word in words:
         if word.isascii():
             terms.append(normalize_word(word))
         else:
             parts = _CJK_OR_REST.findall(unicodedata.normalize("NFC", word))
             terms.extend(map(normalize_word, parts))
     return terms
-
-
-def join_terms(text: str) -> str:
-    """Return the terms of a text separated by spaces, as the indexes store them."""
-    return " ".join(tokenize(text))
 
 
 def _stemmer() -> snowballstemmer.english_stemmer.EnglishStemmer:
@@ -111,6 +146,7 @@ def normalize_word(word: str) -> str:
 @lru_cache(maxsize=1 << 17)
 def _normalize_short(word: str) -> str:
     word = _fold_word(word)
+    word = _SPELLED_OUT.get(word, word)
     return str(_stemmer().stemWord(word)) if word.isascii() and word.isalpha() else word
 
 
@@ -145,3 +181,8 @@ def iter_hits(
         word = match[0]
         if (word[0].lower() in initials or not word.isascii()) and (term := normalize_word(word)) in terms:
             yield match.start(), match.end(), term
+        elif not word.islower():
+            for part in split_camel_case(word):
+                if (term := normalize_word(part)) in terms:
+                    yield match.start(), match.end(), term
+                    break
