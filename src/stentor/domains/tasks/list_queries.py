@@ -19,8 +19,6 @@ MAX_TOTAL = 10_000
 """Tasks that are looked at, the newest first, to count those of a list with a condition that no counts are kept for."""
 MAX_COMPARED = 50_000
 """Tasks that are counted to learn which of several conditions the fewest tasks fulfil."""
-IDS_PER_STATEMENT = 200
-"""Ids in one statement; a fixed number, so that the SQL text is always the same."""
 REFERENCE_TASKS = 50_000
 """Tasks, the newest, whose ids are searched for a part of an id."""
 CONDITIONS = {
@@ -73,17 +71,6 @@ _COUNT_COMPARED = {
     )
     for name in ("type", "submitted_by", "session")
 }
-PARAMETERS_OF_IDS = ", ".join(f":id_{n}" for n in range(IDS_PER_STATEMENT))
-# With `+` SQLite does not look for these tasks by their time.
-_LIST_MATCHING = Sql(
-    f"""select {COLUMNS} from tasks where tenant = :tenant and task_id in ({PARAMETERS_OF_IDS})
-    and (cast(:status as text) is null or status = :status)
-    and (cast(:agent_id as text) is null or assigned_agent = :agent_id)
-    and (cast(:type as text) is null or type = :type)
-    and (cast(:submitted_by as text) is null or submitted_by = :submitted_by)
-    and (cast(:session as text) is null or session_id = :session)
-    and +created_at > :created_after and {VISIBLE}"""
-)
 _statements: dict[tuple[str, ...], Sql] = {}
 """Compiled statements by kind and conditions; there are only a few combinations."""
 
@@ -131,12 +118,6 @@ def count_subtasks(tx: Tx, tenant: str, task_filter: TaskFilter) -> int:
     """Count the tasks of a parent, at most MAX_TOTAL."""
     params = {"parent": task_filter.parent, "key": task_filter.key}
     return int(tx.rows(_COUNT_SUBTASKS, tenant=tenant, **params)[0][0])
-
-
-def list_matching(tx: Tx, tenant: str, task_filter: TaskFilter, ids: Sequence[str]) -> list[TaskSummary]:
-    """Return those of at most IDS_PER_STATEMENT tasks that exist and match the filter, in any order."""
-    params = filter_params(tenant, task_filter) | id_params(ids)
-    return [TaskSummary(*row) for row in tx.rows(_LIST_MATCHING, key=task_filter.key, **params)]
 
 
 def _count(tx: Tx, key: tuple[str, ...], head: str, conditions: dict[str, str], params: dict[str, Any]) -> int:
@@ -259,8 +240,3 @@ def filter_params(tenant: str, task_filter: TaskFilter) -> dict[str, Any]:
         "before_time": before_time,
         "before_id": before_id,
     }
-
-
-def id_params(ids: Sequence[str]) -> dict[str, Any]:
-    # The last id fills the parameters that are left over.
-    return {f"id_{n}": ids[min(n, len(ids) - 1)] for n in range(IDS_PER_STATEMENT)}
