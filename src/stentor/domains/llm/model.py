@@ -11,6 +11,7 @@ from typing import Literal
 
 import msgspec
 
+from stentor.core import jsontext
 from stentor.core.errors import InvalidRequest
 from stentor.core.jsontext import JsonObject
 
@@ -22,6 +23,10 @@ CHARACTERS_PER_TOKEN = 4
 _SIGNATURE = ".signature."
 IMAGE_TOKENS = 1_000
 """The estimate for an image if the provider does not report usage."""
+MAX_TOOL_CALLS = 1_000
+"""Tool calls in one streamed reply."""
+MAX_JSON_CHECKS = 20
+"""How often the beginning of a streamed text is tested for valid JSON; each test reads all of it."""
 
 
 class TextPart(msgspec.Struct, frozen=True):
@@ -287,6 +292,30 @@ def with_reasoning_fallback(reply: ChatReply) -> ChatReply:
     return msgspec.structs.replace(reply, content=TRUNCATION_NOTE + reply.reasoning)
 
 
+class StreamedText:
+    """A text while it is streamed, such as the arguments of a tool call."""
+
+    def __init__(self) -> None:
+        self._parts: list[str] = []
+        self._failed_checks = 0
+
+    def append(self, text: str) -> None:
+        self._parts.append(text)
+
+    @property
+    def text(self) -> str:
+        return "".join(self._parts)
+
+    @property
+    def is_json(self) -> bool:
+        """Whether the text is valid JSON. After MAX_JSON_CHECKS that failed it is False, whatever follows."""
+        if self._failed_checks == MAX_JSON_CHECKS:
+            return False
+        is_valid = jsontext.decode_or_none(self.text.encode()) is not None
+        self._failed_checks += not is_valid
+        return is_valid
+
+
 class ReplyBuilder:
     """Accumulates the deltas of a stream, for its usage and for the note about reasoning."""
 
@@ -294,6 +323,7 @@ class ReplyBuilder:
         self._content: list[str] = []
         self._reasoning: list[str] = []
         self._calls: dict[int, ToolCall] = {}
+        self._arguments: dict[int, list[str]] = {}
         self._finish: FinishReason = "stop"
         self._usage: TokenUsage | None = None
         self._id = ""
@@ -310,11 +340,16 @@ class ReplyBuilder:
                 # The first fragment has id and name; some servers repeat them in every fragment.
                 call.id or part.id,
                 call.name or part.name,
-                call.arguments + part.arguments,
+                "",
                 call.signature or part.signature,
             )
+            # Joined at the end: each fragment would copy all those before it.
+            self._arguments.setdefault(part.index, []).append(part.arguments)
 
     def build(self, model: str) -> ChatReply:
-        calls = tuple(self._calls[index] for index in sorted(self._calls))
+        calls = tuple(
+            msgspec.structs.replace(self._calls[index], arguments="".join(self._arguments[index]))
+            for index in sorted(self._calls)
+        )
         content, reasoning = "".join(self._content), "".join(self._reasoning)
         return ChatReply(model, content, self._finish, reasoning, calls, self._usage, self._id)

@@ -8,10 +8,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
-from stentor.core import jsontext
 from stentor.core.jsontext import JsonObject
 from stentor.domains.llm.formats.base import decode_arguments
-from stentor.domains.llm.model import FinishReason, ReplyDelta, TokenUsage, ToolCallDelta, encode_call_id
+from stentor.domains.llm.model import FinishReason, ReplyDelta, StreamedText, TokenUsage, ToolCallDelta, encode_call_id
 from stentor.domains.llm.openai_api.chat import stentor_extension
 from stentor.domains.llm.results import AgentTaskRef, ChatResult, ModelChoice
 
@@ -60,7 +59,9 @@ class MessageEvents:
         self._relayed_end: JsonObject | None = None
         """The provider's `message_delta`, which is sent once the call is recorded."""
         self._is_relay = False
-        self._blocks: list[_OutputBlock] = []
+        self._open_blocks: list[_OutputBlock] = []
+        self._block_count = 0
+        self._is_calling = False
 
     def delta_events(self, delta: ReplyDelta) -> Iterator[JsonObject]:
         if not self._is_started:
@@ -105,26 +106,30 @@ class MessageEvents:
 
         A new block closes the earlier ones only if they are complete: some providers interleave the deltas of calls.
         """
-        block = next((block for block in self._blocks if block.key == key and block.is_open), None)
+        block = next((block for block in self._open_blocks if block.key == key), None)
         if block is None:
-            for earlier in self._blocks:
-                if earlier.is_open and earlier.is_complete:
-                    yield earlier.close()
-            block = _OutputBlock(len(self._blocks), key)
-            self._blocks.append(block)
+            earlier, self._open_blocks = self._open_blocks, []
+            for other in earlier:
+                if other.is_complete:
+                    yield other.stop_event()
+                else:
+                    self._open_blocks.append(other)
+            block = _OutputBlock(self._block_count, key)
+            self._block_count += 1
+            self._is_calling = self._is_calling or isinstance(key, int)
+            self._open_blocks.append(block)
             yield {"type": "content_block_start", "index": block.index, "content_block": start}
         if text:
             yield block.append(text)
 
     def _last_events(self, delta: ReplyDelta) -> Iterator[JsonObject]:
-        for block in self._blocks:
-            if block.is_open:
-                yield block.close()
+        for block in self._open_blocks:
+            yield block.stop_event()
         if self._relayed_end is not None:
             yield self._relayed_end
         else:
-            is_calling = any(isinstance(block.key, int) for block in self._blocks)
-            stop = {"stop_reason": _stop_reason(delta.finish or "stop", is_calling=is_calling), "stop_sequence": None}
+            reason = _stop_reason(delta.finish or "stop", is_calling=self._is_calling)
+            stop = {"stop_reason": reason, "stop_sequence": None}
             usage = _usage_object(delta.usage or TokenUsage())
             yield {"type": "message_delta", "delta": stop, "usage": usage}
         yield {"type": "message_stop"}
@@ -135,8 +140,7 @@ class _OutputBlock:
 
     def __init__(self, index: int, key: str | int) -> None:
         self.index, self.key = index, key
-        self._parts: list[str] = []
-        self.is_open = True
+        self._arguments = StreamedText()
 
     def append(self, text: str) -> JsonObject:
         if self.key == "text":
@@ -144,19 +148,16 @@ class _OutputBlock:
         elif self.key == "thinking":
             delta = {"type": "thinking_delta", "thinking": text}
         else:
-            self._parts.append(text)
+            self._arguments.append(text)
             delta = {"type": "input_json_delta", "partial_json": text}
         return {"type": "content_block_delta", "index": self.index, "delta": delta}
 
     @property
     def is_complete(self) -> bool:
         """Whether another block may follow: a call's arguments must be complete JSON."""
-        if not isinstance(self.key, int):
-            return True
-        return jsontext.decode_or_none("".join(self._parts).encode()) is not None
+        return not isinstance(self.key, int) or self._arguments.is_json
 
-    def close(self) -> JsonObject:
-        self.is_open = False
+    def stop_event(self) -> JsonObject:
         return {"type": "content_block_stop", "index": self.index}
 
 

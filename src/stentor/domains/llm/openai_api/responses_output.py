@@ -5,13 +5,20 @@ Requests are in `responses_request` and `responses_input`. Times are Unix second
 
 from __future__ import annotations
 
-import json
 import time
 from collections.abc import Callable, Iterator
 from typing import Any
 
 from stentor.core.jsontext import JsonObject
-from stentor.domains.llm.model import ChatReply, FinishReason, ReplyDelta, TokenUsage, ToolCallDelta, encode_call_id
+from stentor.domains.llm.model import (
+    ChatReply,
+    FinishReason,
+    ReplyDelta,
+    StreamedText,
+    TokenUsage,
+    ToolCallDelta,
+    encode_call_id,
+)
 from stentor.domains.llm.openai_api.chat import stentor_extension
 from stentor.domains.llm.openai_api.responses_request import ResponseIn
 from stentor.domains.llm.results import AgentTaskRef, ModelChoice
@@ -217,27 +224,21 @@ class _OutputItem:
     def __init__(self, id_: str, index: int, call_index: int | None = None, call_id: str = "", name: str = "") -> None:
         self.id, self.index, self.call_index = id_, index, call_index
         self._call_id, self._name = call_id, name
-        self._parts: list[str] = []
+        self._text = StreamedText()
         self.is_open = True
 
     def append(self, text: str) -> None:
-        self._parts.append(text)
+        self._text.append(text)
 
     @property
     def text(self) -> str:
         """The text of the message, or the arguments of the call, so far."""
-        return "".join(self._parts)
+        return self._text.text
 
     @property
     def is_complete(self) -> bool:
         """Whether the next item ends this one: a message always, a call once its arguments are valid JSON."""
-        if self.call_index is None:
-            return True
-        try:
-            json.loads(self.text)
-        except (ValueError, RecursionError):
-            return False
-        return True
+        return self.call_index is None or self._text.is_json
 
     def to_json(self, status: str) -> JsonObject:
         if self.call_index is not None:

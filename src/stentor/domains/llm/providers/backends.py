@@ -14,6 +14,7 @@ from stentor.core.errors import InvalidRequest, ProviderError, ProviderFault
 from stentor.domains.llm.formats import FORMATS, anthropic
 from stentor.domains.llm.formats.base import StreamReader, decode_response, require_texts
 from stentor.domains.llm.model import (
+    MAX_TOOL_CALLS,
     ChatReply,
     ChatRequest,
     EmbeddingInput,
@@ -253,6 +254,8 @@ class _HttpDeltaSource:
             except ProviderError as fault:
                 raise self._explain(fault, data) from None
             for delta in deltas:
+                if any(call.index >= MAX_TOOL_CALLS for call in delta.tool_calls):
+                    raise ProviderError(f"The provider's reply has more than {MAX_TOOL_CALLS:,} tool calls.")
                 self._evidence.response_id = self._evidence.response_id or delta.id
                 # Either is enough: some servers send no [DONE], others no finish reason.
                 is_complete = is_complete or delta.is_last or delta.finish is not None
