@@ -11,7 +11,7 @@ import sys
 from collections.abc import AsyncIterator, Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
-from threading import Thread
+from threading import Event, Thread
 from typing import Any, ClassVar
 
 import numpy as np
@@ -188,6 +188,30 @@ async def test_the_safe_products_give_the_same_vectors(model_cache: Path, monkey
         vectors.append((await local.embed([text]))[0])
         await local.close()
     assert float(vectors[0] @ vectors[1]) > 0.98
+
+
+async def test_a_stop_does_not_wait_for_the_texts_of_a_cancelled_call(model_cache: Path) -> None:
+    local = LocalEmbedder(model_cache)
+    await local.load()
+    session, begun, may_go_on = local._session, Event(), Event()
+    done: list[int] = []
+
+    class Slow:
+        def run(self, *given: Any) -> Any:
+            begun.set()
+            may_go_on.wait()
+            done.append(1)
+            return session.run(*given)
+
+    local._session = Slow()
+    call = asyncio.create_task(local.embed(["alpha"] * 1000))
+    await asyncio.to_thread(begun.wait)
+    call.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await call
+    may_go_on.set()
+    await local.close()
+    assert len(done) <= cpu.MAX_BULK_THREADS
 
 
 @pytest.mark.slow

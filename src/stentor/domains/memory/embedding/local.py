@@ -16,7 +16,8 @@ import platform
 import subprocess
 import sys
 import threading
-from collections.abc import Iterator, Sequence
+from collections import deque
+from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import lru_cache
 from pathlib import Path
@@ -100,15 +101,19 @@ class LocalEmbedder:
         await self.load()
         vectors = np.empty((len(texts), self._dimensions), np.float32)
         pool, threads = (self._urgent, 1) if urgent else (self._bulk, min(self._bulk_threads, len(texts)))
-        # The threads share the iterator, so that none waits for another one's long texts.
-        numbered = iter(list(enumerate(texts)))
+        # The threads share the texts, so that none waits for another one's long texts.
+        left = deque(enumerate(texts))
         loop = asyncio.get_running_loop()
-        await asyncio.gather(*(loop.run_in_executor(pool, self._embed, numbered, vectors) for _ in range(threads)))
+        try:
+            await asyncio.gather(*(loop.run_in_executor(pool, self._embed, left, vectors) for _ in range(threads)))
+        finally:
+            # The threads of a cancelled call end with the texts they are at: a stop of the service waits for them.
+            left.clear()
         return vectors
 
     async def close(self) -> None:
         for pool in (self._urgent, self._bulk):
-            pool.shutdown(wait=True, cancel_futures=True)
+            await asyncio.to_thread(pool.shutdown, wait=True, cancel_futures=True)
         self._session = None
 
     def _has_graph(self) -> bool:
@@ -151,9 +156,13 @@ class LocalEmbedder:
         except Exception:  # noqa: BLE001 - the runtime raises many types for a damaged file
             return None
 
-    def _embed(self, numbered: Iterator[tuple[int, str]], vectors: Vectors) -> None:
+    def _embed(self, left: deque[tuple[int, str]], vectors: Vectors) -> None:
         """Embed texts one by one into their rows: in a quantized batch the embedding would depend on the others."""
-        for row, text in numbered:
+        while True:
+            try:
+                row, text = left.popleft()
+            except IndexError:
+                return
             ids = np.array([self._token_ids(text)], np.int64)
             vectors[row] = self._session.run(["vectors"], {"ids": ids, "mask": np.ones_like(ids)})[0][0]
 
