@@ -215,10 +215,11 @@ def _reject_failure(response: PluginResponse) -> None:
 
 
 def _key_rejected() -> VaultKeyRejected:
-    log.warning("plugin: key rejected, check the plugin's key in the settings")
-    return VaultKeyRejected(
+    message = (
         "The vault plugin rejects this server's API key. Correct NOTES_API_KEY (memory: SERVICE_VAULT_PLUGIN_KEY)."
     )
+    log.warning("plugin: key rejected error=%s", message)
+    return VaultKeyRejected(message)
 
 
 async def _read_limited(response: aiohttp.ClientResponse) -> bytes:
