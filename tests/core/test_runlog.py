@@ -178,6 +178,8 @@ def test_warnings_of_python_are_redacted_too(
     root = logging.getLogger()
     monkeypatch.setattr(root, "handlers", [])
     level = root.level
+    # Whoever configured the log in this process before: pytest has replaced since what it had put in place.
+    logging.captureWarnings(False)
     with warnings.catch_warnings():
         warnings.simplefilter("always")
         try:

@@ -93,6 +93,8 @@ async def test_usage_counts_a_call_once_whether_it_is_stored_in_the_sums_of_its_
 @requirement("llm.usage-sums")
 async def test_usage_counts_calls_after_the_clock_was_set_back(world: World) -> None:
     totals = world.kernel.llm.usage_totals
+    # To the first hour of a day, so that no midnight lies between the calls of a day and their sums.
+    world.clock.advance(seconds=86_400 - world.clock.now() // 1_000_000 % 86_400)
     await chat(world)
     world.clock.advance(days=3)
     await chat(world)
