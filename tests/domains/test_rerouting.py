@@ -572,6 +572,26 @@ async def test_what_is_pinned_or_was_begun_waits_for_the_busy_agent(world: World
 
 
 @requirement("routing.busy-relieved")
+async def test_a_task_is_not_moved_to_the_agent_that_has_it(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    good, poor = await world.register("good"), await world.register("poor")
+    await learn(world, good, failures=0)
+    await learn(world, poor, failures=40)
+    await world.submit(agent_preference=good, timeout_seconds=3600)
+    await take_one(world, good)
+    task_id = await world.submit()
+    rerouter = world.kernel.tasks.rerouting
+    agents = [rerouter._agents.find_in_any_tenant(each) for each in (good, poor)]
+    # As if it had begun its task only after the idle agents were listed.
+    monkeypatch.setattr(rerouter, "_list_idle", lambda tenant: agents)
+    monkeypatch.setattr(rerouter, "_count_slots", lambda agent, decision: 1)
+    world.clock.advance(seconds=10)
+    await polls(world, poor)
+    await rerouter.tick()
+    decisions = [event for event in await world.events(task_id) if event["event_type"] == "routing_decision"]
+    assert len(decisions) == 1
+
+
+@requirement("routing.busy-relieved")
 async def test_a_queue_of_which_nothing_moves_is_looked_at_less_and_less(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:

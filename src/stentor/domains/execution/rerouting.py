@@ -194,7 +194,12 @@ class TaskRerouter:
             agent, last = self._agents.find_in_any_tenant(agent_id), self._backlogs.get(agent_id)
             if agent is None or agent.trust_tier == "human" or not self._can_claim(agent) or self._has_free_slot(agent):
                 continue
-            idle = {peer.agent_id: peer for peer in self._list_idle(agent.tenant) if _share_work(agent, peer)}
+            # Without the agent itself, which may have idled when they were listed: see `_decide_moves`.
+            idle = {
+                peer.agent_id: peer
+                for peer in self._list_idle(agent.tenant)
+                if peer.agent_id != agent_id and _share_work(agent, peer)
+            }
             if not idle:
                 self._backlogs.pop(agent_id, None)  # so that whoever idles next is looked at at once
                 continue
