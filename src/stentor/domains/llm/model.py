@@ -26,7 +26,7 @@ IMAGE_TOKENS = 1_000
 MAX_TOOL_CALLS = 1_000
 """Tool calls in one streamed reply."""
 MAX_JSON_CHECKS = 20
-"""How often the beginning of a streamed text is tested for valid JSON; each test reads all of it."""
+"""How many times a text may fail the check for valid JSON while it is streamed; each check reads all of it."""
 
 
 class TextPart(msgspec.Struct, frozen=True):

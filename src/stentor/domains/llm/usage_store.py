@@ -77,7 +77,7 @@ def iter_tenants(tx: Tx) -> Iterator[str]:
 
 
 def read_new_usage(tx: Tx, tenant: str) -> NewUsage | None:
-    """Return the sums of the next calls that are not stored yet, of at most one day; None if there are none."""
+    """Return the sums of the oldest calls that are not in the stored ones, at most a day of them, or None."""
     row = tx.row(_READ_MARK, tenant=tenant)
     mark, last = (int(row[0]) if row else 0), tx.now - MARGIN
     if mark > last:

@@ -68,7 +68,7 @@ def count_matching(tx: Tx, tenant: str, task_filter: TaskFilter) -> tuple[int, b
 
 
 def _without_key(task_filter: TaskFilter, agents: list[str]) -> TaskFilter | None:
-    """Return an equal filter without the key; None if there is none."""
+    """Return a filter without the key that matches the same tasks, or None if that takes more than one filter."""
     key = task_filter.key
     if key == task_filter.submitted_by or task_filter.agent_id in agents:
         return msgspec.structs.replace(task_filter, key=None)
