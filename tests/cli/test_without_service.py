@@ -10,6 +10,8 @@ import subprocess
 import threading
 from pathlib import Path
 
+import pytest
+
 from stentor.auth.api_keys import admin_key_file
 from stentor.core.filesystem import LOCK_FILE, read_lock_holder
 from tests.cli.program import COMMAND, SUMMARIZE, TEXT, Program
@@ -60,6 +62,14 @@ def test_a_data_folder_that_cannot_be_used_is_refused_with_the_reason(program: P
     refused = program("serve", "--gateway-port", "0")
     assert refused.code == 3
     assert f"The data folder {program.data_dir} cannot be written: Is a directory" in refused.err
+
+
+@pytest.mark.parametrize("value", ["", " "])
+def test_a_blank_data_folder_is_not_the_current_one(program: Program, value: str) -> None:
+    for words in (["serve", "--gateway-port", "0"], ["config"], ["task", "list"]):
+        refused = program(*words, "--data-dir", value)
+        assert refused.code == 2, words
+        assert "must not be blank" in refused.err
 
 
 def test_a_data_folder_of_another_user_is_refused_with_the_reason(program: Program) -> None:

@@ -52,6 +52,15 @@ def test_an_option_wins_over_the_environment_and_that_over_the_default() -> None
         ("SERVICE_OIDC_ROLES", "=admin"),
         ("SERVICE_OIDC_ROLES", "staff=agent"),
         ("SERVICE_OIDC_SCOPES", "email"),
+        ("SERVICE_DATA_DIR", ""),
+        ("SERVICE_DATA_DIR", "  "),
+        ("SERVICE_KUBERNETES_NAMESPACE", "Agents"),
+        ("SERVICE_KUBERNETES_NAMESPACE", "agents/jobs"),
+        ("SERVICE_RAY_ADDRESSES", "head"),
+        ("SERVICE_RAY_ADDRESSES", "head:6379, http://head:8265"),
+        ("SERVICE_RAY_ADDRESSES", "head:99999"),
+        # Without SERVICE_DATABASE_URL.
+        ("SERVICE_NATS_URL", "nats://localhost:4222"),
         # Without SERVICE_DATABASE_URL, the address of the pooler.
         ("SERVICE_DATABASE_SESSION_URL", "postgresql://localhost/stentor"),
     ],

@@ -20,7 +20,17 @@ if TYPE_CHECKING:
     from stentor.cli.client import ServiceClient
     from stentor.cli.responses import Response
 
-DataDir = Annotated[Path | None, typer.Option(help="Folder with the database and the keys.")]
+
+def _parse_folder(value: str) -> Path:
+    # `Path("")` is the current folder, which an empty variable of a shell does not mean.
+    if not value.strip():
+        raise typer.BadParameter("must not be blank")
+    return Path(value)
+
+
+DataDir = Annotated[
+    Path | None, typer.Option(parser=_parse_folder, metavar="<path>", help="Folder with the database and the keys.")
+]
 Url = Annotated[str | None, typer.Option(help="URL of the service; default: SERVICE_URL.")]
 Key = Annotated[
     str | None,

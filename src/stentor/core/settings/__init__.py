@@ -170,6 +170,11 @@ def _check_combinations(settings: Settings) -> None:
             "SERVICE_DATABASE_SESSION_URL needs SERVICE_DATABASE_URL, the address of the pooler; without a pooler set "
             "SERVICE_DATABASE_URL alone."
         )
+    if settings.process.nats_url and not settings.storage.database_url:
+        raise StartRefused(
+            "SERVICE_NATS_URL needs SERVICE_DATABASE_URL: with SQLite one process serves the data folder, and there is "
+            "no other one to send messages to."
+        )
     if not settings.storage.database_url and not {"gateway", "worker"} <= set(settings.process.roles):
         raise StartRefused(
             "SERVICE_ROLES omits gateway or worker, but with SQLite one process must be both: set SERVICE_DATABASE_URL "

@@ -14,7 +14,7 @@ PROCESS_ROLES = ("gateway", "worker", "dashboard", "vault", "notes", "mcp", "grp
 @dataclass(frozen=True)
 class StorageSettings:
     data_dir: Path = setting(
-        "SERVICE_DATA_DIR", Path("data"), "Folder of the SQLite database, the keys and the vault.", Path
+        "SERVICE_DATA_DIR", Path("data"), "Folder of the SQLite database, the keys and the vault.", parsers.path
     )
     database_url: str = setting(
         "SERVICE_DATABASE_URL",

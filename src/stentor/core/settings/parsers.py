@@ -5,6 +5,7 @@ A parser raises ValueError with a text that continues the variable's name, such 
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -61,6 +62,11 @@ def optional(parse: Callable[[str], T]) -> Callable[[str], T | None]:
     return lambda value: parse(value) if value else None
 
 
+def path(value: str) -> Path:
+    # `Path("")` is the current folder, which a variable left empty by mistake does not mean.
+    return Path(non_blank(value))
+
+
 def optional_path(value: str) -> Path | None:
     return Path(value) if value else None
 
@@ -83,6 +89,23 @@ def split_web_url(value: str) -> SplitResult | None:
     except ValueError:
         return None
     return parts if is_web else None
+
+
+def namespace(value: str) -> str:
+    """Parse the name of a namespace of Kubernetes, a label of RFC 1123; blank means none."""
+    if value and not re.fullmatch(r"[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?", value):
+        raise ValueError("must be the name of a namespace: lower-case letters, digits and `-`, at most 63 characters")
+    return value
+
+
+def cluster_list(value: str) -> tuple[str, ...]:
+    """Parse addresses of Ray clusters."""
+    addresses = text_list(value)
+    for address in addresses:
+        host, colon, port = address.removeprefix("ray://").rpartition(":")
+        if not colon or not host or "/" in host or not port.isascii() or not port.isdigit() or int(port) > 65_535:
+            raise ValueError("must be a comma-separated list of host:port or ray://host:port")
+    return addresses
 
 
 def text_list(value: str) -> tuple[str, ...]:

@@ -154,7 +154,7 @@ class RaySettings:
         (),
         "Ray clusters on which agents with a `ray` runtime may run: `host:port`, or `ray://host:port` for Ray's "
         "client, comma separated; the first is the default. Empty means that there are no such agents.",
-        parsers.text_list,
+        parsers.cluster_list,
     )
     entrypoints: tuple[str, ...] = setting(
         "SERVICE_RAY_ENTRYPOINTS",
@@ -176,7 +176,7 @@ class KubernetesSettings:
         "SERVICE_KUBERNETES_NAMESPACE",
         "",
         "Namespace in which agents with a `kubernetes` runtime run as Jobs. Empty means that there are no such agents.",
-        parsers.text,
+        parsers.namespace,
     )
     cron_jobs: tuple[str, ...] = setting(
         "SERVICE_KUBERNETES_CRON_JOBS",
@@ -194,13 +194,13 @@ class KubernetesSettings:
         "SERVICE_KUBERNETES_TOKEN_FILE",
         Path("/var/run/secrets/kubernetes.io/serviceaccount/token"),
         "File with the token for that API; read again for each call.",
-        Path,
+        parsers.path,
     )
     ca_file: Path = setting(
         "SERVICE_KUBERNETES_CA_FILE",
         Path("/var/run/secrets/kubernetes.io/serviceaccount/ca.crt"),
         "File with the certificates of authorities that may have signed that API's certificate.",
-        Path,
+        parsers.path,
     )
 
 

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import os
-from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
 from stentor.cli import service_runner
+from stentor.cli.command import DataDir
 from stentor.cli.output import console, print_json, print_notice, report_errors
 from stentor.cli.service_runner import StartupReport
 from stentor.core import settings
@@ -31,7 +31,7 @@ def _port(what: str) -> Any:
 
 
 def serve(
-    data_dir: Annotated[Path | None, typer.Option(help="Folder with the database and the keys.")] = None,
+    data_dir: DataDir = None,
     host: Annotated[str | None, typer.Option(help="Address to listen on.")] = None,
     gateway_port: Annotated[int | None, _port("the API")] = None,
     dashboard_port: Annotated[int | None, _port("the dashboard")] = None,
