@@ -18,10 +18,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import typer
-from rich import box
-from rich.console import Console
-from rich.table import Table
-from rich.text import Text
 
 from stentor.core import jsontext
 from stentor.core.clock import format_relative_time
@@ -29,17 +25,39 @@ from stentor.core.errors import StartRefused, StentorError
 from stentor.core.lazy_import import lazy_module
 
 if TYPE_CHECKING:
+    from rich import box
+    from rich import console as rich_console
+    from rich import table as rich_table
+    from rich import text as rich_text
+    from rich.console import Console
+    from rich.table import Table
+    from rich.text import Text
+
     from stentor.core.settings import config_file
+
+    console: Console
+    error_console: Console
 else:
     # Most commands read no settings.
     config_file = lazy_module("stentor.core.settings.config_file")
+    # A service needs no table. They take 2 MB, and a fiftieth of its start.
+    box, rich_console = lazy_module("rich.box"), lazy_module("rich.console")
+    rich_table, rich_text = lazy_module("rich.table"), lazy_module("rich.text")
 
 EXIT_FAILED, EXIT_USAGE, EXIT_REFUSED, EXIT_UNREACHABLE, EXIT_INTERRUPTED = 1, 2, 3, 4, 130
 """Exit codes: failure; wrong usage; error response (4xx) of the service; no service reachable; Ctrl-C."""
 
-# Without emoji, which would replace texts such as `:id:` in a message.
-console = Console(highlight=False, emoji=False)
-error_console = Console(stderr=True, highlight=False, emoji=False)
+StyledPart = str | tuple[str, str]
+"""A text, or a text with its style, such as `("text", "bold")`."""
+
+
+def __getattr__(name: str) -> Any:
+    """Make `console` and `error_console` at their first use."""
+    if name not in ("console", "error_console"):
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    # Without emoji, which would replace texts such as `:id:` in a message.
+    made = rich_console.Console(stderr=name == "error_console", highlight=False, emoji=False)
+    return globals().setdefault(name, made)
 
 
 def own_command() -> str:
@@ -77,7 +95,24 @@ def _is_control(character: str) -> bool:
 
 def print_notice(message: str, style: str = "") -> None:
     """Print a line for people on standard error."""
-    error_console.print(strip_controls(message), style=style, markup=False, soft_wrap=True)
+    _print_parts("error_console", [(message, style)])
+
+
+def print_line(*parts: StyledPart) -> None:
+    """Print a line of texts, of which each may have a style, on standard output."""
+    _print_parts("console", parts)
+
+
+def _print_parts(name: str, parts: Iterable[StyledPart]) -> None:
+    pairs = [(part, "") if isinstance(part, str) else part for part in parts]
+    pairs = [(strip_controls(text), style) for text, style in pairs]
+    stream = sys.stderr if name == "error_console" else sys.stdout
+    if stream.isatty() or os.environ.get("FORCE_COLOR"):
+        getattr(sys.modules[__name__], name).print(rich_text.Text.assemble(*pairs), soft_wrap=True)
+    else:
+        # The same without rich.
+        stream.write("".join([text for text, _ in pairs]) + "\n")
+        stream.flush()
 
 
 def print_json(value: Any) -> None:
@@ -107,8 +142,7 @@ def report_errors(*, as_json: bool = False) -> Iterator[None]:
         # On standard output, where a script reads; the text for people goes to standard error as well.
         if as_json:
             print_json({"error": message, "details": getattr(error, "details", None)})
-        error_console.print("[red]error:[/]", end=" ")
-        print_notice(message)
+        _print_parts("error_console", [("error:", "red"), f" {message}"])
         raise typer.Exit(int(code) if isinstance(code, int) else EXIT_REFUSED) from None
     except KeyboardInterrupt:
         raise typer.Exit(EXIT_INTERRUPTED) from None
@@ -135,7 +169,7 @@ def render_cell(value: Any) -> Text:
     """Return a cell with the text of a value, never read as markup; statuses are coloured."""
     # Text and not str: rich would interpret markup in a str.
     text = "-" if value is None else value if isinstance(value, str) else jsontext.dump(value)
-    return Text(strip_controls(text), style=STATUS_STYLES.get(text, ""), overflow="fold")
+    return rich_text.Text(strip_controls(text), style=STATUS_STYLES.get(text, ""), overflow="fold")
 
 
 MAX_NAME_CHARACTERS = 20
@@ -144,12 +178,14 @@ UNBROKEN_COLUMNS = frozenset(("id", "name", "agent", "status", "role", "expires"
 
 
 def render_table(columns: Iterable[str], rows: Iterable[Iterable[Any]], title: str | None = None) -> Table:
-    table = Table(title=title, title_justify="left", box=box.SIMPLE_HEAD, pad_edge=False, padding=(0, 1, 0, 0))
+    table = rich_table.Table(
+        title=title, title_justify="left", box=box.SIMPLE_HEAD, pad_edge=False, padding=(0, 1, 0, 0)
+    )
     for number, name in enumerate(columns):
         # People copy ids (the first column) and names, and half a word is none: these are never wrapped.
         table.add_column(name, no_wrap=number == 0 or name in UNBROKEN_COLUMNS, overflow="fold")
     for row in rows:
-        table.add_row(*(value if isinstance(value, Text) else render_cell(value) for value in row))
+        table.add_row(*(value if isinstance(value, rich_text.Text) else render_cell(value) for value in row))
     if not table.row_count:
         table.caption = "none"
     return table
@@ -157,7 +193,7 @@ def render_table(columns: Iterable[str], rows: Iterable[Iterable[Any]], title: s
 
 def render_record(record: Mapping[str, Any]) -> Table:
     """Return a record as a table with one field per row."""
-    grid = Table.grid(padding=(0, 2))
+    grid = rich_table.Table.grid(padding=(0, 2))
     grid.add_column(style="bold", no_wrap=True)
     grid.add_column(overflow="fold")
     for name, value in record.items():
@@ -198,7 +234,3 @@ def print_value(value: Any) -> None:
     text = value if isinstance(value, str) else json.dumps(value, indent=2, ensure_ascii=False)
     sys.stdout.write(strip_controls(text) + "\n")
     sys.stdout.flush()
-
-
-def print_line(message: str) -> None:
-    console.print(strip_controls(message), markup=False, soft_wrap=True)

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from stentor.core import jsontext
-from stentor_vault.notes import frontmatter, yaml_codec
+from stentor_vault.notes import frontmatter, yaml_writer
 from stentor_vault.notes.frontmatter import InvalidFrontmatter
 
 NOTE = """---
@@ -177,4 +177,4 @@ def test_any_text_is_split_without_loss_and_read_or_refused(text: str) -> None:
 
 @given(st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False, allow_infinity=False))
 def test_a_value_that_is_no_text_is_written_as_in_json(value: Any) -> None:
-    assert yaml_codec.dump_entry("key", value, "\n") == f"key: {json.dumps(value)}\n"
+    assert yaml_writer.dump_entry("key", value, "\n") == f"key: {json.dumps(value)}\n"

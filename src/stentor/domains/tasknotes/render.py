@@ -16,7 +16,7 @@ from stentor.core import jsontext
 from stentor.core.jsontext import JsonObject
 from stentor.domains.memory.validity.frontmatter_keys import DERIVED_FROM, MAX_SOURCE_CHARS, MAX_SOURCES
 from stentor.domains.tasknotes.model import MAX_READ_CHARS, RenderedNote, TaskNoteRecord, build_frontmatter, locate_note
-from stentor_vault.notes import yaml_codec
+from stentor_vault.notes import yaml_writer
 
 MAX_BLOCK_CHARS = 50_000
 """Maximum number of characters of an input, a result or an error that a note shows."""
@@ -42,7 +42,7 @@ def render_note(tenant: str, record: TaskNoteRecord) -> RenderedNote:
 
 def render_frontmatter(values: Mapping[str, Any]) -> str:
     """Render a frontmatter with its two lines of dashes."""
-    return "---\n" + "".join([yaml_codec.dump_entry(key, value, "\n") for key, value in values.items()]) + "---\n"
+    return "---\n" + "".join([yaml_writer.dump_entry(key, value, "\n") for key, value in values.items()]) + "---\n"
 
 
 def render_stored_json(stored: str) -> str:

@@ -1,7 +1,7 @@
 """The YAML block at the start of a note: find, parse and edit it without changing any other byte.
 
 YAML 1.2 without aliases and duplicate keys; times stay strings and `on` is a string. Pure. The YAML itself is
-read and written by `yaml_codec`.
+read by `yaml_parser` and written by `yaml_writer`.
 Source: facts of the vault sync ("Frontmatter").
 """
 
@@ -15,7 +15,7 @@ import msgspec
 
 from stentor_vault.errors import InvalidRequest
 from stentor_vault.jsontext import JsonObject
-from stentor_vault.notes import yaml_codec
+from stentor_vault.notes import yaml_writer
 
 BOM = "\ufeff"
 MAX_BLOCK_CHARS = 64 * 1024
@@ -93,20 +93,31 @@ def parse_values(parts: NoteParts) -> JsonObject:
         return {}
     if len(parts.block) > MAX_BLOCK_CHARS:
         raise InvalidFrontmatter(f"The frontmatter has more than {MAX_BLOCK_CHARS} characters.")
+    # Imported here, because a server starts with this module and may never read frontmatter.
+    from stentor_vault.notes.yaml_parser import InvalidYaml, NotAMapping, load_mapping
+
     try:
-        return yaml_codec.load_mapping(parts.block)
-    except yaml_codec.InvalidYaml as error:
+        return load_mapping(parts.block)
+    except InvalidYaml as error:
         invalid = InvalidFrontmatter(f"The frontmatter is invalid: {error}.")
-        invalid.is_not_mapping = isinstance(error, yaml_codec.NotAMapping)
+        invalid.is_not_mapping = isinstance(error, NotAMapping)
         raise invalid from None
 
 
 def validate(text: str) -> None:
     """Raise InvalidFrontmatter if the block is not YAML; its values are not checked."""
+    from stentor_vault.notes.yaml_parser import InvalidYaml
+
     try:
-        yaml_codec.find_key_spans(split(text).block or "")
-    except yaml_codec.InvalidYaml as error:
+        _find_key_spans(split(text).block or "")
+    except InvalidYaml as error:
         raise InvalidFrontmatter(f"The frontmatter is invalid: {error}.") from None
+
+
+def _find_key_spans(block: str) -> dict[str, tuple[int, int]]:
+    from stentor_vault.notes.yaml_parser import find_key_spans
+
+    return find_key_spans(block)
 
 
 def edit(text: str, changes: Mapping[str, Any], removed: frozenset[str] = frozenset()) -> str:
@@ -132,9 +143,9 @@ def rename_key(text: str, old: str, new: str) -> str:
     block = parts.block or ""
     entry = block[start:end]
     if entry.startswith(f"{old}:"):
-        entry = f"{yaml_codec.dump_scalar(new)}:{entry[len(old) + 1 :]}"
+        entry = f"{yaml_writer.dump_scalar(new)}:{entry[len(old) + 1 :]}"
     else:  # the key is quoted, or has a space before its colon
-        entry = yaml_codec.dump_entry(new, current[old], parts.newline)
+        entry = yaml_writer.dump_entry(new, current[old], parts.newline)
     expected = {new if key == old else key: value for key, value in current.items()}
     return _replace_block(parts, block[:start] + entry + block[end:], expected)
 
@@ -144,14 +155,14 @@ def insert_keys(text: str, beside: str, added: Mapping[str, Any], *, after: bool
     parts = split(text)
     start, end = _find_span(parts, beside)
     position, block = (end if after else start), parts.block or ""
-    lines = "".join(yaml_codec.dump_entry(key, value, parts.newline) for key, value in added.items())
+    lines = "".join(yaml_writer.dump_entry(key, value, parts.newline) for key, value in added.items())
     separator = parts.newline if position > 0 and not block[:position].endswith(("\n", "\r")) else ""
     edited = block[:position] + separator + lines + block[position:]
     return _replace_block(parts, edited, parse_values(parts) | dict(added))
 
 
 def _find_span(parts: NoteParts, key: str) -> tuple[int, int]:
-    span = yaml_codec.find_key_spans(parts.block or "").get(key)
+    span = _find_key_spans(parts.block or "").get(key)
     if span is None:
         raise InvalidFrontmatter(_UNEDITABLE)
     return span
@@ -174,24 +185,24 @@ def _replace_block(parts: NoteParts, block: str, expected: Mapping[str, Any], er
 
 
 def _edit_block(block: str, changed: Mapping[str, Any], deleted: set[str], newline: str) -> str:
-    spans = yaml_codec.find_key_spans(block)
+    spans = _find_key_spans(block)
     pieces: list[str] = []
     position = 0
     for key, (start, end) in spans.items():
         pieces.append(block[position:start])
         position = end
         if key in changed:
-            pieces.append(yaml_codec.dump_entry(key, changed[key], newline))
+            pieces.append(yaml_writer.dump_entry(key, changed[key], newline))
         elif key not in deleted:
             pieces.append(block[start:end])
     rest = block[position:]
     if rest and not rest.endswith(("\n", "\r")):
         rest += newline
     # New keys go to the end, so that the order of the user's own stays.
-    added = [yaml_codec.dump_entry(key, value, newline) for key, value in changed.items() if key not in spans]
+    added = [yaml_writer.dump_entry(key, value, newline) for key, value in changed.items() if key not in spans]
     return "".join([*pieces, rest, *added])
 
 
 def _is_equal(first: Any, second: Any) -> bool:
     """Whether two values are equal as JSON: 1 is not true, and 1 is 1.0."""
-    return bool(yaml_codec.to_comparable(first) == yaml_codec.to_comparable(second))
+    return bool(yaml_writer.to_comparable(first) == yaml_writer.to_comparable(second))

@@ -13,7 +13,7 @@ from typing import Any
 
 from stentor_vault.jsontext import JsonObject
 from stentor_vault.notes import frontmatter
-from stentor_vault.notes.yaml_codec import to_comparable
+from stentor_vault.notes.yaml_writer import to_comparable
 
 MISSING = object()
 MAX_COMPARISONS = 3_000_000

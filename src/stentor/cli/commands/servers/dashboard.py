@@ -11,7 +11,7 @@ from stentor.bootstrap.surfaces import dashboard as service
 from stentor.bootstrap.surfaces import dashboard_parts as wiring
 from stentor.bootstrap.tls import open_certificate
 from stentor.cli.command import DataDir
-from stentor.cli.output import console, print_json, report_errors
+from stentor.cli.output import print_json, print_line, report_errors
 from stentor.core import settings
 from stentor.core.security import redaction
 from stentor.core.security.redaction import Redactor
@@ -50,7 +50,7 @@ def dashboard(
             if as_json:
                 print_json({"ready": True, "dashboard": listener.address})
             else:
-                console.print(f"The dashboard listens on [cyan]{listener.address}[/]", soft_wrap=True)
+                print_line("The dashboard listens on ", (listener.address, "cyan"))
 
         app = allowed_hosts.wrap_allowed_hosts(
             opened.app, chosen.connections.allowed_hosts, service.key_check(chosen), loopback=chosen.loopback

@@ -11,7 +11,7 @@ import typer
 
 from stentor.bootstrap.surfaces import notes as wiring
 from stentor.bootstrap.tls import open_certificate
-from stentor.cli.output import console, print_json, report_errors
+from stentor.cli.output import print_json, print_line, report_errors
 from stentor.core import settings
 from stentor.core.errors import StartRefused, StentorError
 from stentor.core.security import redaction
@@ -50,7 +50,7 @@ def notes(
             if as_json:
                 print_json({"ready": True, "notes": listener.address})
             else:
-                console.print(f"The note store listens on [cyan]{listener.address}[/]", soft_wrap=True)
+                print_line("The note store listens on ", (listener.address, "cyan"))
 
         with listener:
             endpoint = Endpoint(opened.app, listener)

@@ -9,7 +9,7 @@ import typer
 
 from stentor.cli import service_runner
 from stentor.cli.command import DataDir
-from stentor.cli.output import console, print_json, print_notice, report_errors
+from stentor.cli.output import print_json, print_line, print_notice, report_errors
 from stentor.cli.service_runner import StartupReport
 from stentor.core import settings
 from stentor.core.security import redaction
@@ -79,7 +79,7 @@ def serve(
         redaction.configure_logging(chosen.server.log_level, redactor)
         service_runner.run_service(chosen, os.environ, redactor, on_ready)
         if not as_json:
-            console.print("Stopped.")
+            print_line("Stopped.")
 
 
 def _startup_document(report: StartupReport) -> dict[str, object]:
@@ -98,23 +98,21 @@ def _startup_document(report: StartupReport) -> dict[str, object]:
 
 def _print_startup(report: StartupReport) -> None:
     for warning in report.warnings:
-        print_notice(f"warning: {warning}", "yellow")  # as text: `stentor[grpc]` would be read as markup
-    console.print(f"[bold]Stentor[/] listens on [cyan]{report.gateway}[/]")
+        print_notice(f"warning: {warning}", "yellow")
+    print_line(("Stentor", "bold"), " listens on ", (str(report.gateway), "cyan"))
     for name, address in report.surfaces.items():
         key = f", key file: {report.key_files[name]}" if name in report.key_files else ""
         tls = " over TLS" if name == "grpc" and report.certificate else ""
-        console.print(
-            f"  {SURFACE_LABELS[name]}{tls}: [cyan]{address}{SURFACE_PATHS.get(name, '')}[/]{key}", soft_wrap=True
-        )
+        print_line(f"  {SURFACE_LABELS[name]}{tls}: ", (f"{address}{SURFACE_PATHS.get(name, '')}", "cyan"), key)
     if report.certificate is not None:
-        console.print(f"Certificate: {report.certificate.file}", soft_wrap=True)
-        console.print(f"  SHA-256 {report.certificate.sha256}", soft_wrap=True)
+        print_line(f"Certificate: {report.certificate.file}")
+        print_line(f"  SHA-256 {report.certificate.sha256}")
     if report.generated_key:
-        console.print("\nNo API key is configured, so one was generated. It is shown only once:")
-        console.print(f"\n    [bold]{report.generated_key}[/]\n", soft_wrap=True)
+        print_line("\nNo API key is configured, so one was generated. It is shown only once:")
+        print_line("\n    ", (report.generated_key, "bold"), "\n")
     # At every start: the one that generated the key may have been refused before it could show it.
     if report.only_key_file:
-        console.print(f"Key file: {report.only_key_file} (readable only by you).", soft_wrap=True)
+        print_line(f"Key file: {report.only_key_file} (readable only by you).")
     if report.resumed_tasks:
-        console.print(f"Resumed {report.resumed_tasks} tasks that were running when the service last stopped.")
-    console.print("Press Ctrl-C to stop.")
+        print_line(f"Resumed {report.resumed_tasks} tasks that were running when the service last stopped.")
+    print_line("Press Ctrl-C to stop.")

@@ -13,7 +13,7 @@ from stentor.bootstrap.surfaces import vault as wiring
 from stentor.bootstrap.surfaces.vault import OpenedVault
 from stentor.bootstrap.tls import open_certificate
 from stentor.cli.command import DataDir
-from stentor.cli.output import console, error_console, print_json, report_errors
+from stentor.cli.output import print_json, print_line, print_notice, report_errors
 from stentor.core import settings
 from stentor.core.security import redaction
 from stentor.core.security.redaction import Redactor
@@ -76,7 +76,7 @@ def _print_vault_ready(opened: OpenedVault, addresses: list[str], *, as_json: bo
         }
         print_json({"ready": True, **document})
         return
-    links = " and ".join(f"[cyan]{address}[/]" for address in addresses)
-    console.print(f"The vault {opened.folder} listens on {links}", soft_wrap=True)
+    also = () if secure is None else (" and ", (secure, "cyan"))
+    print_line(f"The vault {opened.folder} listens on ", (addresses[0], "cyan"), *also)
     if opened.key_file:
-        error_console.print(f"Key file: {opened.key_file} (readable only by you).", soft_wrap=True)
+        print_notice(f"Key file: {opened.key_file} (readable only by you).")

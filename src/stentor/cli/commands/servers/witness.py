@@ -9,7 +9,7 @@ from typing import Annotated
 import typer
 
 from stentor.bootstrap.tls import open_certificate
-from stentor.cli.output import EXIT_USAGE, CommandFailed, console, print_json, report_errors
+from stentor.cli.output import EXIT_USAGE, CommandFailed, print_json, print_line, report_errors
 from stentor.core import settings
 from stentor.core.clock import SystemClock
 from stentor.core.security import redaction
@@ -51,7 +51,7 @@ def witness(
                 if as_json:
                     print_json({"ready": True, "witness": listener.address, "key": key})
                 else:
-                    console.print(f"The witness {key} listens on [cyan]{listener.address}[/]", soft_wrap=True)
+                    print_line(f"The witness {key} listens on ", (listener.address, "cyan"))
 
             with listener:
                 endpoint = Endpoint(surface.app(server), listener)
