@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from stentor_worker import StepFailed, Task, TaskCancelled
-from stentor_worker.client import Client
+from stentor_worker.client import Client, ServiceError
 from tests.processes.programs import Program
 from tests.requirements import requirement
 
@@ -113,25 +113,35 @@ def test_after_a_retry_by_a_person_a_cancelled_step_runs_again(program: Program,
 
 
 @requirement("steps.cancelled")
-def test_while_the_program_waits_elsewhere_a_step_ends_first(program: Program) -> None:
-    ended: list[str] = []
-
-    async def plan() -> str:
-        await asyncio.sleep(5 * SOON)
-        ended.append("plan")
-        return "plan"
-
-    async def plans(task: Task) -> Any:
-        while not task.waits and not ended:
+def test_a_timeout_holds_while_another_branch_waits(program: Program, outside: Outside) -> None:
+    async def order(task: Task) -> Any:
+        while not task.waits:
             await asyncio.sleep(0)
-        return await asyncio.wait_for(task.step("plan", plan), SOON)
+        return await outside.order(task)
 
     async def handler(task: Task) -> Any:
-        return await task.gather(plans(task), task.sleep(0))
+        return await task.gather(order(task) if task.epoch == 1 else outside.order(task), task.sleep(0))
 
     assert program.attempt(handler)[0] == "suspend"
-    assert program.result(handler) == ["plan", None]
-    assert ended == ["plan"]
+    assert program.result(handler) == ["the usual", None]
+    assert outside.sent == ["the usual"]
+
+
+@requirement("steps.cancelled")
+def test_a_timeout_around_a_wait_and_a_step_holds_in_each_attempt(program: Program, outside: Outside) -> None:
+    async def handler(task: Task) -> Any:
+        try:
+            await asyncio.wait_for(task.gather(task.step("plan", outside.plan), task.wait_for("paid")), 1)
+        except TimeoutError:
+            paid = await task.effect("pay the usual", outside.send, "the usual")
+            await task.wait_for("sent")
+            return paid
+
+    assert program.attempt(handler)[0] == "suspend"
+    for signal in ("sent", "paid"):
+        program.call("POST", f"/tasks/{program.task_id}/signals", {"name": signal})
+    assert program.result(handler) == "the usual"
+    assert outside.sent == ["the usual"]
 
 
 @requirement("steps.cancelled")
@@ -155,6 +165,93 @@ def test_a_wait_in_a_task_group_loses_no_work(program: Program) -> None:
     assert program.attempt(handler)[0] == "suspend"
     assert program.result(handler) == "plan"
     assert ended == ["plan"]
+
+
+@requirement("steps.cancelled")
+@pytest.mark.skipif(sys.version_info < (3, 11), reason="has no TaskGroup")
+def test_a_timeout_beside_a_wait_in_a_task_group_ends_the_attempt(program: Program, outside: Outside) -> None:
+    async def order(task: Task) -> Any:
+        try:
+            async with asyncio.timeout(1):
+                return await task.step("plan", outside.plan)
+        except TimeoutError:
+            return await task.effect("pay the usual", outside.send, "the usual")
+
+    async def handler(task: Task) -> Any:
+        async with asyncio.TaskGroup() as group:
+            ordered = group.create_task(order(task))
+            group.create_task(task.sleep(0))
+        return ordered.result()
+
+    assert program.attempt(handler)[0] == "suspend"
+    assert program.result(handler) in ("plan", "the usual")
+    assert outside.plans <= 2
+
+
+@requirement("steps.cancelled")
+@pytest.mark.skipif(sys.version_info < (3, 11), reason="has no TaskGroup")
+def test_a_branch_that_goes_on_cancels_no_step_beside_a_wait(program: Program) -> None:
+    is_other_done = asyncio.Event()
+
+    async def plan() -> str:
+        await is_other_done.wait()
+        return "plan"
+
+    async def trip(task: Task) -> Any:
+        async with asyncio.TaskGroup() as group:
+            planned = group.create_task(task.step("plan", plan))
+            group.create_task(task.sleep(0))
+        return planned.result()
+
+    async def other(task: Task) -> Any:
+        while not task.waits:
+            await asyncio.sleep(0)
+        found = await task.step("look", asyncio.sleep, 0, "found")
+        is_other_done.set()
+        return found
+
+    async def handler(task: Task) -> Any:
+        return await task.gather(trip(task), other(task) if task.epoch == 1 else task.step("look", asyncio.sleep, 0))
+
+    assert program.attempt(handler)[0] == "suspend"
+    assert program.result(handler) == ["plan", "found"]
+
+
+@requirement("steps.cancelled")
+@pytest.mark.skipif(sys.version_info < (3, 11), reason="has no TaskGroup")
+def test_an_outage_at_the_end_of_a_worker_cancels_no_step_beside_it(
+    program: Program, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    call, is_down, is_over = Client.call, threading.Event(), asyncio.Event()
+
+    def fail_once(self: Client, method: str, path: str, body: Any = None, **options: Any) -> Any:
+        if body is not None and body.get("key") == "look" and not is_down.is_set():
+            is_down.set()
+            raise ServiceError(0, "SERVICE_UNREACHABLE", "down")
+        return call(self, method, path, body, **options)
+
+    async def plan() -> str:
+        await is_over.wait()
+        return "plan"
+
+    async def end_later() -> None:
+        while not is_down.is_set():
+            await asyncio.sleep(0)
+        await asyncio.sleep(SOON)
+        is_over.set()
+
+    async def handler(task: Task) -> None:
+        async with asyncio.TaskGroup() as group:
+            ending = asyncio.ensure_future(end_later())
+            group.create_task(task.step("plan", plan))
+            group.create_task(task.step("look", asyncio.sleep, 0))
+        await ending
+
+    monkeypatch.setattr(Client, "call", fail_once)
+    with pytest.raises(TaskCancelled):
+        program.attempt(handler)
+    [step] = program.call("GET", f"/tasks/{program.task_id}/steps")["steps"]
+    assert (step["key"], step["value"]) == ("plan", "plan")
 
 
 @requirement("steps.cancelled")

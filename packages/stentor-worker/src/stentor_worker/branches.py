@@ -8,13 +8,37 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
+from dataclasses import dataclass
 from operator import itemgetter
 from typing import Any
 
-from stentor_worker.errors import FIRST, Failed, Moment, most_urgent, urgency
+from stentor_worker.errors import FIRST, Failed, Moment, ServiceGone, Suspended, most_urgent, urgency
 
-_moments: ContextVar[list[Moment] | None] = ContextVar("stentor_moments", default=None)
-"""Of the outcomes that the branch which runs here got."""
+ENDS_ATTEMPT = (Suspended, ServiceGone)
+"""What ends an attempt after which another one goes on, without a retry by a person."""
+
+
+@dataclass(eq=False)
+class Branch:
+    """A part of a program that runs beside others in a `gather`, or the function of a step, or a handler.
+
+    A gather's branch has an `outer` one, and `moments`: those of the outcomes that it got. `is_ending` says that the
+    attempt ends here, as at a wait, while the branches beside it go on. `is_cut` says that it does not end first.
+    """
+
+    outer: Branch | None = None
+    moments: list[Moment] | None = None
+    is_ending: bool = False
+    is_cut: bool = False
+
+
+_branch: ContextVar[Branch | None] = ContextVar("stentor_branch", default=None)
+"""The one that runs here."""
+
+
+def begin() -> Branch:
+    """Return a branch of the `gather` that begins here."""
+    return Branch(_branch.get(), [])
 
 
 def note(step: dict[str, Any]) -> Moment:
@@ -22,34 +46,62 @@ def note(step: dict[str, Any]) -> Moment:
     # The attempt that began a wait knows its end only if that was at the same moment: it reads the journal once.
     is_later = step["kind"] not in ("step", "effect") and step["ended_at"] != step["started_at"]
     moment = (step["epoch"] + is_later, step["ended_at"])
-    moments = _moments.get()
-    if moments is not None:
-        moments.append(moment)
+    _note_moment(moment)
     return moment
 
 
+def note_end(error: BaseException) -> None:
+    """Note that the attempt ends in the branch that runs here, if that is what the error says."""
+    branch = _branch.get()
+    if branch is not None and isinstance(most_urgent([error]), ENDS_ATTEMPT):
+        branch.is_ending = True
+
+
+def is_ending() -> bool:
+    """Return whether the attempt ends in the branch that runs here, or in one around it."""
+    return any(branch.is_ending for branch in _around())
+
+
+def is_cut() -> bool:
+    """Return whether the branch that runs here, or one around it, is cut."""
+    return any(branch.is_cut for branch in _around())
+
+
+def _around() -> Iterator[Branch]:
+    # Not past a step: what cancels that does not cancel what runs in it, unless the step is cut.
+    branch = _branch.get()
+    while branch is not None:
+        yield branch
+        branch = branch.outer
+
+
 @contextmanager
-def noting(moments: list[Moment]) -> Iterator[None]:
-    """Treat what runs within as a branch, and list the moments of the outcomes that it gets."""
-    token = _moments.set(moments)
+def running_in(branch: Branch) -> Iterator[None]:
+    """Treat what runs within as a branch."""
+    token = _branch.set(branch)
     try:
         yield
     finally:
-        _moments.reset(token)
+        _branch.reset(token)
 
 
-def to_results(branches: Iterable[tuple[list[Moment], Any]]) -> list[Any]:
+def to_results(ends: Iterable[tuple[Branch, Any]]) -> list[Any]:
     """Return what the branches returned. Raises the most urgent of their errors, and of several the first one."""
-    ended = [(max(moments, default=_moment_of(outcome)), outcome) for moments, outcome in branches]
+    ended = [(max(branch.moments or (), default=_moment_of(outcome)), outcome) for branch, outcome in ends]
     errors = [(moment, outcome) for moment, outcome in ended if isinstance(outcome, BaseException)]
     last = max(map(itemgetter(0), ended), default=FIRST)
     moment, error = min(errors, key=lambda branch: (urgency(branch[1]), branch[0]), default=(last, None))
-    outer = _moments.get()
-    if outer is not None:
-        outer.append(moment)
-    if error is not None:
-        raise most_urgent([error])
-    return [outcome for _, outcome in ended]
+    _note_moment(moment)
+    if error is None:
+        return [outcome for _, outcome in ended]
+    note_end(error)
+    raise most_urgent([error])
+
+
+def _note_moment(moment: Moment) -> None:
+    branch = _branch.get()
+    if branch is not None and branch.moments is not None:
+        branch.moments.append(moment)
 
 
 def _moment_of(outcome: Any) -> Moment:

@@ -10,9 +10,10 @@ from __future__ import annotations
 import asyncio
 import inspect
 from collections.abc import Awaitable, Callable, Coroutine, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager, nullcontext, suppress
 from typing import Any, Protocol
 
+from stentor_worker.branches import ENDS_ATTEMPT, Branch, is_cut, is_ending, note_end, running_in
 from stentor_worker.errors import AttemptEnded, EffectFailed, EffectUnknown, StepFailed, Suspended, TaskCancelled
 from stentor_worker.journal import CANCELLED, Journal, Recorded, ValueRejected, was_cancelled
 from stentor_worker.scope import Entry, Scope, current_scope
@@ -42,7 +43,13 @@ async def here(function: Callable[..., Any], /, *args: Any) -> Any:
     return function(*args)
 
 
-in_thread: Caller = asyncio.to_thread
+async def in_thread(function: Callable[..., Any], /, *args: Any) -> Any:
+    """Call the function in a thread: the Caller for a coroutine handler."""
+    try:
+        return await asyncio.to_thread(function, *args)
+    except ENDS_ATTEMPT as error:
+        note_end(error)
+        raise
 
 
 def finish(coroutine: Coroutine[Any, Any, Any]) -> Any:
@@ -58,35 +65,66 @@ async def run_step(journal: Journal, entry: Entry, function: Callable[[], Any], 
     """Run a step, or return its recorded value. Raises StepFailed, also for a recorded error.
 
     One that a coroutine handler cancels, by a timeout for instance, is recorded as failed: else the next attempt could
-    take another way than this one. While the program waits elsewhere, the cancellation may come from the end of this
-    attempt, so the step ends first.
+    take another way than this one. Where the attempt ends, as beside a wait in a TaskGroup, the cancellation may come
+    from that, so the step ends first; cancelled once more, it ends the attempt here too, and the next one runs it.
     """
     if call is here:
         return await _run_step(journal, entry, function, call)
-    running = asyncio.ensure_future(_hold_exit(_run_step(journal, entry, function, call)))
+    within = Branch()
+    running = asyncio.ensure_future(_hold_exit(_run_step(journal, entry, function, call, within)))
     try:
         await asyncio.wait([running])
     except asyncio.CancelledError as error:
         if journal.has_ended:
             raise  # the end of the event loop, which cancels what still runs: the next attempt runs it
         recorded = await finish_first(_find(journal, entry, call), set())
-        if not journal.waits or was_cancelled(recorded):
+        if is_ending() and not was_cancelled(recorded):
+            await _end_first(running, within)
+        else:
             running.cancel()
-        await _settle(running)
+            await _settle(running)
         if running.cancelled():
-            # The value or the error of the function, if one was recorded after all: the next attempt gets it.
-            ending = (journal.fail, entry, error) if recorded is None else (journal.replay, entry, recorded)
-            with suppress(TaskCancelled):
-                try:
-                    return await finish_first(call(*ending), set())
-                except StepFailed as failed:
-                    if failed.code != CANCELLED:
-                        raise
-            raise
-    value, exit_ = running.result()
+            return await _end_cancelled(journal, entry, recorded, call, error)
+    try:
+        value, exit_ = running.result()
+    except BaseException as error:
+        note_end(error)
+        raise
     if exit_ is not None:
         raise exit_
     return value
+
+
+async def _end_first(running: asyncio.Future[Any], within: Branch) -> None:
+    """Wait for the end of a step that the end of the attempt has cancelled. Raises Suspended at another cancellation.
+
+    That is no CancelledError: from a timeout the program would go on, which the next attempt would not know of.
+    """
+    if not is_cut():
+        with suppress(asyncio.CancelledError):
+            await asyncio.wait([running])
+            return
+    within.is_ending = within.is_cut = True
+    running.cancel()
+    await _settle(running)
+    raise Suspended
+
+
+async def _end_cancelled(
+    journal: Journal, entry: Entry, recorded: Recorded | None, call: Caller, error: asyncio.CancelledError
+) -> Any:
+    """Record that a step was cancelled, and raise the error.
+
+    If a value or an error of the function was recorded after all, return or raise that: the next attempt gets it.
+    """
+    ending = (journal.fail, entry, error) if recorded is None else (journal.replay, entry, recorded)
+    with suppress(TaskCancelled):
+        try:
+            return await finish_first(call(*ending), set())
+        except StepFailed as failed:
+            if failed.code != CANCELLED:
+                raise
+    raise error
 
 
 async def _hold_exit(coroutine: Coroutine[Any, Any, Any]) -> tuple[Any, BaseException | None]:
@@ -100,14 +138,16 @@ async def _hold_exit(coroutine: Coroutine[Any, Any, Any]) -> tuple[Any, BaseExce
         return None, error
 
 
-async def _run_step(journal: Journal, entry: Entry, function: Callable[[], Any], call: Caller) -> Any:
+async def _run_step(
+    journal: Journal, entry: Entry, function: Callable[[], Any], call: Caller, within: Branch | None = None
+) -> Any:
     recorded = await _find(journal, entry, call)
     if recorded is not None:
         if call is not here and was_cancelled(recorded):
             # Until the program cancels it again: so it takes the same way.
             await _wait_until_lost(journal)
         return await call(journal.replay, entry, recorded)
-    with _nested(entry):
+    with _nested(entry, within):
         try:
             value = await _value(entry, function(), call)
         except Exception as error:
@@ -184,11 +224,12 @@ async def _settle(running: asyncio.Future[Any]) -> None:
 
 
 @contextmanager
-def _nested(entry: Entry) -> Iterator[None]:
-    """Make the steps that begin meanwhile steps of this one."""
+def _nested(entry: Entry, within: Branch | None = None) -> Iterator[None]:
+    """Make the steps that begin meanwhile steps of this one, and what runs the branch `within`."""
     token = current_scope.set(Scope(entry.key + "/"))
     try:
-        yield
+        with nullcontext() if within is None else running_in(within):
+            yield
     finally:
         current_scope.reset(token)
 

@@ -10,12 +10,12 @@ from contextlib import suppress
 from datetime import timedelta
 from typing import Any
 
-from stentor_worker.branches import noting, to_results
+from stentor_worker.branches import Branch, begin, running_in, to_results
 from stentor_worker.client import ServiceError, segment
-from stentor_worker.errors import AttemptEnded, ChildFailed, Failed, Moment, ServiceGone, StepMismatch, Suspended
+from stentor_worker.errors import AttemptEnded, ChildFailed, Failed, ServiceGone, StepMismatch, Suspended
 from stentor_worker.journal import Journal, Recorded, ValueRejected
 from stentor_worker.scope import MAX_NAME, Entry, Scope
-from stentor_worker.steps import finish, here, run_step
+from stentor_worker.steps import finish, here, in_thread, run_step
 
 Duration = float | timedelta
 """Seconds, or a timedelta."""
@@ -41,7 +41,7 @@ def to_list(name: str, texts: Iterable[str]) -> list[str]:
 
 def call(function: Callable[[], Any]) -> Any:
     """Call the function; in a coroutine return an awaitable that calls it in a thread."""
-    return asyncio.to_thread(function) if is_in_loop() else function()
+    return in_thread(function) if is_in_loop() else function()
 
 
 def is_in_loop() -> bool:
@@ -168,15 +168,15 @@ def gather_children(children: Iterable[Child]) -> Callable[[], list[Any]]:
     together = waits[0].key if len(waits) > 1 else None
 
     def run() -> list[Any]:
-        branches: list[tuple[list[Moment], Any]] = []
+        branches: list[tuple[Branch, Any]] = []
         has_failed = False
         for wait in waits:
             # After an error no other wait begins.
             if not has_failed or wait.is_recorded:
-                moments: list[Moment] = []
-                with noting(moments):
+                branch = begin()
+                with running_in(branch):
                     end = _end_of(wait, together)
-                branches.append((moments, end))
+                branches.append((branch, end))
                 has_failed |= isinstance(end, Failed)
         return [end["result"] for end in to_results(branches)]
 
@@ -193,11 +193,11 @@ def _end_of(wait: Wait, together: str | None) -> Any:
 
 async def gather(awaitables: Iterable[Awaitable[Any]]) -> list[Any]:
     """Run all at the same time, and wait for the others when one has to wait. The first error ends it."""
-    branches = [(list[Moment](), awaitable) for awaitable in awaitables]
+    branches = [(begin(), awaitable) for awaitable in awaitables]
     ends = await asyncio.gather(*(_run_branch(*branch) for branch in branches), return_exceptions=True)
-    return to_results((moments, end) for (moments, _), end in zip(branches, ends, strict=True))
+    return to_results((branch, end) for (branch, _), end in zip(branches, ends, strict=True))
 
 
-async def _run_branch(moments: list[Moment], awaitable: Awaitable[Any]) -> Any:
-    with noting(moments):
+async def _run_branch(branch: Branch, awaitable: Awaitable[Any]) -> Any:
+    with running_in(branch):
         return await awaitable

@@ -17,6 +17,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from typing import Any
 
+from stentor_worker.branches import Branch, running_in
 from stentor_worker.client import Client, ServiceError, segment
 from stentor_worker.errors import Failed, TaskCancelled, most_urgent, to_message, to_plain
 from stentor_worker.replay import Replay, replay
@@ -413,6 +414,7 @@ def _configure_logging() -> None:
 async def _awaited(task: Task, result: Any) -> Any:
     task.open_here()
     try:
-        return await result
+        with running_in(Branch()):
+            return await result
     finally:
         await task.finish_effects()
