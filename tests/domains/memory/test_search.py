@@ -192,6 +192,30 @@ async def test_the_parts_of_a_name_come_between_no_other_words_and_only_if_the_t
     assert tokenizer.join_terms(blob) == blob.lower()
 
 
+@requirement("memory.possessives")
+@pytest.mark.parametrize("mark", ["'", "\u2019"])
+async def test_a_name_in_the_possessive_and_a_contraction_are_the_name_and_the_word(notes: Notes, mark: str) -> None:
+    await notes.write("a.md", "Ann: Her name is Luna.")
+    await notes.write("b.md", "What is Ben to say? He can do it.")
+    await notes.write("c.md", f"We{mark}ll visit Cleo{mark}s house")
+    assert await notes.found(f"Ann{mark}s") == ["a.md"]
+    assert await notes.found("we") == await notes.found("Cleo house") == await notes.found(f"CLEO{mark}S") == ["c.md"]
+    for word in (f"What{mark}s", f"I{mark}m", f"didn{mark}t", f"can{mark}t,"):
+        assert await notes.found("Luna", word, match_mode="any") == ["a.md"]
+    found = (await notes.post("search/hybrid", query=f"what{mark}s Ann{mark}s pet{mark}s name")).json()["matches"]
+    assert found[0]["path"] == "a.md"
+    assert tokenizer.tokenize("rock'n'roll 's' x' o'brien's 90's it's'") == "rock n roll s x o brien 90 it".split()
+
+
+@requirement("memory.compounds")
+async def test_the_words_of_a_compound_are_words_of_a_hybrid_query(notes: Notes) -> None:
+    await notes.write("a.md", "a client asks the server")
+    await notes.write("b.md", "none of it: 05, 6, ray, 2023 and 08 of IL")
+    for query, paths in {"client/server": ["a.md"], "server-side": ["a.md"], "X-ray IL-6 2023-05-08": []}.items():
+        found = (await notes.post("search/hybrid", query=query)).json()["matches"]
+        assert [match["path"] for match in found] == paths
+
+
 @requirement("memory.quoted-phrases")
 @pytest.mark.parametrize("query", ['"quick brown fox"', "where is the “quick brown fox”"])
 async def test_a_phrase_in_quotes_is_before_its_words_in_another_order(notes: Notes, query: str) -> None:

@@ -27,7 +27,7 @@ from stentor.domains.memory.index.model import (
 )
 from stentor.domains.memory.index.term_ranking import TermRanking
 
-SCHEMA_VERSION = 14
+SCHEMA_VERSION = 15
 INDEX_FILE = "memory.db"
 
 _STATEMENTS = """

@@ -117,9 +117,7 @@ def rank_passages(sources: Sequence[PassageSource], question: str, limit: int) -
 
 def question_terms(question: str) -> frozenset[str]:
     """Return the terms of the question's content words; of all its words if every one is a stop word."""
-    words = tokenizer.find_words(question)
-    content_terms = tokenizer.tokenize(" ".join(word for word in words if word.lower() not in tokenizer.STOP_WORDS))
-    return frozenset(content_terms or tokenizer.tokenize(question))
+    return frozenset(tokenizer.tokenize(" ".join(tokenizer.drop_stop_words(question.split()))))
 
 
 def term_coverage(passages: Sequence[Passage], question: str) -> float:

@@ -29,9 +29,12 @@ _MARK = "[\u0300-\u036f]"
 _SIGNS = r"(?:\+\+(?<=(?<![A-Za-z0-9_])[Cc]\+\+)|\#(?<=(?<![A-Za-z0-9_])[CcFf]\#)(?![\w#]))?"
 """The end of C++, C# and F#, but not of `x++`, `[[C#Heading]]` or `## C ##`."""
 _SPELLED_OUT = {"c++": "cplusplus", "c#": "csharp", "f#": "fsharp"}
+_SUFFIX = re.compile(r"(?<=[^\W_])['\u2019](?:s|m|d|re|ve|ll)(?![^\W_])", re.IGNORECASE)
+"""The end of `Ann's` and `we'll`."""
 # At most eight in a row: to bring a run into its normal form takes quadratic time.
 _ALPHANUMERIC = re.compile(rf"[^\W_]+(?:{_MARK}{{1,8}}[^\W_]+)*{_MARK}{{0,8}}{_SIGNS}")
-_WORD = re.compile(r"\w+")
+_NEGATION = re.compile(r"\W*[A-Za-z]+[nN]['\u2019][tT]\W*")
+"""`didn't`."""
 _TERM = re.compile(rf"[{_CJK}]|[^\W_{_CJK}]+(?:{_MARK}{{1,8}}[^\W_{_CJK}]+)*{_MARK}{{0,8}}{_SIGNS}")
 """A word, or one character of a CJK script: what has a term."""
 _CAMEL_PART = re.compile(r"[A-Z]+s?(?![a-z])|[A-Z]?[a-z]+")
@@ -39,6 +42,7 @@ _CAMEL_PART = re.compile(r"[A-Z]+s?(?![a-z])|[A-Z]?[a-z]+")
 _VERSION = re.compile(r"(?<![A-Za-z0-9_])[vV](\d+(?:\.\d+)+(?:-[^\W_]+)?)")
 _QUOTED = re.compile(r'"([^"]+)"|[“„]([^“”]+)[“”]')
 _CJK_OR_REST = re.compile(f"[{_CJK}]{_MARK}*|[^{_CJK}]+")
+_COMPOUND = re.compile(r"(?<=[A-Za-z]{2})[-/\u2010\u2011](?=[A-Za-z]{2})")
 _CJK_RUN = re.compile(f"[{_CJK}]{{3,}}")
 MAX_PAIRED_CHARS = 200
 """Only the beginning of a question is split into pairs: each takes milliseconds of a search in thousands of notes."""
@@ -47,9 +51,9 @@ MAX_STEMMED_CHARS = 64
 """A longer word is its own term."""
 
 STOP_WORDS = frozenset(
-    "a an and are as at be been but by can could did do does for from had has have how i if in into is it its of on or "
-    "our shall should so that the their them then there these they this those to was we were what when where which who "
-    "whom whose why will with would you your".split()
+    "a an and are as at be been but by can could did do does for from had has have he her him his how i if in into is "
+    "it its me my of on or our shall she should so that the their them then there these they this those to was we "
+    "were what when where which who whom whose why will with would you your".split()
 )
 """English words that do not tell what a question is about."""
 
@@ -63,23 +67,35 @@ _local = threading.local()
 
 def drop_stop_words(texts: Sequence[str]) -> list[str]:
     """Return the words and phrases without those that are one stop word; all of them if nothing else is left."""
-    return [text for text in texts if _is_significant(_WORD.findall(text))] or list(texts)
+    return [text for text in texts if _is_significant(text)] or list(texts)
 
 
 def split_words(text: str) -> list[str]:
-    """Return the words of a question, and of scripts without spaces each pair of characters, which is a word or two."""
+    """Return the words of a question, and of scripts without spaces each pair of characters, which is a word or two.
+
+    Of `well-known` and `client/server` each word is one; `IL-6`, `X-ray` and dates stay whole, and are phrases.
+    """
+    text = _COMPOUND.sub(" ", text)
     if not text.isascii():
         begin = _CJK_RUN.sub(lambda run: f" {' '.join(map(''.join, pairwise(run[0])))} ", text[:MAX_PAIRED_CHARS])
         text = begin + _CJK_RUN.sub(" ", text[MAX_PAIRED_CHARS:])
     return text.split()
 
 
-def _is_significant(words: Sequence[str]) -> bool:
-    return len(words) > 1 or (len(words) == 1 and words[0].lower() not in STOP_WORDS)
+def _is_significant(text: str) -> bool:
+    words = find_words(text)
+    if len(words) == 1:
+        return words[0].lower() not in STOP_WORDS
+    return len(words) > 1 and not _NEGATION.fullmatch(text)
 
 
 def find_words(text: str) -> list[str]:
-    """Return the runs of letters and digits of a text, with their accents, and the names of C++, C# and F#."""
+    """Return the runs of letters and digits of a text, with their accents, and the names of C++, C# and F#.
+
+    `Ann's` is the word `Ann`, or a question about it would look for a phrase that no text with `Ann` has.
+    """
+    if "'" in text or "\u2019" in text:
+        text = _SUFFIX.sub(" ", text)
     return _ALPHANUMERIC.findall(text)
 
 
