@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Callable
 from types import SimpleNamespace
 from typing import Any, cast
 
@@ -12,8 +12,11 @@ import pytest
 
 from stentor.core import jsontext
 from stentor.domains.llm.anthropic_api.messages_output import MessageEvents
+from stentor.domains.llm.formats import FORMATS
 from stentor.domains.llm.model import MAX_TOOL_CALLS, ReplyBuilder, ReplyDelta, ToolCallDelta
 from stentor.domains.llm.openai_api.responses_output import ResponseBuilder
+from stentor.domains.llm.providers.backends import MAX_KEPT_DELTAS, _HttpDeltaSource
+from stentor.domains.llm.providers.transport import CallEvidence
 from tests.domains.llm.conftest import Gate
 from tests.domains.llm.test_openai_surface import MODELS
 from tests.domains.llm.upstream import Upstream, raw, sse
@@ -100,3 +103,25 @@ async def test_a_stream_with_too_many_calls_is_ended_with_an_error(
     assert answer.status_code == 200
     assert "c1000" not in answer.text
     assert "The stream was interrupted: the provider failed." in answer.text
+
+
+@requirement("llm.stream")
+async def test_events_without_a_part_of_the_reply_are_not_kept_without_limit() -> None:
+    read: list[None] = []
+
+    class Endless:
+        async def __aiter__(self) -> AsyncIterator[tuple[str, bytes]]:
+            while len(read) < 3 * MAX_KEPT_DELTAS:
+                read.append(None)
+                yield "", b"{}"
+            yield "", b'{"choices": [{"delta": {"content": "Yes"}, "finish_reason": "stop"}]}'
+
+        def close(self) -> None:
+            pass
+
+    evidence = CallEvidence(keep_content=False, tenant="default")
+    reader = FORMATS["openai"].stream_reader()
+    source = _HttpDeltaSource(cast(Any, Endless()), reader, evidence, cast(Any, None), one_call=False)
+    await source.wait_for_output()
+    assert len(read) == MAX_KEPT_DELTAS
+    assert "".join([delta.content async for delta in source]) == "Yes"

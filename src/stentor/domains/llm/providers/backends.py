@@ -41,6 +41,8 @@ RELAYED_OUTPUT = ("content_block_delta", "content_block_stop")
 """Events of Anthropic's format that show that the model has begun to answer."""
 OUTPUT_SECONDS = 5.0
 """How long a stream waits for the first part of the reply before it begins without one."""
+MAX_KEPT_DELTAS = 1_000
+"""How many deltas without a part of the reply are kept meanwhile; then, too, the stream begins without one."""
 SummarizeText = Callable[[str], Awaitable[str]]
 Explain = Callable[[ProviderError, bytes], ProviderFault]
 EmbedTexts = Callable[[Sequence[str]], Awaitable[Any]]
@@ -236,6 +238,8 @@ class _HttpDeltaSource:
             # A search of the provider's own, or thinking that it hides, is output of no neutral kind.
             is_relayed = delta.anthropic_event is not None and delta.anthropic_event.get("type") in RELAYED_OUTPUT
             if delta.content or delta.reasoning or delta.tool_calls or delta.finish or is_relayed:
+                break
+            if len(deltas) >= MAX_KEPT_DELTAS:
                 break
         return deltas
 
