@@ -262,6 +262,20 @@ async def test_a_busy_service_is_asked_again_and_a_refusal_is_told_without_the_k
     await remote.close()
 
 
+@requirement("memory.without-model-degraded")
+@pytest.mark.parametrize(
+    "body",
+    [b" " * 40_000_000 + b'{"data": [{"index": 0, "embedding": [1.0]}]}', b"[" * 100_000],
+    ids=["large", "deep"],
+)
+async def test_a_body_that_is_too_large_or_too_deep_is_not_read(service: str, body: bytes) -> None:
+    remote = RemoteEmbedder(service, "m")
+    Service.answers[:] = [body]
+    with pytest.raises(EmbeddingUnavailable):
+        await remote.load()
+    await remote.close()
+
+
 @requirement("memory.refused-text")
 async def test_a_text_that_the_service_finds_too_long_is_shortened_and_the_others_are_whole(service: str) -> None:
     remote = RemoteEmbedder(service, "m")

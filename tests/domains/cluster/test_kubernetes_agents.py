@@ -22,7 +22,7 @@ from stentor.domains.execution.runtimes.cluster import (
     kubernetes_objects,
 )
 from stentor.domains.execution.runtimes.cluster.driver import START_SHARE
-from stentor.domains.execution.runtimes.cluster.kubernetes_jobs import MAX_LINE_BYTES, KubernetesJobs
+from stentor.domains.execution.runtimes.cluster.kubernetes_jobs import MAX_ANSWER_BYTES, MAX_LINE_BYTES, KubernetesJobs
 from stentor.domains.registry.model import KubernetesOptions
 from tests.authority import Authority
 from tests.conftest import MakeWorld, World
@@ -237,12 +237,17 @@ REFUSALS = [
     ({"cron_jobs": {}}, 1, 'Kubernetes answered 404: cronjobs.batch "agent-one" not found'),
     ({"allowed": False}, 1, "Kubernetes answered 403: jobs.batch is forbidden"),
     ({"unreachable": 1}, 1, "Kubernetes answered 503: the API is being replaced"),
+    (
+        {"cron_jobs": {"agent-one": {"metadata": "x" * (MAX_ANSWER_BYTES + 1)}}},
+        1,
+        f"more than {MAX_ANSWER_BYTES} bytes",
+    ),
     ({}, "x" * 1_000_001, "at most 1000000 in a Secret"),
 ]
 
 
 @requirement("execution.kubernetes-errors")
-@pytest.mark.parametrize(("api_has", "input", "text"), REFUSALS)
+@pytest.mark.parametrize(("api_has", "input", "text"), REFUSALS, ids=["missing", "forbidden", "away", "large", "long"])
 async def test_what_kubernetes_refuses_says_so_and_does_not_count(
     world: World, api: KubernetesApi, api_has: dict[str, Any], input: Any, text: str
 ) -> None:

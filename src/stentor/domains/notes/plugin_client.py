@@ -18,6 +18,7 @@ import msgspec
 from yarl import URL
 
 from stentor.core.errors import StartRefused
+from stentor.core.http_client.bodies import read_body
 from stentor.core.lazy_import import lazy_module
 from stentor_vault.notes.model import VaultKeyRejected, VaultProtocolError, VaultTimeout, VaultUnreachable
 
@@ -147,7 +148,9 @@ class PluginClient:
             # A redirect would send the key to another address.
             allow_redirects=False,
         ) as response:
-            content = await _read_limited(response)
+            content = await read_body(response, MAX_RESPONSE_BYTES)
+            if content is None:
+                raise PluginResponseTooLarge(f"The vault plugin's response is larger than {MAX_RESPONSE_BYTES} bytes.")
             lower_headers = {name.lower(): value for name, value in response.headers.items()}
             return PluginResponse(response.status, lower_headers, content)
 
@@ -220,12 +223,3 @@ def _key_rejected() -> VaultKeyRejected:
     )
     log.warning("plugin: key rejected error=%s", message)
     return VaultKeyRejected(message)
-
-
-async def _read_limited(response: aiohttp.ClientResponse) -> bytes:
-    body = bytearray()
-    async for chunk in response.content.iter_chunked(65_536):
-        body += chunk
-        if len(body) > MAX_RESPONSE_BYTES:
-            raise PluginResponseTooLarge(f"The vault plugin's response is larger than {MAX_RESPONSE_BYTES} bytes.")
-    return bytes(body)

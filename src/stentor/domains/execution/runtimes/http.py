@@ -13,6 +13,7 @@ import msgspec
 
 from stentor.core import jsontext, trace_context
 from stentor.core.errors import InvalidRequest
+from stentor.core.http_client.bodies import read_body
 from stentor.core.http_client.outbound import OutboundHttp, TargetRefused
 from stentor.core.jsontext import JsonObject
 from stentor.core.lazy_import import lazy_module
@@ -128,7 +129,9 @@ class HttpDriver:
                 raise AgentFailed("ENDPOINT_STATUS", message, was_refused=was_refused)
             if response.content_type == "text/event-stream":
                 return await _read_stream(response, emit)
-            return runtimes.parse_outcome(await _decode(await _read_body(response)))
+            if (body := await read_body(response, MAX_RESPONSE_BYTES)) is None:
+                raise _too_large()
+            return runtimes.parse_outcome(await _decode(body))
 
 
 def _reply(outcome: AttemptOutcome) -> JsonObject:
@@ -156,15 +159,6 @@ async def _decode(data: bytes) -> Any:
     except ValueError:
         message = "The agent's response is not JSON: it must be an object with 'result'."
         raise AgentFailed("ANSWER_INVALID", message) from None
-
-
-async def _read_body(response: aiohttp.ClientResponse) -> bytes:
-    body = bytearray()
-    async for chunk in response.content.iter_chunked(65_536):
-        body += chunk
-        if len(body) > MAX_RESPONSE_BYTES:
-            raise _too_large()
-    return bytes(body)
 
 
 def _too_large() -> AgentFailed:

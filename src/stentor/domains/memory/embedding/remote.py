@@ -11,6 +11,9 @@ import math
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
+from stentor.core import jsontext
+from stentor.core.errors import InvalidRequest
+from stentor.core.http_client.bodies import read_body
 from stentor.core.jsontext import JsonObject
 from stentor.core.lazy_import import lazy_module
 from stentor.domains.memory.embedding.embedder import EmbeddingUnavailable, Vectors
@@ -26,6 +29,7 @@ BATCH_SIZE = 64
 MAX_ATTEMPTS = 3
 MAX_RETRY_AFTER_SECONDS = 10.0
 """Upper bound of a Retry-After."""
+MAX_RESPONSE_BYTES = 32 * 1024 * 1024
 MAX_TOKENS = 512
 _RETRYABLE_STATUSES = {429, 500, 502, 503, 504}
 _REFUSED_STATUSES = {400, 413, 422}
@@ -124,7 +128,7 @@ class RemoteEmbedder:
         for attempt in range(MAX_ATTEMPTS):
             try:
                 status, response, retry_after = await self._post(body)
-            except (aiohttp.ClientError, TimeoutError, ValueError) as error:
+            except (aiohttp.ClientError, TimeoutError, ValueError, InvalidRequest) as error:
                 raise EmbeddingUnavailable(f"{self._url} cannot be reached ({type(error).__name__}).") from None
             if status == 200:
                 return _parse_vectors(response, len(texts), self._url)
@@ -146,7 +150,11 @@ class RemoteEmbedder:
         # No redirects: the key must not go to an address that the operator did not configure.
         async with self._session.post(self._url, json=body, allow_redirects=False) as response:
             retry_after = response.headers.get("Retry-After", "")
-            content = await response.json(content_type=None) if response.status == 200 else None
+            content = None
+            if response.status == 200:
+                if (data := await read_body(response, MAX_RESPONSE_BYTES)) is None:
+                    raise EmbeddingUnavailable(f"{self._url} returned more than {MAX_RESPONSE_BYTES} bytes.")
+                content = jsontext.decode(data)
             return response.status, content, float(retry_after) if retry_after.isdigit() else None
 
 

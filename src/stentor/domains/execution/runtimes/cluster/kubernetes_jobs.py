@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 from stentor.core import jsontext
 from stentor.core.errors import InvalidRequest
+from stentor.core.http_client.bodies import read_body
 from stentor.core.jsontext import JsonObject
 from stentor.core.lazy_import import lazy_module
 from stentor.core.settings import KubernetesSettings
@@ -31,6 +32,7 @@ else:
 
 MAX_TASK_BYTES = 1_000_000
 """Kubernetes limits a Secret to 1 MiB."""
+MAX_ANSWER_BYTES = 10 * 1024 * 1024
 MAX_LINE_BYTES = 10 * 1024 * 1024
 CALL_SECONDS = 30.0
 SILENT_SECONDS = 60.0
@@ -242,7 +244,9 @@ class KubernetesJobs:
     ) -> JsonObject:
         timeout = aiohttp.ClientTimeout(total=CALL_SECONDS)
         async with self._open(method, path, timeout=timeout, params=query, json=body) as response:
-            data = await response.read()
+            data = await read_body(response, MAX_ANSWER_BYTES)
+        if data is None:
+            raise ClusterUnavailable(f"the answer of Kubernetes has more than {MAX_ANSWER_BYTES} bytes")
         try:
             answer: JsonObject = jsontext.decode(data)
         except InvalidRequest as error:
