@@ -191,3 +191,23 @@ def test_warnings_of_python_are_redacted_too(
     printed = capsys.readouterr().err
     assert "WARNING py.warnings: " in printed
     assert "abcdef123" not in printed
+
+
+@requirement("http.malformed-not-logged")
+def test_a_malformed_request_is_no_line_of_the_log(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    root, server = logging.getLogger(), logging.getLogger("uvicorn.error")
+    monkeypatch.setattr(root, "handlers", [])
+    level = root.level
+    try:
+        configure_logging("debug", Redactor())
+        # As uvicorn does for each.
+        server.warning("Invalid HTTP request received.")
+        server.error("Exception in ASGI application")
+    finally:
+        logging.captureWarnings(False)
+        root.setLevel(level)
+    printed = capsys.readouterr().err
+    assert "Invalid HTTP request" not in printed
+    assert "Exception in ASGI application" in printed

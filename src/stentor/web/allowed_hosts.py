@@ -26,8 +26,9 @@ same-origin in its browser and may send any header.
 class AllowedHostsMiddleware:
     """Rejects requests whose Host is not allowed with 421. Fails closed for a malformed Host.
 
-    Allowed as well are IP addresses (they cannot be rebound), requests without a Host (no browser sends them), and
-    requests with a known API key: a rebinding page has none, and a proxy on this machine forwards its clients' Host.
+    Allowed as well are IP addresses (they cannot be rebound), requests without a Host (HTTP/1.0, which no browser
+    sends), and requests with a known API key: a rebinding page has none, and a proxy on this machine forwards its
+    clients' Host.
     """
 
     def __init__(self, app: ASGIApp, names: Iterable[str], admits: HasKnownKey) -> None:

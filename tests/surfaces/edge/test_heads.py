@@ -107,3 +107,19 @@ def test_an_upgrade_header_is_ignored_and_fills_no_log(start: Callable[..., Serv
     service.process.terminate()
     assert service.process.stderr is not None
     assert "pgrade" not in service.process.stderr.read()
+
+
+@pytest.mark.requirement("http.one-host")
+def test_a_request_has_one_host(service: Service) -> None:
+    named = b"Host: 127.0.0.1\r\n"
+    for name in SURFACES:
+        for version, hosts, status in (
+            (b"1.1", b"", b"400"),
+            (b"1.1", named * 2, b"400"),
+            (b"1.0", named * 2, b"400"),
+            (b"1.1", named + b"hOST: example.com\r\n", b"400"),
+        ):
+            head = b"GET / HTTP/" + version + b"\r\nConnection: close\r\n" + hosts + b"\r\n"
+            assert talk(connected(service.ready[name]), [head])[:12] == b"HTTP/1.1 " + status, (name, version, hosts)
+    old = b"GET /health HTTP/1.0\r\n\r\n"
+    assert talk(connected(service.address), [old])[:12] == b"HTTP/1.1 200"

@@ -199,7 +199,7 @@ def test_thousands_of_requests_at_once_take_no_memory(start: Callable[..., Servi
     service = start()
     assert is_alive(service.address)
     before = peak_mb(service.process.pid)
-    flood = b"GET /health HTTP/1.1\r\n\r\n" * 10_000
+    flood = b"GET /health HTTP/1.1\r\nHost: a\r\n\r\n" * 10_000
     held = []
     for _ in range(20):
         client = connected(service.address)

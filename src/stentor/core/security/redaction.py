@@ -73,5 +73,7 @@ def configure_logging(level: str, redactor: Redactor) -> None:
     root.setLevel(level.upper())
     # Python prints warnings itself otherwise, as they are.
     logging.captureWarnings(True)
-    for noisy in ("uvicorn", "alembic", "aiohttp.access", "asyncio", "httpx", "httpx2", "mcp", "watchfiles"):
+    # It warns of each malformed request, so a client without a key could fill the log.
+    logging.getLogger("uvicorn").setLevel(logging.ERROR)
+    for noisy in ("alembic", "aiohttp.access", "asyncio", "httpx", "httpx2", "mcp", "watchfiles"):
         logging.getLogger(noisy).setLevel(logging.WARNING)

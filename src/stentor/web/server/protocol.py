@@ -151,6 +151,10 @@ class LimitedProtocol(HttpToolsProtocol):
             raise httptools.HttpParserCallbackError("too many fields")  # before the application starts
         if len(self.pipeline) >= MAX_PIPELINED:
             raise httptools.HttpParserCallbackError("too many requests")
+        hosts = sum(name == b"host" for name, _ in self.headers)
+        # Another Host could be the one that a proxy has checked (RFC 9112, 3.2); HTTP/1.0 has none.
+        if hosts > 1 or (not hosts and self.parser.get_http_version() == "1.1"):
+            raise httptools.HttpParserCallbackError("not one host")
         # None, because BODY may still be armed from the request before: `data_received` then sets a new deadline.
         self._phase, self._armed = ConnectionPhase.BODY, None
         self._unparsed = self._body = 0
