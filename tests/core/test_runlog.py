@@ -122,6 +122,11 @@ def test_tokens_are_numbered_per_attempt_bounded_and_forgotten() -> None:
         "authorization=token abcdef123",
         "http://host:9090/?token=abcdef123",
         "https://host/x?page=2&X-Amz-Signature=abcdef123&y=abcdef123",
+        "https://host/back#access_token=abcdef123&token_type=bearer",
+        '<a href="https://host/x?a=1&amp;token=abcdef123">',
+        r'{"url": "https://host/x?a=1\u0026token=abcdef123"}',
+        "https://host/?next=https%3A%2F%2Fhost%2F%3Faccess_token%3Dabcdef123",
+        "https://host/?next=%252Fa%253Ftoken%253Dabcdef123",
     ],
 )
 def test_no_secret_reaches_the_log(text: str) -> None:

@@ -260,6 +260,12 @@ async def test_a_token_in_place_of_a_urls_user_is_redacted(password: str, shown:
 
 
 @requirement("llm.content-redacted")
+@pytest.mark.parametrize("url", ["https://host/back#access_token=", "https://host/?next=%2Fa%3Faccess_token%3D"])
+async def test_a_token_in_a_url_is_redacted(url: str) -> None:
+    assert await redacted({"prompt": url + BEARER}) == {"prompt": url + "[redacted: secret]"}
+
+
+@requirement("llm.content-redacted")
 async def test_ordinary_text_stays_as_it_is() -> None:
     text = (
         "The bearer of this letter, a task-based sk-learn pipeline and 1234567890123456 grains. "

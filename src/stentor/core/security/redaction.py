@@ -16,7 +16,9 @@ _LOOKS_SECRET = re.compile(
     r"|://(?=[^/?#\s:@'\",;]{16,}(?::[^/?#\s'\",;@]*)?@)"
     # The password of a URL, also one that was cut off, but not its port.
     r"|://(?!\[)[^/\s:@]*:(?!\d{1,5}\b(?![^/?#\s'\",;]*@))"
-    r"|[?&][\w.-]{0,40}(?:token|key|secret|passw(?:or)?d|sig|signature|auth)=)([^\s'\",;@]+)"
+    # A parameter of a URL or of its fragment, also as HTML, JSON or another URL's parameter has it.
+    r"|(?:[?&#;]|\\u0026|%(?:25){0,3}(?:3f|26|23))[\w.%-]{0,40}"
+    r"(?:token|key|secret|passw(?:or)?d|sig|signature|auth)(?:=|%(?:25){0,3}3d))([^\s'\",;@]+)"
 )
 _SIGNED_TOKEN = re.compile(r"(?<![\w-])eyJ[\w-]{8,}\.[\w-]+\.[\w-]*")
 """A signed token: a receipt, a proof, a JWT."""
