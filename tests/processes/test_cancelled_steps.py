@@ -5,6 +5,8 @@ from __future__ import annotations
 import asyncio
 import sys
 import threading
+import time
+from collections.abc import Awaitable, Callable
 from typing import Any
 
 import pytest
@@ -41,6 +43,15 @@ class Outside:
         except TimeoutError:
             return str(await task.effect("pay the usual", self.send, "the usual"))
         return str(await task.effect("pay", self.send, plan))
+
+    async def order_together(self, task: Task, seconds: float, plan: Callable[[], Awaitable[str]]) -> str:
+        try:
+            [planned] = await asyncio.wait_for(task.gather(task.step("plan", plan)), seconds)
+        except TimeoutError:
+            return str(await task.effect("pay the usual", self.send, "the usual"))
+        except StepFailed:
+            return "failed"
+        return str(await task.effect("pay", self.send, planned))
 
 
 @pytest.fixture
@@ -289,37 +300,58 @@ def test_after_a_retry_the_step_beside_the_one_that_failed_runs_again(program: P
 
 
 @requirement("steps.cancelled")
-def test_an_error_that_was_recorded_before_the_cancellation_is_the_outcome_in_each_attempt(
-    program: Program, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize(("fails", "is_retried"), [(False, False), (True, False), (False, True)])
+def test_a_timeout_that_comes_as_an_outcome_is_recorded_is_one_in_each_attempt(
+    program: Program, outside: Outside, monkeypatch: pytest.MonkeyPatch, fails: bool, is_retried: bool
 ) -> None:
-    call, is_recorded, is_over, ways = Client.call, threading.Event(), threading.Event(), list[str]()
+    call, is_recorded, is_over = Client.call, threading.Event(), threading.Event()
 
     def answer_late(self: Client, method: str, path: str, body: Any = None, **options: Any) -> Any:
         answer = call(self, method, path, body, **options)
-        if path.endswith("/steps") and body is not None and body["error"]["type"] == "OSError":
-            is_recorded.set()
+        if body is not None and body.get("key") == "plan":
+            (is_over if is_recorded.is_set() else is_recorded).set()
             is_over.wait(60)
         return answer
 
     async def plan() -> str:
-        raise OSError
+        if fails:
+            raise OSError
+        return "plan"
 
     async def handler(task: Task) -> Any:
-        planning = asyncio.ensure_future(task.step("plan", plan))
-        while not planning.done() and (is_over.is_set() or not is_recorded.is_set()):
-            await asyncio.sleep(0)
-        planning.cancel()
-        try:
-            await planning
-        except (StepFailed, asyncio.CancelledError) as error:
-            ways.append(type(error).__name__)
-        is_over.set()
-        await task.sleep(0)
+        paid = await outside.order_together(task, SOON if is_recorded.is_set() else 1, plan)
+        if not is_retried:
+            await task.sleep(0)
+        return paid
 
     monkeypatch.setattr(Client, "call", answer_late)
+    (program.fail_once if is_retried else program.attempt)(handler)
+    assert is_recorded.is_set()
+    assert program.result(handler) == "the usual"
+    assert outside.sent == ["the usual"]
+    assert program.worker.replay(program.task_id).is_same
+
+
+@requirement("steps.cancelled")
+def test_a_timeout_does_not_count_how_long_the_journal_takes(
+    program: Program, outside: Outside, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    call = Client.call
+
+    def read_slowly(self: Client, method: str, path: str, body: Any = None, **options: Any) -> Any:
+        if method == "GET":
+            time.sleep(2 * SOON)
+        return call(self, method, path, body, **options)
+
+    async def handler(task: Task) -> Any:
+        paid = await outside.order_together(task, 60 if task.epoch == 1 else SOON, outside.plan)
+        await task.sleep(0)
+        return paid
+
+    monkeypatch.setattr(Client, "call", read_slowly)
+    outside.plans = 1
     assert program.attempt(handler)[0] == "suspend"
-    program.result(handler)
-    assert ways == ["StepFailed", "StepFailed"]
+    assert program.result(handler) == "plan"
 
 
 @requirement("steps.cancelled")

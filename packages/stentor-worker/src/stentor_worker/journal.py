@@ -8,6 +8,7 @@ import json
 import math
 import threading
 import time
+from dataclasses import replace
 from typing import Any
 
 from stentor_worker.branches import note
@@ -26,7 +27,7 @@ from stentor_worker.errors import (
     to_message,
     to_plain,
 )
-from stentor_worker.scope import Entry, Scope, current_scope, outer_keys
+from stentor_worker.scope import WAS_CANCELLED, Entry, Scope, current_scope, outer_keys
 
 PAGE = 1_000
 MAX_HANDLED = 1_000
@@ -85,11 +86,17 @@ class Journal:
         """Whether `find` sends no request."""
         return self._recorded is not None
 
+    def load(self) -> None:
+        """Read what earlier attempts recorded, so that a timeout of the program does not count the time of it."""
+        with self._lock:
+            self._loaded()
+
     def find(self, entry: Entry) -> Recorded | None:
         """Return what is recorded of a step. Raises StepMismatch if the journal has another step in its place."""
         with self._lock:
             # Under the lock, so that steps that begin side by side load the journal once.
-            recorded = self._loaded().get(entry.key)
+            steps = self._loaded()
+            recorded = steps.get(entry.key + WAS_CANCELLED) or steps.get(entry.key)
             prefix = entry.scope.prefix
             scope = {} if self._is_forgotten(prefix) else self._expected.get(prefix, {})
             # Popped: what is left at the end of the program was never run again.
@@ -116,6 +123,9 @@ class Journal:
         """Return the recorded value, or raise the recorded error: StepFailed, WaitTimeout, ChildFailed."""
         moment = note(recorded)
         if recorded["state"] == "failed":
+            if was_cancelled(recorded):
+                # Under the key of what says so: a retry of the task must not forget it.
+                entry = replace(entry, key=recorded["key"])
             entry.scope.note_failed(entry)
             error = _recorded_error(entry, recorded)
             error.moment = moment
@@ -123,8 +133,7 @@ class Journal:
                 self._timeouts.add(entry.key)
             raise error
         value = recorded["value"]
-        # A page of the journal leaves long values out.
-        if recorded["value_sha256"] is not None and value is None:
+        if is_value_elsewhere(recorded):
             value = self.call("GET", f"/steps/{segment(entry.key)}")["value"]
         return base64.b64decode(value) if recorded["encoding"] == "base64" else value
 
@@ -291,6 +300,11 @@ class Journal:
 def was_cancelled(step: Recorded | None) -> bool:
     """Return whether the program cancelled a recorded step."""
     return step is not None and step["error"] is not None and step["error"].get("code") == CANCELLED
+
+
+def is_value_elsewhere(step: Recorded) -> bool:
+    """Return whether the page of the journal has left the value of a step out, as it does with long ones."""
+    return step["value_sha256"] is not None and step["value"] is None
 
 
 def _label(key: str, name: str) -> str:

@@ -7,12 +7,14 @@ import threading
 import time
 from collections import Counter
 from contextvars import ContextVar
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 MAX_NAME, MAX_KEY = 255, 1024
 # So that no name looks like a path or a count.
 _ESCAPED = str.maketrans({"%": "%25", "/": "%2F", "#": "%23"})
+WAS_CANCELLED = "/#cancelled"
+"""Ends the key that says of a step that the program cancelled it. No name of a step has a # of its own."""
 Place = tuple[threading.Thread, "asyncio.Task[Any] | None"]
 """The thread and the asyncio task in which something runs."""
 
@@ -36,6 +38,10 @@ class Entry:
     tool: str | None = None
     """The tool that the step calls, if any."""
     began_at: float = field(default_factory=time.monotonic)
+
+    def as_cancelled(self) -> Entry:
+        """Return the entry that says that the program cancelled this step, though it has an outcome."""
+        return replace(self, key=self.key + WAS_CANCELLED, name="cancelled", position=None)
 
     def fields(self) -> dict[str, Any]:
         """Return the fields that name the step in a request."""

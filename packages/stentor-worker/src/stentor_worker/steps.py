@@ -15,7 +15,7 @@ from typing import Any, Protocol
 
 from stentor_worker.branches import ENDS_ATTEMPT, Branch, is_cut, is_ending, note_end, running_in
 from stentor_worker.errors import AttemptEnded, EffectFailed, EffectUnknown, StepFailed, Suspended, TaskCancelled
-from stentor_worker.journal import CANCELLED, Journal, Recorded, ValueRejected, was_cancelled
+from stentor_worker.journal import CANCELLED, Journal, Recorded, ValueRejected, is_value_elsewhere, was_cancelled
 from stentor_worker.scope import Entry, Scope, current_scope
 
 Send = Callable[[str], Any]
@@ -70,6 +70,14 @@ async def run_step(journal: Journal, entry: Entry, function: Callable[[], Any], 
     """
     if call is here:
         return await _run_step(journal, entry, function, call)
+    known = journal.find(entry) if journal.is_loaded else None
+    if known is not None and not was_cancelled(known) and not is_value_elsewhere(known):
+        # At once: no timeout of the program may come first, which did not when this was recorded.
+        return journal.replay(entry, known)
+    return await _run_cancellable(journal, entry, function, call)
+
+
+async def _run_cancellable(journal: Journal, entry: Entry, function: Callable[[], Any], call: Caller) -> Any:
     within = Branch()
     running = asyncio.ensure_future(_hold_exit(_run_step(journal, entry, function, call, within)))
     try:
@@ -83,8 +91,14 @@ async def run_step(journal: Journal, entry: Entry, function: Callable[[], Any], 
         else:
             running.cancel()
             await _settle(running)
-        if running.cancelled():
-            return await _end_cancelled(journal, entry, recorded, call, error)
+            if recorded is None and _goes_on_after(running):
+                await _record_cancelled(journal, entry, call, error, is_late=not running.cancelled())
+                raise
+            if was_cancelled(recorded):
+                await _is_end_cancelled(call(journal.replay, entry, recorded))
+                raise
+            if running.cancelled():
+                return await finish_first(call(journal.replay, entry, recorded), set())
     try:
         value, exit_ = running.result()
     except BaseException as error:
@@ -110,21 +124,33 @@ async def _end_first(running: asyncio.Future[Any], within: Branch) -> None:
     raise Suspended
 
 
-async def _end_cancelled(
-    journal: Journal, entry: Entry, recorded: Recorded | None, call: Caller, error: asyncio.CancelledError
-) -> Any:
-    """Record that a step was cancelled, and raise the error.
+def _goes_on_after(running: asyncio.Future[Any]) -> bool:
+    """Return whether the outcome of a step is one after which a program may go on."""
+    if running.cancelled() or isinstance(running.exception(), StepFailed):
+        return True
+    return running.exception() is None and running.result()[1] is None
 
-    If a value or an error of the function was recorded after all, return or raise that: the next attempt gets it.
+
+async def _record_cancelled(
+    journal: Journal, entry: Entry, call: Caller, error: asyncio.CancelledError, *, is_late: bool
+) -> None:
+    """Record that a step was cancelled; if its value or its error is recorded already, with an entry of its own.
+
+    The program may take the cancellation for that of all that it had begun, as at a timeout around a TaskGroup.
     """
-    ending = (journal.fail, entry, error) if recorded is None else (journal.replay, entry, recorded)
-    with suppress(TaskCancelled):
-        try:
-            return await finish_first(call(*ending), set())
-        except StepFailed as failed:
-            if failed.code != CANCELLED:
-                raise
-    raise error
+    if is_late or not await _is_end_cancelled(call(journal.fail, entry, error)):
+        await _is_end_cancelled(call(journal.fail, entry.as_cancelled(), error))
+
+
+async def _is_end_cancelled(outcome: Awaitable[Any]) -> bool:
+    """Wait for the outcome of a step that was cancelled, and return whether that is what it says."""
+    try:
+        await finish_first(outcome, set())
+    except StepFailed as failed:
+        return failed.code == CANCELLED
+    except TaskCancelled:
+        return True
+    return False
 
 
 async def _hold_exit(coroutine: Coroutine[Any, Any, Any]) -> tuple[Any, BaseException | None]:

@@ -204,6 +204,10 @@ class Task:
         """Treat the current thread and asyncio task as the ones of the handler."""
         self._journal.open_here()
 
+    def load(self) -> None:
+        """Read what earlier attempts recorded."""
+        self._journal.load()
+
     def require_complete(self) -> None:
         """Raise StepMismatch if an earlier attempt ran a step that this one, at its end, has not run."""
         self._journal.require_complete()

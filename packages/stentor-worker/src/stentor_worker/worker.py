@@ -342,6 +342,8 @@ class Worker:
         if self._handler is None:
             raise Failed("The worker has no handler.", "NO_HANDLER")
         task.open_here()
+        if inspect.iscoroutinefunction(self._handler):
+            task.load()
         result = self._handler(task)
         return asyncio.run(_awaited(task, result)) if inspect.isawaitable(result) else result
 
