@@ -41,11 +41,11 @@ async def listening(world: World) -> AsyncIterator[httpx.AsyncClient]:
         await running
 
 
-async def recorded(world: World, outcome: str) -> None:
-    """Wait until a call with this outcome is in the run log."""
+async def recorded(world: World, outcome: str, count: int = 1) -> None:
+    """Wait until so many calls with this outcome are in the run log."""
 
     async def known() -> bool:
-        return outcome in [one["outcome"] for one in await evidence(world)]
+        return [one["outcome"] for one in await evidence(world)].count(outcome) >= count
 
     await soon(known)
 
@@ -146,6 +146,22 @@ async def test_a_caller_that_leaves_before_the_answer_ends_the_providers_work(
             asked.cancel()
             await asyncio.wait_for(upstream.broken_off.wait(), 60)
     assert {one["outcome"] for one in await evidence(world)} == {"CANCELLED"}
+
+
+@requirement("llm.cancel-upstream", "llm.budgets")
+async def test_a_caller_that_leaves_each_call_early_uses_up_its_budget(make_llm: Gate, upstream: Upstream) -> None:
+    world = await make_llm(SERVICE_LLM_BUDGETS="key:*:tokens/day=1000")
+    upstream.mood = moods.silent
+    async with listening(world) as client:
+        for count in range(2):
+            upstream.arrived.clear()
+            asked = asyncio.create_task(client.post("/v1/chat/completions", json=asking(max_tokens=500)))
+            await asyncio.wait_for(upstream.arrived.wait(), 60)
+            asked.cancel()
+            await recorded(world, "CANCELLED", count + 1)
+        assert (await usage(world))["outputTokens"] == 1000
+        refused = await client.post("/v1/chat/completions", json=asking(max_tokens=500))
+    assert (refused.status_code, refused.json()["error"]["code"]) == (429, "budget_exceeded")
 
 
 @requirement("llm.provider-keys-protected")

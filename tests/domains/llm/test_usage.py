@@ -7,6 +7,7 @@ import json
 from datetime import UTC, date, datetime
 from typing import Any
 
+import msgspec
 import pytest
 
 from stentor.core.db import Sql
@@ -18,6 +19,7 @@ from stentor.domains.llm.formats import gemini
 from stentor.domains.llm.formats import openai as openai_format
 from stentor.domains.llm.limits import RESERVED_RETRY_SECONDS
 from stentor.domains.llm.model import ChatRequest, LlmMessage, TextPart, TokenUsage
+from stentor.domains.llm.service import EXPECTED_OUTPUT_TOKENS, MAX_LEFT_OUTPUT_TOKENS
 from stentor.domains.llm.wire import date_bounds_micros
 from tests.conftest import World
 from tests.domains.llm import upstream as moods
@@ -338,15 +340,19 @@ async def test_an_interrupted_stream_counts_the_input_that_the_provider_has_repo
 
 
 @requirement("llm.usage-estimated")
-async def test_a_caller_that_gives_up_pays_for_its_prompt(world: World, upstream: Upstream) -> None:
+@pytest.mark.parametrize(("allowed", "paid"), [(None, EXPECTED_OUTPUT_TOKENS), (10**7, MAX_LEFT_OUTPUT_TOKENS)])
+async def test_a_caller_that_gives_up_pays_for_its_prompt_and_for_the_reply_that_it_allowed(
+    world: World, upstream: Upstream, allowed: int | None, paid: int
+) -> None:
     upstream.mood = moods.silent
-    asked = asyncio.create_task(world.kernel.llm.gateway.chat(LlmCaller("default", "admin"), SAID))
+    request = msgspec.structs.replace(SAID, max_tokens=allowed)
+    asked = asyncio.create_task(world.kernel.llm.gateway.chat(LlmCaller("default", "admin"), request))
     await upstream.arrived.wait()
     asked.cancel()
     await asyncio.wait([asked])
     await world.kernel.llm.gateway.close()
     found = await usage(world)
-    assert (found["totalRequests"], found["estimatedRequests"], found["outputTokens"]) == (1, 1, 0)
+    assert (found["totalRequests"], found["estimatedRequests"], found["outputTokens"]) == (1, 1, paid)
     assert 5 <= found["inputTokens"] <= 20
 
 

@@ -44,7 +44,9 @@ from stentor.domains.llm.results import (
 from stentor.domains.llm.usage_store import UsageRow
 
 EXPECTED_OUTPUT_TOKENS = 256
-"""Output tokens that budgets reserve for a call without max_tokens."""
+"""Output tokens that budgets reserve, and a caller pays who gives up, for a call without max_tokens."""
+MAX_LEFT_OUTPUT_TOKENS = 32_000
+"""The most output tokens that a caller pays who gives up: hardly a model writes more before a call times out."""
 AGENT_PREFIX = "agent:"
 MODELS_HINT = (
     "`stentor call llm.models` or GET /api/v1/llm/models lists the available ones: name one of them, or configure the "
@@ -111,7 +113,9 @@ class LlmGateway:
         call = await self._guard.start_call(caller, target, "chat", lambda: expected_usage(request))
         provider_request = msgspec.structs.replace(request, model=target.model)
         work = self._backend(target).chat(target, provider_request, call.evidence)
-        reply = await _fail_on_error(call, work, lambda: model.estimate_input_usage(request))
+        reply = await _fail_on_error(
+            call, work, lambda: model.estimate_input_usage(request), lambda: _usage_if_left(request)
+        )
         usage = model.usage_or_estimate(request, reply)
         await call.complete(usage)
         return ChatResult(model.with_reasoning_fallback(reply), usage, target.name, call.evidence.call_id)
@@ -274,7 +278,10 @@ def add_provider_details(fault: ProviderFault, target: ModelTarget) -> None:
     fault.details = {"provider_failure": True, "provider": target.provider.name, **(fault.details or {})}
 
 
-async def _fail_on_error(call: LlmCall, response: Awaitable[T], estimate_sent: UsageEstimate) -> T:
+async def _fail_on_error(
+    call: LlmCall, response: Awaitable[T], estimate_sent: UsageEstimate, estimate_left: UsageEstimate | None = None
+) -> T:
+    """Return the response; record a failure with the first estimate, or the second if the caller has left."""
     # Cancellation too: a call that is not ended would keep its reservation.
     try:
         return await response
@@ -282,8 +289,18 @@ async def _fail_on_error(call: LlmCall, response: Awaitable[T], estimate_sent: U
         is_billed = call.evidence.may_be_billed(error)
         if is_billed and isinstance(error, ProviderFault):
             error.is_repeatable = False
-        await call.fail(error, estimate_sent() if is_billed else None)
+        estimate = (isinstance(error, asyncio.CancelledError) and estimate_left) or estimate_sent
+        await call.fail(error, estimate() if is_billed else None)
         raise
+
+
+def _usage_if_left(request: ChatRequest) -> TokenUsage:
+    """Estimate the usage of a request whose caller did not wait for the reply: the provider may complete and bill it.
+
+    If only the request counted, callers that always leave early would spend without a limit.
+    """
+    usage = expected_usage(request)
+    return msgspec.structs.replace(usage, output_tokens=min(usage.output_tokens, MAX_LEFT_OUTPUT_TOKENS))
 
 
 def expected_usage(request: ChatRequest) -> TokenUsage:
