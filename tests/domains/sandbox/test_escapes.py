@@ -38,6 +38,10 @@ DENIED_CALLS = {
     "syslog": "libc.syscall(N, 3, 0, 0)",
     "kexec_load": "libc.syscall(N, 0, 0, 0, 0)",
     "sethostname": "libc.syscall(N, b'x', 1)",
+    "shmget": "libc.syscall(N, 0, 4096, 0o1600)",
+    "msgget": "libc.syscall(N, 0, 0o1600)",
+    "memfd_create": "libc.syscall(N, b'x', 0)",
+    "memfd_secret": "libc.syscall(N, 0)",
     "personality": "libc.syscall(N, 0xffffffff)",
 }
 

@@ -87,6 +87,11 @@ _DENIED: tuple[tuple[str, int | None, int | None], ...] = (
     ("set_mempolicy", 238, 237),
     ("migrate_pages", 256, 238),
     ("move_pages", 279, 239),
+    # Memory that stays when it is mapped nowhere, so that no limit of a process counts it.
+    ("shmget", 29, 194),
+    ("msgget", 68, 186),
+    ("memfd_create", 319, 279),
+    ("memfd_secret", 447, 447),
     ("iopl", 172, None),
     ("ioperm", 173, None),
     ("modify_ldt", 154, None),
