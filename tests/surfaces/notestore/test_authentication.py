@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from typing import Any, cast
+
 import httpx
 import pytest
 
+from stentor.surfaces.notestore.app import create_app
 from tests.requirements import requirement
 from tests.surfaces.notestore.note_store import KEY, TOOLS, NoteStore
 from tests.vaultplugin.server import KEY as PLUGIN_KEY
@@ -83,6 +86,18 @@ def test_plugin_requests_never_contain_the_callers_key(store: NoteStore) -> None
     for request in store.stub.requests:
         assert request.headers["authorization"] == f"Bearer {PLUGIN_KEY}"
         assert KEY not in str(request)
+
+
+@requirement("http.malformed-not-logged")
+async def test_callers_without_the_key_do_not_fill_the_log(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level("INFO", "stentor")
+    transport = httpx.ASGITransport(create_app(cast(Any, None), KEY))
+    async with httpx.AsyncClient(transport=transport, base_url="http://notes") as client:
+        assert (await client.post("/api/getContext")).status_code == 403
+        assert (await client.delete("/health")).status_code == 405
+        assert caplog.text == ""
+        assert (await client.post("/api/nothing", headers={"Authorization": f"Bearer {KEY}"})).status_code == 404
+    assert "rejected status=404 code=NOT_FOUND" in caplog.text
 
 
 def test_log_contains_no_keys_and_no_plugin_details(store: NoteStore) -> None:

@@ -127,8 +127,10 @@ def _error_response(error: StentorError) -> Response:
     if isinstance(error, PayloadTooLarge):
         # Otherwise the server reads the rest of the body, however long it is.
         headers["Connection"] = "close"
+    # These two need no key, so anybody could fill the log with them.
+    level = logging.DEBUG if isinstance(error, Forbidden | MethodNotAllowed) else logging.INFO
     # Not the message, which names the note.
-    log.info("notes: request rejected status=%d code=%s", error.status, error.code)
+    log.log(level, "notes: request rejected status=%d code=%s", error.status, error.code)
     return _json_response({"success": False, "error": error.message}, error.status, headers)
 
 
