@@ -244,7 +244,3 @@ TRIGGERS = {
 def upgrade() -> None:
     for statement in STATEMENTS.split(";") + TRIGGERS[op.get_bind().dialect.name]:
         op.execute(statement)
-
-
-def downgrade() -> None:
-    raise NotImplementedError("restore the backup made before the upgrade")

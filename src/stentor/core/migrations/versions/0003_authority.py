@@ -17,7 +17,3 @@ create index authority_uses_by_end on authority_uses (expires_at)
 def upgrade() -> None:
     for statement in STATEMENTS.split(";"):
         op.execute(statement)
-
-
-def downgrade() -> None:
-    raise NotImplementedError("restore the backup made before the upgrade")

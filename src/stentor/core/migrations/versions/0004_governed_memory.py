@@ -14,7 +14,3 @@ def upgrade() -> None:
             raw_hash text not null
         )"""
     )
-
-
-def downgrade() -> None:
-    raise NotImplementedError("restore the backup made before the upgrade")

@@ -36,7 +36,3 @@ create index inbox_open on inbox_notes (tenant, path) where state = 'asked'
 def upgrade() -> None:
     for statement in STATEMENTS.split(";"):
         op.execute(statement)
-
-
-def downgrade() -> None:
-    raise NotImplementedError("restore the backup made before the upgrade")

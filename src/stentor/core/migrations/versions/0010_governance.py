@@ -130,7 +130,3 @@ def upgrade() -> None:
     for table in MOVES:
         for statement in _triggers(op.get_bind().dialect.name, table):
             op.execute(statement)
-
-
-def downgrade() -> None:
-    raise NotImplementedError("restore the backup made before the upgrade")

@@ -29,7 +29,3 @@ create index grants_by_agent on grants (tenant, to_agent, grant_id)
 def upgrade() -> None:
     for statement in STATEMENTS.split(";"):
         op.execute(statement)
-
-
-def downgrade() -> None:
-    raise NotImplementedError("restore the backup made before the upgrade")

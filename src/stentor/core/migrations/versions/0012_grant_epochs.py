@@ -8,7 +8,3 @@ down_revision = "0011"
 
 def upgrade() -> None:
     op.execute("alter table grants add column epoch integer not null default 0")
-
-
-def downgrade() -> None:
-    raise NotImplementedError("restore the backup made before the upgrade")

@@ -11,7 +11,3 @@ def upgrade() -> None:
         op.execute(
             "create index tasks_waiting_for on tasks (assigned_agent, priority, queued_at) where status = 'queued'"
         )
-
-
-def downgrade() -> None:
-    raise NotImplementedError("restore the backup made before the upgrade")

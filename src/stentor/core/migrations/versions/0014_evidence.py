@@ -55,7 +55,3 @@ TRIGGERS = {
 def upgrade() -> None:
     for step in STEPS + TRIGGERS[op.get_bind().dialect.name]:
         op.execute(step)
-
-
-def downgrade() -> None:
-    raise NotImplementedError("restore the backup made before the upgrade")

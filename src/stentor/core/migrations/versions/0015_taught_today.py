@@ -21,7 +21,3 @@ create index tasks_by_submitter on tasks (tenant, submitted_by, created_at, task
 def upgrade() -> None:
     for statement in filter(None, (part.strip() for part in STATEMENTS.split(";"))):
         op.execute(statement)
-
-
-def downgrade() -> None:
-    raise NotImplementedError("restore the backup made before the upgrade")

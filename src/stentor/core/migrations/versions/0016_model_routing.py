@@ -44,7 +44,3 @@ create index model_answers_by_time on model_answers (answered_at);
 def upgrade() -> None:
     for statement in filter(None, (part.strip() for part in STATEMENTS.split(";"))):
         op.execute(statement)
-
-
-def downgrade() -> None:
-    raise NotImplementedError("restore the backup made before the upgrade")

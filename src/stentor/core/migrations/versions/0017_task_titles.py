@@ -12,7 +12,3 @@ def upgrade() -> None:
         "create index tasks_by_parent on tasks (tenant, parent_task_id, created_at, task_id)"
         " where parent_task_id is not null"
     )
-
-
-def downgrade() -> None:
-    raise NotImplementedError("restore the backup made before the upgrade")

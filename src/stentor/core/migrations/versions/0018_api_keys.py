@@ -34,7 +34,3 @@ create index api_keys_changed on api_keys (updated_at)
 def upgrade() -> None:
     for statement in STATEMENTS.split(";"):
         op.execute(statement)
-
-
-def downgrade() -> None:
-    raise NotImplementedError("restore the backup made before the upgrade")

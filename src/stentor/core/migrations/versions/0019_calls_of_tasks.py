@@ -8,7 +8,3 @@ down_revision = "0018"
 
 def upgrade() -> None:
     op.execute("create index llm_calls_of_task on llm_calls (tenant, task_id, happened_at) where task_id is not null")
-
-
-def downgrade() -> None:
-    raise NotImplementedError("restore the backup made before the upgrade")

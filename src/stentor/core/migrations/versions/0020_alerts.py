@@ -27,7 +27,3 @@ create index alerts_by_time on alerts (opened_at)
 def upgrade() -> None:
     for statement in STATEMENTS.split(";"):
         op.execute(statement)
-
-
-def downgrade() -> None:
-    raise NotImplementedError("restore the backup made before the upgrade")

@@ -24,7 +24,3 @@ def upgrade() -> None:
     if op.get_bind().dialect.name == "postgresql":
         for statement in POSTGRESQL.split(";"):
             op.execute(statement)
-
-
-def downgrade() -> None:
-    raise NotImplementedError("restore the backup made before the upgrade")

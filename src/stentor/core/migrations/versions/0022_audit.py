@@ -17,7 +17,3 @@ def upgrade() -> None:
     # Not `in`: SQLite would build a table of the names for every event that is inserted, which takes 2.7 us.
     condition = " or ".join(f"event_type = '{name}'" for name in AUDITED)
     op.execute(f"create index events_audited on events (tenant, event_id) where {condition}")
-
-
-def downgrade() -> None:
-    raise NotImplementedError("restore the backup made before the upgrade")

@@ -8,7 +8,3 @@ down_revision = "0024"
 
 def upgrade() -> None:
     op.execute("alter table memory_versions add column name text")
-
-
-def downgrade() -> None:
-    raise NotImplementedError("restore the backup made before the upgrade")

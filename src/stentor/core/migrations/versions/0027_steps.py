@@ -115,7 +115,3 @@ def _allow_waiting_on_sqlite(connection: Any) -> None:
     )
     run(f"pragma schema_version = {version + 1}")
     run("pragma writable_schema = off")
-
-
-def downgrade() -> None:
-    raise NotImplementedError("restore the backup made before the upgrade")

@@ -40,7 +40,3 @@ def upgrade() -> None:
         op.execute(statement)
     for statement in TRIGGERS[op.get_bind().dialect.name]:
         op.execute(statement)
-
-
-def downgrade() -> None:
-    raise NotImplementedError("restore the backup made before the upgrade")

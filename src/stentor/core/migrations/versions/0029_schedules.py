@@ -55,7 +55,3 @@ def upgrade() -> None:
     # Not `in`: see 0022. Its condition is the one of the query, letter by letter.
     condition = " or ".join(f"event_type = '{name}'" for name in AUDITED)
     op.execute(f"create index events_audited on events (tenant, event_id) where {condition}")
-
-
-def downgrade() -> None:
-    raise NotImplementedError("restore the backup made before the upgrade")

@@ -73,7 +73,3 @@ def upgrade() -> None:
     if op.get_bind().dialect.name == "postgresql":
         for statement in ON_POSTGRESQL:
             op.execute(statement)
-
-
-def downgrade() -> None:
-    raise NotImplementedError("restore the backup made before the upgrade")

@@ -14,7 +14,3 @@ create index tasks_of_sessions on tasks (tenant, session_id, created_at, task_id
 def upgrade() -> None:
     for statement in STATEMENTS.split(";"):
         op.execute(statement)
-
-
-def downgrade() -> None:
-    raise NotImplementedError("restore the backup made before the upgrade")

@@ -28,7 +28,3 @@ create index alert_mails_open on alert_mails (created_at) where sent_at is null 
 def upgrade() -> None:
     for statement in STATEMENTS.split(";"):
         op.execute(statement)
-
-
-def downgrade() -> None:
-    raise NotImplementedError("restore the backup made before the upgrade")

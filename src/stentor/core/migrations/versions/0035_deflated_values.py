@@ -18,7 +18,3 @@ BLOB = {"sqlite": "blob", "postgresql": "bytea"}
 def upgrade() -> None:
     for statement in STATEMENTS.format(blob=BLOB[op.get_bind().dialect.name]).split(";"):
         op.execute(statement)
-
-
-def downgrade() -> None:
-    raise NotImplementedError("restore the backup made before the upgrade")

@@ -13,7 +13,3 @@ def upgrade() -> None:
             " where status = 'queued' and parked = 0"
         )
         op.execute("drop index tasks_waiting")
-
-
-def downgrade() -> None:
-    raise NotImplementedError("restore the backup made before the upgrade")

@@ -25,7 +25,3 @@ create table departed_agents (
 def upgrade() -> None:
     for statement in STATEMENTS.split(";"):
         op.execute(statement)
-
-
-def downgrade() -> None:
-    raise NotImplementedError("restore the backup made before the upgrade")

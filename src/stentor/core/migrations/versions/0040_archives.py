@@ -46,7 +46,3 @@ TYPES = {
 def upgrade() -> None:
     for statement in STATEMENTS.format(**TYPES[op.get_bind().dialect.name]).split(";"):
         op.execute(statement)
-
-
-def downgrade() -> None:
-    raise NotImplementedError("restore the backup made before the upgrade")

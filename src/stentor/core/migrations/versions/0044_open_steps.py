@@ -8,7 +8,3 @@ down_revision = "0043"
 
 def upgrade() -> None:
     op.execute("create index task_steps_open_of_task on task_steps (tenant, task_id, event_id) where state = 'started'")
-
-
-def downgrade() -> None:
-    raise NotImplementedError("restore the backup made before the upgrade")

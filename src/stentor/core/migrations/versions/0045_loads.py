@@ -9,7 +9,3 @@ down_revision = "0044"
 def upgrade() -> None:
     for table in ("hebbian_weights", "model_weights"):
         op.execute(f"alter table {table} add column loads text not null default ''")
-
-
-def downgrade() -> None:
-    raise NotImplementedError("restore the backup made before the upgrade")

@@ -13,7 +13,3 @@ down_revision = "0045"
 def upgrade() -> None:
     if op.get_bind().dialect.name == "postgresql":
         op.execute("alter table task_steps alter column task_id set (n_distinct = -0.02)")
-
-
-def downgrade() -> None:
-    raise NotImplementedError("restore the backup made before the upgrade")

@@ -30,7 +30,3 @@ BARE = {"sqlite": " without rowid", "postgresql": ""}
 def upgrade() -> None:
     for statement in STATEMENTS.format(bare=BARE[op.get_bind().dialect.name]).split(";"):
         op.execute(statement)
-
-
-def downgrade() -> None:
-    raise NotImplementedError("restore the backup made before the upgrade")
