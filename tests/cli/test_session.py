@@ -42,7 +42,7 @@ def test_a_session_is_made_read_as_a_transcript_and_deleted(program: Program) ->
     gone = program("session", "show", "support/4711")
     assert (gone.code, "No session has the name or id 'support/4711'" in gone.err) == (3, True)
     refused = program("session", "append", "nobody", "hello")
-    assert (refused.code, "There is no session 'nobody'. --create makes it." in refused.err) == (3, True)
+    assert (refused.code, "There is no session 'nobody'. Pass --create to create it." in refused.err) == (3, True)
 
 
 @requirement("cli.sessions")

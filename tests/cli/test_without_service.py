@@ -45,9 +45,9 @@ def test_reading_or_changing_makes_no_folder(program: Program) -> None:
 
 def test_a_command_that_makes_a_data_folder_says_so_once(program: Program) -> None:
     first = program("task", "submit", *SUMMARIZE, "--input", TEXT)
-    assert f"{program.data_dir} had no database: this command made one" in first.err
+    assert f"{program.data_dir} had no database: this command created one" in first.err
     assert "--data-dir" in first.err
-    assert "this command made one" not in program("task", "submit", *SUMMARIZE, "--input", TEXT).err
+    assert "this command created one" not in program("task", "submit", *SUMMARIZE, "--input", TEXT).err
 
 
 def test_a_data_folder_that_cannot_be_used_is_refused_with_the_reason(program: Program) -> None:

@@ -87,7 +87,7 @@ async def open_local_service(
     async with own_data_folder(settings, environ, redactor) as service:
         if is_new:
             print_notice(
-                f"Notice: no service is running, and {settings.storage.data_dir} had no database: this command made "
+                f"Notice: no service is running, and {settings.storage.data_dir} had no database: this command created "
                 "one. Select another data folder with --data-dir, or a service with --url.",
                 "yellow",
             )

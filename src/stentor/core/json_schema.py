@@ -44,7 +44,7 @@ def check_schema(schema: JsonObject) -> None:
     except jsonschema.exceptions.SchemaError as error:
         raise InvalidRequest(f"not a JSON Schema: {error.message[:MAX_MESSAGE_CHARACTERS]}.") from None
     except RecursionError:
-        raise InvalidRequest("the schema is too deep.") from None
+        raise InvalidRequest("the schema is nested too deep.") from None
 
 
 def check_value(value: Any, schema: JsonObject) -> None:
@@ -59,7 +59,7 @@ def check_value(value: Any, schema: JsonObject) -> None:
             nonlocal followed
             followed += 1
             if followed > MAX_REFERENCES:
-                raise SchemaUnusable("The references of the schema lead too far.")
+                raise SchemaUnusable("The references of the schema are nested too deep.")
             yield from base.VALIDATORS[keyword](validator, reference, instance, schema) or ()
 
         return check

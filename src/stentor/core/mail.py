@@ -60,7 +60,7 @@ class Mailer:
             raise MailError(reason) from None
         except (smtplib.SMTPException, OSError) as error:
             server = f"{self._server.host}:{self._server.port}"
-            raise MailError(f"the mail server {server} did not take the message: {error}") from None
+            raise MailError(f"the mail server {server} did not accept the message: {error}") from None
         return tuple(sorted(refused))
 
     def _connect(self) -> smtplib.SMTP:

@@ -62,7 +62,7 @@ def _load(reference: str) -> Worker:
     finally:
         Worker._is_for_replay = False
     if not isinstance(worker, Worker):
-        raise ValueError(f"{reference} is no Worker of stentor_worker.")
+        raise ValueError(f"{reference} is not a stentor_worker.Worker.")
     return worker
 
 

@@ -200,7 +200,7 @@ class _Connection:
         while size > 0:
             part = self._file.read(min(size, MAX_PART))
             if not part:
-                raise MalformedResponse("The response ended before its end.")
+                raise MalformedResponse("The connection was closed before the end of the response.")
             parts.append(part)
             size -= len(part)
         return b"".join(parts)
@@ -208,7 +208,7 @@ class _Connection:
     def _read_line(self) -> bytes:
         line = self._file.readline(MAX_LINE)
         if not line.endswith(b"\n"):
-            raise MalformedResponse("The response ended before its end, or has a line that is too long.")
+            raise MalformedResponse("The response is incomplete, or has a line that is too long.")
         return line.rstrip(b"\r\n")
 
 
@@ -216,7 +216,7 @@ def _to_size(text: str, base: int) -> int:
     """Return a number of bytes. Raises MalformedResponse for anything but a few digits."""
     # `int` takes signs, underscores and other scripts, and raises an error for thousands of digits.
     if not re.fullmatch("[0-9]{1,18}" if base == 10 else "[0-9a-fA-F]{1,15}", text):
-        raise MalformedResponse("The length of the response is no number, or too large.")
+        raise MalformedResponse("The Content-Length of the response is not a number, or too large.")
     return int(text, base)
 
 

@@ -153,7 +153,7 @@ def _compare(
         return str(body["error"]["message"])
     if unreached:
         at = f" before {first.key!r}, which it did not record" if first is not None and not first.was_sent else ""
-        return f"The run recorded {unreached[0]!r}{at}, and this program does not come to it."
+        return f"The run recorded {unreached[0]!r}{at}, and this program does not reach it."
     if record["status"] == "completed":
         return _compare_end(first, verb, body, record["result"])
     code = record["error"].get("code") if isinstance(record["error"], dict) else None

@@ -34,7 +34,9 @@ Permission = Annotated[
     typer.Option(help="read, write, delete, propose, approve or admin; repeatable. Default: those of the role."),
 ]
 Description = Annotated[str | None, typer.Option(help="Whose key it is, or what for.")]
-Memory = Annotated[str | None, typer.Option(help="Namespaces of the governed memory: <namespace>:r or :rw, by comma.")]
+Memory = Annotated[
+    str | None, typer.Option(help="Namespaces of the governed memory: <namespace>:r or :rw, comma separated.")
+]
 Budget = Annotated[list[str] | None, typer.Option(help="Limit of its model calls, such as usd/month=20; repeatable.")]
 Expires = Annotated[str | None, typer.Option(help="In 12h, 30d or 8w, at 2027-01-31T00:00:00Z, or never.")]
 

@@ -85,7 +85,7 @@ def add(
         Missed, typer.Option(help="What to do with runs missed while the service was down: none, one for all, or each.")
     ] = "one",
     overlap: Annotated[Overlap, typer.Option(help="skip: no run while the task before has not ended.")] = "allow",
-    paused: Annotated[bool, typer.Option("--paused", help="Make it without starting it.")] = False,
+    paused: Annotated[bool, typer.Option("--paused", help="Create it paused.")] = False,
 ) -> None:
     """Create a schedule."""
     # Before the input is read, which somebody may type.
@@ -190,7 +190,7 @@ def _show_state(schedule: ShownSchedule) -> None:
 
 def _show_list(page: ScheduleTable) -> None:
     if not page.schedules:
-        output.print_notice("There are no schedules yet. Make one with: stentor schedule add NAME --cron ...")
+        output.print_notice("There are no schedules yet. Create one with: stentor schedule add NAME --cron ...")
         return
     rows = [
         [

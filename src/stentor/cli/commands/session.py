@@ -46,7 +46,8 @@ def create(
 def list_sessions(
     service: ServiceTarget,
     ref: Annotated[
-        str | None, typer.Option(metavar="TEXT", help="Only those whose id begins or ends so, or with this name.")
+        str | None,
+        typer.Option(metavar="TEXT", help="Only those whose id begins or ends with it, or whose name it is."),
     ] = None,
     limit: Annotated[int, typer.Option(min=1, max=1000, help="Maximum number of sessions.")] = 50,
 ) -> None:
@@ -90,9 +91,9 @@ def append(
     role: Annotated[str, typer.Option(help="Who says it: user, assistant, system or tool.")] = "user",
     value: Annotated[str | None, typer.Option(metavar="JSON", help="A whole value in place of a message.")] = None,
     file: Annotated[Path | None, typer.Option(help="File with the text; - for standard input.")] = None,
-    summary: Annotated[bool, typer.Option("--summary", help="It stands for all items before it.")] = False,
+    summary: Annotated[bool, typer.Option("--summary", help="A summary, which replaces all items before it.")] = False,
     expected_count: Annotated[
-        int | None, typer.Option(min=0, help="How many items there must be before; else nothing is appended.")
+        int | None, typer.Option(min=0, help="Append only if the session has this many items.")
     ] = None,
     create: Annotated[
         bool, typer.Option("--create", help="Create the session with this id if it does not exist.")
@@ -115,7 +116,7 @@ def append(
         except RequestFailed as error:
             if error.status != HTTPStatus.NOT_FOUND:
                 raise
-            message = f"There is no session {session!r}. --create makes it."
+            message = f"There is no session {session!r}. Pass --create to create it."
             raise RequestFailed(error.status, error.reason, message) from None
 
     async def make_and_send(api: ServiceClient) -> Response[SessionRow]:

@@ -149,4 +149,4 @@ def _parse_json(text: str | None) -> Any:
     try:
         return None if text is None else parse_json_option("--value", text)
     except typer.BadParameter as error:
-        raise typer.BadParameter(f"{error.message} Texts need quotes of JSON.") from None
+        raise typer.BadParameter(f"{error.message} Put a text in double quotes.") from None

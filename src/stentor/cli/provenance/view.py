@@ -139,5 +139,5 @@ def show_proof(proof: CheckedEventProof) -> None:
     console.print(f"[green]The proof is valid[/] ({len(proof.hashes)} hashes).", end=" ")
     if proof.event is None:
         reason = "the event itself is in an archive or not for this key, so its id is not proven."
-        console.print(f"It is of the event's hash: {reason}", end=" ")
+        console.print(f"It covers only the event's hash: {reason}", end=" ")
     print_line("Its root is in a signed checkpoint.")

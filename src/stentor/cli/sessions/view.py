@@ -61,7 +61,7 @@ class RemovedSession(msgspec.Struct, frozen=True):
 
 def show_list(page: SessionList) -> None:
     if not page.sessions:
-        output.print_notice("There are no sessions. Make one with: stentor session create ID")
+        output.print_notice("There are no sessions. Create one with: stentor session create ID")
         return
     rows = [
         [

@@ -64,8 +64,8 @@ _RETRYABLE = frozenset(("40001", "40P01", "55P03", "25P03"))
 _NOW_SERVING = f"{_NOW}, pg_try_advisory_xact_lock_shared({advisory.SERVING_LOCK_ID})"
 _COPY_RUNS = "The database is being copied (`stentor db copy`). No other process may write to it until the copy ends."
 _OUTCOME_UNKNOWN = (
-    "The database was lost during the commit, so the change may have been made. Look before you repeat it, or repeat "
-    "it with the same Idempotency-Key."
+    "The connection to the database was lost during the commit, so the change may have been made. Check before you "
+    "repeat it, or repeat it with the same Idempotency-Key."
 )
 _TRY_NAMED_LOCK = as_literal(f"select pg_try_advisory_xact_lock({advisory.NAMED_LOCKS}, $1)")
 

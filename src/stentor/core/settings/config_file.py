@@ -202,7 +202,7 @@ def render_template() -> str:
     lines = [
         "# Settings of Stentor. Remove the `#` before a line to change it.",
         "# Environment variables and command-line options win over this file.",
-        "# `stentor config` lists all settings with their values; each may stand here as `name = value` in its table.",
+        "# `stentor config` lists all settings with their values; each can be set here as `name = value` in its table.",
     ]
     area = ""
     for name in TEMPLATE_SETTINGS:

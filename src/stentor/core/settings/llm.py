@@ -107,7 +107,7 @@ class LlmSettings:
         "SERVICE_LLM_REDACT_PATTERNS",
         (),
         "Further patterns that are removed from kept prompts and answers, as `NAME=REGULAR EXPRESSION`; a list in the "
-        "file, one a line in the variable.",
+        "file, one per line in the variable.",
         parsers.line_list,
     )
     local: bool = setting(

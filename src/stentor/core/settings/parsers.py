@@ -118,7 +118,7 @@ def line_list(value: str) -> tuple[str, ...]:
 
 
 def choice(*choices: str) -> Callable[[str], str]:
-    """Return a parser of one of the choices, in any case."""
+    """Return a parser of one of the choices that ignores case."""
 
     def parse(value: str) -> str:
         if value.lower() not in choices:

@@ -179,9 +179,9 @@ class AlertService:
         is_old = self._clock.now() - mail.created_at > DAY
         if is_old:
             await self._db.write(lambda tx: store.give_up_mail(tx, mail.mail_id))
-            log.error("alerts: e-mail given up after a day message_id=%s error=%s", mail.message_id, problem)
+            log.error("alerts: e-mail not sent within a day, given up message_id=%s error=%s", mail.message_id, problem)
         elif problem != self._mail_problem:
-            log.warning("alerts: e-mail not sent, it is tried again message_id=%s error=%s", mail.message_id, problem)
+            log.warning("alerts: e-mail not sent, retrying message_id=%s error=%s", mail.message_id, problem)
         self._mail_problem = "" if is_old else problem
 
 

@@ -67,7 +67,9 @@ class AuditOperations:
         category: Category = None,
         since: Annotated[Time | None, Query(description="Only events from this time on.")] = None,
         until: Annotated[Time | None, Query(description="Only events before this time.")] = None,
-        text: Annotated[Name | None, Query(description="Part of the message or the metadata, in any case.")] = None,
+        text: Annotated[
+            Name | None, Query(description="Text in the message or the metadata; case does not matter.")
+        ] = None,
         limit: Limit = 100,
         cursor: Annotated[str | None, Query(max_length=512)] = None,
     ) -> AuditPage:

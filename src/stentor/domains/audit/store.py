@@ -71,7 +71,7 @@ def list_events(
 ) -> tuple[list[RunLogEvent], str | None]:
     """List a tenant's audited events of a category (empty: of all) between two event ids, the latest first.
 
-    With a text only those whose sentence or metadata has it, in any case. Also returns the id before which the next
+    With a text only those whose message or metadata has it, ignoring case. Also returns the id before which the next
     page begins, None after the last one; a page of a search may be empty and have a next one.
     """
     span = {"tenant": tenant, "before": before, "after": after}

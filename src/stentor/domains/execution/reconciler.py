@@ -83,7 +83,7 @@ class Reconciler:
         """Prolong leases and timeouts by as much as the clock was set ahead, `jump`, between two readings."""
         follow = partial(lease_store.follow_jump, since=since, now=now, jump=jump)
         if prolonged := await self._db.write(follow, NO_LOCKS):
-            text = "reconciler: the clock was set ahead, leases and timeouts prolonged seconds=%.1f count=%d"
+            text = "reconciler: the clock was set ahead, leases and timeouts extended seconds=%.1f count=%d"
             log.warning(text, jump / SECOND, prolonged)
 
     async def tick(self, tick: int) -> None:

@@ -168,7 +168,7 @@ class PriceList:
         for entry in entries:
             match = _PRICE_PATTERN.fullmatch(entry)
             if match is None:
-                raise StartRefused(f"SERVICE_LLM_PRICES: {entry!r} is no provider/model=IN/OUT or provider/*=IN/OUT.")
+                raise StartRefused(f"SERVICE_LLM_PRICES: {entry!r} is not provider/model=IN/OUT or provider/*=IN/OUT.")
             self._operator_prices[match[1].strip()] = ModelPrice(float(match[2]), float(match[3]))
 
     async def load(self) -> None:

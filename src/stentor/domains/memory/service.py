@@ -368,7 +368,9 @@ def _write_event(caller: MemoryCaller, draft: WriteDraft, intent: WriteIntent, s
         "by": caller.principal.name,
     }
     verb = {"write": "written", "update": "updated", "delete": "deleted"}[draft.operation]
-    message = f"{intent.path} was {verb}." if status == "success" else f"{intent.path} was left: a write conflict."
+    message = (
+        f"{intent.path} was {verb}." if status == "success" else f"{intent.path} was not written because of a conflict."
+    )
     return EventDraft("memory_written", "memory", message, meta, agent_id=caller.agent_id)
 
 

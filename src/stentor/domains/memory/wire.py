@@ -18,7 +18,7 @@ from stentor_vault.server.entity_tags import InvalidEntityTags, parse_entity_tag
 
 Term = Annotated[str, StringConstraints(min_length=1, max_length=1000)]
 VaultName = Annotated[Name, Field(description="The vault, by its name in SERVICE_VAULTS.")]
-IncludeInvalid = Annotated[bool, Field(description="Also the notes that are invalid, each with why.")]
+IncludeInvalid = Annotated[bool, Field(description="Also the notes that are invalid, each with the reason.")]
 AsOf = Annotated[
     str | None,
     Field(

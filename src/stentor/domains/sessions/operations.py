@@ -98,7 +98,7 @@ class ItemsIn(RequestModel):
 
     items: Annotated[list[ItemIn], Field(min_length=1, max_length=model.MAX_BATCH)]
     expected_count: Annotated[
-        int | None, Field(ge=0, le=2**53, description="How many items there must be before, else 409.")
+        int | None, Field(ge=0, le=2**53, description="How many items the session must have before, else 409.")
     ] = None
 
 
@@ -161,7 +161,7 @@ class SessionOperations:
         self,
         caller: Caller,
         ref: Annotated[
-            Name | None, Query(description="The beginning or the end of an id, or a name; goes without a cursor.")
+            Name | None, Query(description="The beginning or the end of an id, or a name; not with a cursor.")
         ] = None,
         limit: Annotated[int, Query(ge=1, le=model.MAX_PAGE)] = 100,
         cursor: Cursor = None,
@@ -224,7 +224,7 @@ class SessionOperations:
     ) -> ItemPage:
         """List items of a session, oldest first. A page ends earlier where it would have more than 8 MB."""
         if (newest or before is not None) and after:
-            raise InvalidRequest("after: goes neither with newest nor with before.")
+            raise InvalidRequest("after: cannot be combined with newest or before.")
         end = (2**53 if before is None else before) if newest or before is not None else None
         session, items = await self._sessions.list_items(caller, session_id, after, end, limit)
         is_last = not items or end is not None or items[-1].position >= session.last_number

@@ -334,7 +334,8 @@ def _require_usable_session(tx: Tx, principal: Principal, session_id: str) -> No
         require_session(tx, principal, session_id)
     except NotFound:
         raise InvalidRequest(
-            f"session: there is no session {session_id!r}. Make it: `stentor session create` or POST /api/v1/sessions."
+            f"session: there is no session {session_id!r}. Create it: `stentor session create` or "
+            "POST /api/v1/sessions."
         ) from None
 
 

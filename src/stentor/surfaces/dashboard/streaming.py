@@ -32,9 +32,9 @@ MAX_RECONNECTS, RECONNECT_PAUSE_SECONDS = 15, 1.0
 NOTE_WAIT_SECONDS, NOTE_POLL_SECONDS = 3.0, 0.02
 """How long the error event of a failed routing waits for the task's note, which is written after the row."""
 SUMMARY_CHARACTERS = 1_000
-STREAM_LOST_MESSAGE = "Connection to the gateway lost. The task continues; get its state by its ID."
-SHUTDOWN_MESSAGE = "The dashboard service is shutting down. The task continues; get its state by its ID."
-STREAM_FAILED_MESSAGE = "Internal error in this stream. The task continues; get its state by its ID."
+STREAM_LOST_MESSAGE = "Connection to the gateway lost. The task continues; look it up by its ID."
+SHUTDOWN_MESSAGE = "The dashboard service is shutting down. The task continues; look it up by its ID."
+STREAM_FAILED_MESSAGE = "Internal error in this stream. The task continues; look it up by its ID."
 log = logging.getLogger(__name__)
 
 

@@ -26,7 +26,7 @@ from stentor.domains.memory.governed.key_access import FindAccess, default_acces
 from stentor.surfaces.memory_mcp.server import McpRequestContext
 
 PROOF_HEADER = "receipt-proof"
-CURRENT_PROOF_REQUEST: ContextVar[ProofRequest | None] = ContextVar("presented", default=None)
+CURRENT_PROOF_REQUEST: ContextVar[ProofRequest | None] = ContextVar("proof_request", default=None)
 CURRENT_PEER: ContextVar[str | None] = ContextVar("peer", default=None)
 """The client's address. An MCP client makes several requests with one token; they count as one session."""
 

@@ -476,7 +476,7 @@ async def test_a_note_that_was_deleted_meanwhile_is_written_anew_only_when_it_is
     await write(site, "n.md", operation="delete")
     fields = {"path": "n.md", "vault": "default", "text": "kept text\n"}
     refused = await site.send("/memory/edit", 409, base=base[1], **fields)
-    assert "deleted or moved meanwhile" in refused.text
+    assert "deleted or moved in the meantime" in refused.text
     assert "kept text" in refused.text
     assert 'name="base" value=""' in refused.text
     assert "This note was deleted" in await note(site, "n.md")
@@ -491,7 +491,7 @@ async def test_a_note_is_deleted_unless_it_was_changed_meanwhile(site: Site) -> 
     assert base
     await write(site, "n.md", "new\n")
     refused = await site.send("/memory/delete", 409, path="n.md", base=base[1])
-    assert "changed meanwhile, and is not deleted" in refused.text
+    assert "has changed, so it was not deleted" in refused.text
     page = await note(site, "n.md")
     assert "new" in page
     base = re.search(r'action="/memory/delete".*?name="base" value="([^"]+)"', page, re.DOTALL)

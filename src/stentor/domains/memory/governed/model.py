@@ -64,7 +64,7 @@ class SearchAsked(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
             "before March; null: what holds now."
         ),
     ] = None
-    include_invalid: Annotated[bool, Meta(description="Also records that are invalid, each with why.")] = False
+    include_invalid: Annotated[bool, Meta(description="Also records that are invalid, each with the reason.")] = False
 
 
 class StatusAsked(msgspec.Struct, frozen=True, forbid_unknown_fields=True):

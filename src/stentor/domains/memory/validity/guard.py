@@ -85,7 +85,7 @@ class MarkGuard:
         for other in await self._index.list_derived(path):
             exclusion = await self._index.find_exclusion(other)
             if exclusion is not None and exclusion.cause.by != agent:
-                raise Forbidden(f"Invalid notes were derived from a note of the name of {path!r}; take another name.")
+                raise Forbidden(f"Invalid notes were derived from a note named {path!r}; choose another name.")
 
     async def _require_reach(
         self, caller: MemoryCaller, path: str, old: MarkedNote, new: MarkedNote, changes: Sequence[MarkChange]

@@ -83,7 +83,7 @@ class InvalidationService:
     async def restore(
         self, caller: MemoryCaller, vault: str, target: InvalidationTarget, reason: str | None
     ) -> Outcome:
-        """Remove the target's mark; return the notes that searches find again, each with why it was out.
+        """Remove the target's mark; return the notes that searches find again, each with the reason for its exclusion.
 
         Raises NotFound for a missing note, Conflict for a target that is not marked, and Forbidden for an agent unless
         the mark is its own.

@@ -70,7 +70,7 @@ class InvalidatedOut(ResponseModel):
 
 
 class RestoredOut(ResponseModel):
-    """The notes that searches find again, at most 500 of `total`, each with why it was out.
+    """The notes that searches find again, at most 500 of `total`, each with the reason for its exclusion.
 
     A note that is derived from something else that is invalid is not among them.
     """

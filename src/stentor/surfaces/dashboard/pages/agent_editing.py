@@ -221,7 +221,7 @@ def _find_problem(before: dict[str, str], after: dict[str, str], description: st
     # The mask would be stored in the place of the secret.
     if before["prompt"] != after["prompt"] and MASK in after["prompt"]:
         return MASKED_MESSAGE
-    return "" if description else "Say what changes and why: reviewers decide by it."
+    return "" if description else "Say what changes and why: reviewers need it to decide."
 
 
 def read_values(agent: JsonObject) -> dict[str, str]:

@@ -21,8 +21,8 @@ from stentor.surfaces.dashboard.site.page import PageRequest
 REFUSALS = (400, 409, 412, 413)
 """Statuses of a write that the form shows beside what was typed."""
 EXISTS_MESSAGE = "There is a note at this path. Edit that one, or choose another path."
-CHANGED_MESSAGE = "This note was changed meanwhile, and is not deleted. Read it again first."
-GONE_MESSAGE = "This note was deleted or moved meanwhile. Save again to write it as a new one."
+CHANGED_MESSAGE = "This note has changed, so it was not deleted. Read it again first."
+GONE_MESSAGE = "This note was deleted or moved in the meantime. Save again to write it as a new one."
 
 
 async def show_editor(page: PageRequest) -> Response:

@@ -127,8 +127,8 @@ _FIND_EXTENSION = Sql(
     where e.extname = 'vector'"""
 )
 _REPLACED = (
-    "The search index belongs to another version of the service, whose instances alone fill it. "
-    "Replace or end this instance: one that follows the vault keeps them from doing so."
+    "The search index belongs to another version of the service, and only instances of that version can fill it. "
+    "Replace or stop this instance: while it watches the vault, they cannot."
 )
 _CREATE_EXTENSION = Sql("create extension if not exists vector schema public")
 
