@@ -492,12 +492,12 @@ async def test_readers_are_opened_for_reads_at_the_same_time_and_closed_when_the
     database = Database(PostgresDriver(postgres_url))
     together = threading.Barrier(3)
     await asyncio.gather(*(database.read(lambda tx: together.wait(200)) for _ in range(3)))
-    assert database._connections.count_idle() == 3
+    assert database._connections._idle.qsize() == 3
     await database.read(lambda tx: tx.now)
-    assert database._connections.count_idle() == 3
+    assert database._connections._idle.qsize() == 3
     monkeypatch.setattr(readers, "IDLE_SECONDS", 0)
     await database.read(lambda tx: tx.now)
-    assert database._connections.count_idle() == 1
+    assert database._connections._idle.qsize() == 1
     assert await database.read(lambda tx: tx.now)
     database.close()
 

@@ -302,7 +302,7 @@ async def test_a_record_has_its_title_in_every_mode(make_world: MakeWorld, tmp_p
     await made.write("d1", "# The kitten\n\nIt sat on the rug.\n")
     memory = made.world.kernel.memory
     assert memory is not None
-    await soon(lambda: memory.default.embeddings.pending_count == 0)
+    await soon(lambda: memory.default.embeddings.estimate_ready_at() is None)
     modes: list[SearchMode] = ["keyword", "semantic", "hybrid"]
     answers = [await made.memory.search(authority(), SearchAsked("team", "kitten", mode)) for mode in modes]
     assert [[one.title for one in answer.results] for answer in answers] == [["The kitten"]] * 3

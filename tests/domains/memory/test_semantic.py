@@ -69,7 +69,7 @@ class Unprepared:
 async def ready(notes: Notes) -> None:
     memory = notes.world.kernel.memory
     assert memory is not None
-    await soon(lambda: memory.default.embeddings.pending_count == 0)
+    await soon(lambda: memory.default.embeddings.estimate_ready_at() is None)
 
 
 async def three(notes: Notes) -> None:

@@ -43,7 +43,7 @@ async def test_memory_query(complete: Post) -> None:
     await complete.do(note, "memory", "create")
     memory = complete.world.kernel.memory
     assert memory is not None
-    await soon(lambda: memory.default.embeddings.pending_count == 0)
+    await soon(lambda: memory.default.embeddings.estimate_ready_at() is None)
     found = await complete.do({**body, "filters": filters}, "memory", "query")
     assert [match["path"] for match in found["matches"]] == ["cats.md"]
 

@@ -76,9 +76,6 @@ class Readers:
             else:
                 self._idle.put((one, since))
 
-    def count_idle(self) -> int:
-        return self._idle.qsize()
-
     def close(self) -> None:
         """Close all connections; no read runs any more."""
         while (idle := self._take_idle()) is not None:

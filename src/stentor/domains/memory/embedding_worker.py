@@ -89,11 +89,6 @@ class EmbeddingWorker:
             self._pending_since.update(since)
             self._wake.set()
 
-    @property
-    def pending_count(self) -> int:
-        """Documents that changed in this process and are not embedded yet."""
-        return len(self._pending_since)
-
     def count_to_embed(self, without_vectors: int) -> int:
         """Return how many of the documents without vectors will be embedded: all, or none without a model."""
         return without_vectors if self._embedder is not None else 0

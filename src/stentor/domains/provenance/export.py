@@ -118,23 +118,23 @@ def _agent(event: RunLogEvent) -> str:
     return f"st:component/{quote(event.component, safe='')}"
 
 
-def _typed(value: str, kind: str) -> dict[str, str]:
-    return {"$": value, "type": kind}
+def _qualified(name: str) -> dict[str, str]:
+    return {"$": name, "type": "prov:QUALIFIED_NAME"}
 
 
 def _entities(event: RunLogEvent) -> Iterator[ProvEntry]:
     yield (
         _record(event.event_id),
         {
-            "prov:type": _typed("st:record", "prov:QUALIFIED_NAME"),
+            "prov:type": _qualified("st:record"),
             "prov:value": event.message,
             "st:metadata": jsontext.dump(event.metadata),
         },
     )
     if event.event_type == "prompt_received":
-        yield _task(event), {"prov:type": _typed("st:task", "prov:QUALIFIED_NAME")}
+        yield _task(event), {"prov:type": _qualified("st:task")}
     if event.event_type == "task_completed":
-        yield f"st:result/{event.event_id}", {"prov:type": _typed("st:result", "prov:QUALIFIED_NAME")}
+        yield f"st:result/{event.event_id}", {"prov:type": _qualified("st:result")}
 
 
 def _activities(event: RunLogEvent) -> Iterator[ProvEntry]:
@@ -144,7 +144,7 @@ def _activities(event: RunLogEvent) -> Iterator[ProvEntry]:
 
 
 def _agents(event: RunLogEvent) -> Iterator[ProvEntry]:
-    yield _agent(event), {"prov:type": _typed("prov:SoftwareAgent", "prov:QUALIFIED_NAME")}
+    yield _agent(event), {"prov:type": _qualified("prov:SoftwareAgent")}
 
 
 def _generated(event: RunLogEvent) -> Iterator[ProvEntry]:

@@ -38,7 +38,8 @@ FAILED_LISTING_CACHE_SECONDS = 10.0
 REFRESH_SECONDS = 0.5
 """How long a request waits for a newer list of models where an older one is known: a provider may hang."""
 MAX_CACHED_LISTINGS = 1_000
-EXTRACTIVE_MODEL, EMBEDDING_MODEL = LOCAL_MODELS = ("extractive", "embedding")
+EXTRACTIVE_MODEL = "extractive"
+LOCAL_MODELS = EXTRACTIVE_MODEL, "embedding"
 LOCAL_PROVIDER = Provider("local", "openai", "local:", default_model=EXTRACTIVE_MODEL, is_operator_owned=True)
 
 

@@ -39,7 +39,6 @@ MAX_RECENT = 10_000
 NO_NOTE = NoSuchNote, InvalidPath, NoteTooLarge
 """Raised for a file that the index cannot have."""
 log = logging.getLogger(__name__)
-ReconcileProgress = Callable[[int, int], None]
 
 
 class _Updates:
@@ -223,7 +222,7 @@ class Indexer:
             return False
         return True
 
-    async def reconcile(self, progress: ReconcileProgress = lambda done, total: None) -> int:
+    async def reconcile(self) -> int:
         """Compare the whole vault with the index and update it; return how many notes differed."""
         async with self._reconcile_lock:
             # What a file event reports from now on has changed since this check.
@@ -240,9 +239,7 @@ class Indexer:
             stale = [path for path in stale if path in indexed or self._has_valid_path(path)]
             todo = [*deleted, *stale]
             for start in range(0, len(todo), BATCH):
-                progress(start, len(todo))
                 await self._compare(todo[start : start + BATCH], self._window_now())
-            progress(len(todo), len(todo))
             # A rebuilt index lacks this mark: by that the watcher notices that it has to reconcile again.
             await self._index.mark_reconciled(self._clock.now())
             return sum(path not in self._unreadable for path in todo)
