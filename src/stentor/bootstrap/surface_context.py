@@ -12,7 +12,7 @@ from stentor.bootstrap.kernel import Kernel
 from stentor.core.settings import Settings
 from stentor.domains.conversation.service import AgentChat
 from stentor.domains.conversation.session_turns import SessionTurns
-from stentor.domains.llm.service import ChatRouter
+from stentor.domains.llm.chat_router import ChatRouter
 from stentor.web.middleware import RateLimiter
 from stentor.web.request_context import GrpcCallDurations
 from stentor.web.sse import StreamLimit

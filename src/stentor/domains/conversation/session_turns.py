@@ -13,8 +13,8 @@ from stentor.core.jsontext import JsonObject
 from stentor.domains.conversation.service import not_repeatable
 from stentor.domains.execution.model import AgentFailed
 from stentor.domains.execution.runtimes.session_messages import read_item
+from stentor.domains.llm.chat_router import is_agent_model
 from stentor.domains.llm.model import ChatReply, ChatRequest, LlmMessage, TextPart, ToolCall
-from stentor.domains.llm.service import is_agent_model
 from stentor.domains.sessions.model import Item, ItemDraft
 from stentor.domains.sessions.service import SessionService
 

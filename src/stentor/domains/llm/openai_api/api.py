@@ -17,6 +17,7 @@ from starlette.responses import Response
 from stentor.core import jsontext
 from stentor.core.errors import ModelNotFound, StentorError
 from stentor.core.jsontext import JsonObject
+from stentor.domains.llm.chat_router import ChatRouter
 from stentor.domains.llm.client_requests import map_client_errors, read_object, session_id, task_header, validate_body
 from stentor.domains.llm.model import ChatRequest
 from stentor.domains.llm.model_routes import resolve_listed_name
@@ -26,7 +27,7 @@ from stentor.domains.llm.openai_api.completions import EmbeddingIn, TextChunks, 
 from stentor.domains.llm.openai_api.responses_output import ResponseBuilder, ResponseTextCache
 from stentor.domains.llm.openai_api.responses_request import ResponseIn
 from stentor.domains.llm.results import AnswerStream, ChatResult
-from stentor.domains.llm.service import AGENT_PREFIX, ChatRouter, LlmGateway
+from stentor.domains.llm.service import AGENT_PREFIX, LlmGateway
 from stentor.domains.llm.streaming import DONE_FRAME, stream_error_message
 from stentor.web import errors
 from stentor.web.cancel_on_disconnect import cancel_on_disconnect
