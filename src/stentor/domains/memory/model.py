@@ -1,5 +1,5 @@
-"""Who calls the memory, and decisions about writes: the requested write, conflict detection, reserved folders, names
-of conflict copies. Pure.
+"""Who calls the memory, and decisions about writes: the requested write, its result, conflict detection, reserved
+folders, names of conflict copies. Pure.
 
 `service` reads the current note, calls `decide_write` and carries the decision out.
 """
@@ -104,7 +104,7 @@ class WriteDraft(msgspec.Struct, frozen=True):
 
 
 class WriteDecision(msgspec.Struct, frozen=True):
-    """The outcome of a write: `after` are the file's new bytes (None deletes it), in a conflict the current ones.
+    """What a write does: `after` are the file's new bytes (None deletes it), in a conflict the current ones.
 
     `losing_content` are the requested bytes that could not be merged, to be stored as a conflict copy.
     """
@@ -113,6 +113,26 @@ class WriteDecision(msgspec.Struct, frozen=True):
     conflict: bool = False
     merged: bool = False
     losing_content: bytes | None = None
+
+
+class WriteResult(msgspec.Struct, frozen=True):
+    """The outcome of a write.
+
+    `etag` and `before_hash` are hashes of the file's bytes after and before the write, empty for no file.
+    `content_hash` covers the content without frontmatter; after a deletion it is the deleted content's, empty if there
+    was none. `vectors_ready_at` estimates when semantic search covers the change, in microseconds; None if it already
+    does.
+    """
+
+    status: Literal["success", "conflict"]
+    write_id: str
+    written_at: int
+    content_hash: str
+    etag: str
+    before_hash: str
+    merged: bool = False
+    conflict_copy: str | None = None
+    vectors_ready_at: int | None = None
 
 
 def decide_write(

@@ -24,7 +24,7 @@ from stentor.core.runlog import EventDraft, RunLog
 from stentor.domains.memory import model, store
 from stentor.domains.memory.caches import DocumentCache, LastSeen
 from stentor.domains.memory.index.indexer import Indexer
-from stentor.domains.memory.model import MemoryCaller, WriteDecision, WriteDraft
+from stentor.domains.memory.model import MemoryCaller, WriteDecision, WriteDraft, WriteResult
 from stentor.domains.memory.store import WriteIntent
 from stentor.domains.memory.validity.guard import MarkGuard, mark_events
 from stentor.domains.memory.write_journal import WriteJournal
@@ -68,26 +68,6 @@ class WriteHooks(msgspec.Struct, frozen=True):
 
 
 NO_HOOKS = WriteHooks()
-
-
-class WriteResult(msgspec.Struct, frozen=True):
-    """The outcome of a write.
-
-    `etag` and `before_hash` are hashes of the file's bytes after and before the write, empty for no file.
-    `content_hash` covers the content without frontmatter; after a deletion it is the deleted content's, empty if there
-    was none. `vectors_ready_at` estimates when semantic search covers the change, in microseconds; None if it already
-    does.
-    """
-
-    status: Literal["success", "conflict"]
-    write_id: str
-    written_at: int
-    content_hash: str
-    etag: str
-    before_hash: str
-    merged: bool = False
-    conflict_copy: str | None = None
-    vectors_ready_at: int | None = None
 
 
 class MemoryService:

@@ -39,9 +39,9 @@ from stentor.domains.memory.governed.model import (
 )
 from stentor.domains.memory.governed.records import RecordAddress
 from stentor.domains.memory.index.model import SEARCH_FIELDS, Folders, SearchFilters
-from stentor.domains.memory.model import MemoryCaller, WriteDraft
+from stentor.domains.memory.model import MemoryCaller, WriteDraft, WriteResult
 from stentor.domains.memory.search import VALID_NOW, SearchScope, parse_scope
-from stentor.domains.memory.service import NO_HOOKS, WriteHooks, WriteResult
+from stentor.domains.memory.service import NO_HOOKS, WriteHooks
 from stentor.domains.memory.validity.frontmatter_keys import KEYS
 from stentor.domains.memory.validity.model import Cause, ChainLink, Exclusion
 from stentor.domains.memory.vaults import VaultParts, VaultRegistry

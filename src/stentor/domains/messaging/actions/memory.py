@@ -23,9 +23,8 @@ from stentor.domains.atp.bodies import (
     WriteDocumentBody,
 )
 from stentor.domains.memory.index.model import SEARCH_FIELDS, SearchFilters
-from stentor.domains.memory.model import MemoryCaller, WriteDraft
+from stentor.domains.memory.model import MemoryCaller, WriteDraft, WriteResult
 from stentor.domains.memory.search import parse_scope
-from stentor.domains.memory.service import WriteResult
 from stentor.domains.memory.vaults import DEFAULT_VAULT, VaultParts, VaultRegistry
 from stentor.domains.messaging import store
 from stentor.domains.messaging.model import (
