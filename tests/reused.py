@@ -18,7 +18,8 @@ import psycopg
 from psycopg.pq import TransactionStatus
 
 from stentor.core.clock import Clock
-from stentor.core.db.postgres import PostgresConnection, PostgresDriver
+from stentor.core.db.postgres import PostgresDriver
+from stentor.core.db.postgres_connection import PostgresConnection
 from stentor.core.db.sqlite import SqliteConnection, SqliteDriver
 
 C = TypeVar("C", SqliteConnection, PostgresConnection)

@@ -102,7 +102,7 @@ def count_all() -> Totals:
 
     setattr(sqlite.SqliteDriver, "writer", writer)  # noqa: B010 - pyrefly refuses the assignment
     try:
-        from stentor.core.db.postgres import PostgresConnection
+        from stentor.core.db.postgres_connection import PostgresConnection
     except ImportError:
         return statements.totals
     count(PostgresConnection, statements, joint=True)

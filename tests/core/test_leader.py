@@ -12,7 +12,8 @@ import psycopg
 import pytest
 
 from stentor.core.db.leader import VAULT_LOCK_ID, LeaderElection
-from stentor.core.db.postgres import PostgresConnection, PostgresDriver
+from stentor.core.db.postgres import PostgresDriver
+from stentor.core.db.postgres_connection import PostgresConnection
 from stentor.core.db.sqlite import SqliteDriver
 from tests.patience import soon
 

@@ -18,7 +18,8 @@ from stentor.core.db.database import MAX_GROUP_SIZE, READER_THREADS
 from stentor.core.db.database_url import parse_database_url
 from stentor.core.db.leader import LeaderElection
 from stentor.core.db.locks import NAMED_LOCKS, SERVING_LOCK_ID, to_number
-from stentor.core.db.postgres import PostgresConnection, PostgresDriver
+from stentor.core.db.postgres import PostgresDriver
+from stentor.core.db.postgres_connection import PostgresConnection
 from stentor.core.db.transfer.postgres import PostgresSide
 from stentor.core.errors import Conflict, StartRefused, StoreConflict, StoreUnavailable
 from stentor.core.migrations import runner

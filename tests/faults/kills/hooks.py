@@ -14,7 +14,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from stentor.core.db.postgres import PostgresConnection
+from stentor.core.db.postgres_connection import PostgresConnection
 from stentor.core.db.sqlite import SqliteConnection
 from tests.faults.kills.mortality import KillLog, When, choose, death
 

@@ -16,7 +16,8 @@ import psycopg
 
 from stentor.core.db import Database, Sql, Tx
 from stentor.core.db.leader import INDEX_LOCK_ID
-from stentor.core.db.postgres import PostgresConnection, PostgresDriver, TableMissing
+from stentor.core.db.postgres import PostgresDriver
+from stentor.core.db.postgres_connection import PostgresConnection, TableMissing
 from stentor.core.errors import StartRefused, StoreUnavailable
 from stentor.domains.memory.index.index import SearchIndex
 from stentor.domains.memory.index.postgres.keywords import PostgresKeywordStore
