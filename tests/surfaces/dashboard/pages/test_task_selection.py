@@ -8,7 +8,7 @@ from typing import Any
 import httpx
 import pytest
 
-from stentor.surfaces.dashboard.pages import tasks
+from stentor.surfaces.dashboard.pages import task_list
 from stentor.surfaces.dashboard.site.sessions import MAX_KEPT
 from tests.conftest import KEYS, World
 from tests.requirements import requirement
@@ -197,7 +197,7 @@ async def test_only_actions_that_fit_a_listed_task_are_offered(site: Site) -> No
 async def test_a_list_of_one_status_offers_only_what_its_tasks_may_have(
     site: Site, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(tasks, "PAGE_SIZE", 1)
+    monkeypatch.setattr(task_list, "PAGE_SIZE", 1)
     agent = await site.world.register("ann")
     for _ in range(2):
         await site.world.do(agent, ok=False)

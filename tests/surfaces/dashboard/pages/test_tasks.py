@@ -16,7 +16,7 @@ from stentor.core.db import Sql, Tx
 from stentor.core.runlog import EventDraft
 from stentor.domains.llm import store as llm_store
 from stentor.domains.llm.store import CallRow
-from stentor.surfaces.dashboard.pages import tasks
+from stentor.surfaces.dashboard.pages import task_list, tasks
 from tests.domains.retention.archives import archive
 from tests.domains.test_task_search import index
 from tests.requirements import requirement
@@ -428,7 +428,7 @@ async def test_a_task_with_many_events_shows_the_first_and_the_last_ones(
 async def test_without_a_script_a_list_goes_on_at_a_page_of_its_own(
     site: Site, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(tasks, "PAGE_SIZE", 1)
+    monkeypatch.setattr(task_list, "PAGE_SIZE", 1)
     await site.world.register()
     first, second = [await site.world.submit() for _ in range(2)]
     link = re.search(r'<a class="button" href="([^"]+)"[^>]*>Show more<', await site.read("/tasks?status=queued"))

@@ -44,6 +44,7 @@ from stentor.surfaces.dashboard.pages import (
     sessions,
     sign_in,
     single_sign_on,
+    task_list,
     task_runs,
     task_selection,
     tasks,
@@ -310,6 +311,7 @@ ROUTES: list[tuple[str, str, PageHandler]] = [
     *alerts.ROUTES,
     *audit.ROUTES,
     *task_selection.ROUTES,  # before the page of one task, whose path would match
+    *task_list.ROUTES,
     *tasks.ROUTES,
     *task_runs.ROUTES,
     *decisions.ROUTES,

@@ -1,4 +1,4 @@
-"""The task pages: list and search, one task with its routing decision and activity, and actions on it.
+"""The page of one task with its routing decision and activity, and actions on it; the list is in `task_list`.
 
 Also the event streams of open pages: live updates, and the events of one task.
 """
@@ -6,17 +6,13 @@ Also the event streams of open pages: live updates, and the events of one task.
 from __future__ import annotations
 
 import asyncio
-import re
 from typing import Any
-from urllib.parse import urlencode
 
-from starlette.responses import RedirectResponse, Response
+from starlette.responses import Response
 
 from stentor.core import jsontext, runlog
-from stentor.core.clock import format_iso
 from stentor.core.db import Tx
 from stentor.core.jsontext import JsonObject
-from stentor.core.text_checks import is_readable
 from stentor.domains.activity.model import event_to_json
 from stentor.domains.conversation.model import find_result_text
 from stentor.domains.llm import queries as llm_queries
@@ -30,158 +26,26 @@ from stentor.domains.steps.decision_text import describe_question
 from stentor.domains.steps.operations import StepOut
 from stentor.domains.tasks import queries as task_queries
 from stentor.domains.tasks import store as task_store
-from stentor.domains.tasks.chart_queries import CHART_RANGES, MINUTE_US
 from stentor.domains.tasks.wire import GradeOut
-from stentor.surfaces.dashboard.gateway import GatewayError, quote_segment
+from stentor.surfaces.dashboard.gateway import quote_segment
 from stentor.surfaces.dashboard.pages import task_selection
-from stentor.surfaces.dashboard.pages.agents import label_agents, read_agent_choices
+from stentor.surfaces.dashboard.pages.agents import label_agents
 from stentor.surfaces.dashboard.pages.decisions import CHOICES
-from stentor.surfaces.dashboard.pages.overview import TASK_STATUSES
-from stentor.surfaces.dashboard.presenters.filters import shorten_id
+from stentor.surfaces.dashboard.pages.task_list import selectable_agents
 from stentor.surfaces.dashboard.presenters.task_view import build_journal, present_denial
 from stentor.surfaces.dashboard.presenters.waterfall import build_subtask_bar, build_waterfall
 from stentor.surfaces.dashboard.site.page import PageRequest
 from stentor.web.sse import EventStreamResponse, SseEvent
 
-PAGE_SIZE = 50
-FILTERS = ("status", "agent", "type", "by", "since", "session")
-"""Conditions of the list, by their names in its address."""
-SINCE = {"1h": "hour", "24h": "24 hours", "7d": "7 days"}
-"""Names of the ranges of time in the list, by those of the charts."""
 MAX_EVENTS = 250
 """How many of the first and of the last events of a task are on its page."""
-_LIKE_AN_ID = re.compile(r"(?=\S*[\d-])\S+")
-MIN_PART_CHARACTERS = 8
-"""What is shorter is looked up first as a whole id, then as a word, such as an error code: many ids end in it."""
 MAX_SUBTASKS, MAX_STEPS = 100, 200
 STEP_EVENTS = ("step_started", "step_completed", "step_failed")
-MAX_REFERENCE_CHARACTERS = 255
-SEARCHES = (("tasks", "task_id"), ("agents", "agent_id"))
-"""What the search field finds: resource, field of its id."""
 LEGACY_SCORE_TERMS = ("composite", "hebbian", "trust")
 """The terms of a score in old decisions, which name no ranking rule."""
 GRADES = tuple(step / 10 for step in range(10, -1, -1))
 MAX_TEXT_CHARACTERS = 20_000
 """Characters of an input or a result on a page."""
-
-
-async def list_tasks(page: PageRequest) -> Response:
-    """List tasks, newest first; `q` is a part of an id or words of a task, `since` a length of time up to now."""
-    filters = {name: page.query_param(name) for name in FILTERS}
-    text = _clean_reference(page.query_param("q"))
-    since = filters["since"] if filters["since"] in CHART_RANGES else ""
-    names, current, result, choices = await asyncio.gather(
-        page.read(registry_queries.read_names),
-        read_agent_choices(page, filters["agent"]),
-        _find_tasks(page, text, filters),
-        _read_choices(page, filters),
-    )
-    chosen = {name: value for name, value in {**filters, "since": since, "q": text}.items() if value}
-    costs = await page.read(llm_queries.read_task_costs, [task["task_id"] for task in result["tasks"]])
-    return page.render(
-        "tasks.html",
-        block="rows" if page.query_param("cursor") else "results",
-        tasks=result["tasks"],
-        # With a filter, the tasks that follow have the status of these.
-        offered=await task_selection.offered_actions(
-            page, result["tasks"], is_whole=not result["next_cursor"] or bool(filters["status"])
-        ),
-        max_selected=task_selection.MAX_SELECTED,
-        costs=costs,
-        total=result["total"],
-        total_is_exact=result["total_is_exact"],
-        agents=_selectable_agents(page, current, result["tasks"], filters["agent"]),
-        choices=choices,
-        following=result["next_cursor"],
-        names=names,
-        statuses=TASK_STATUSES,
-        filters=filters,
-        query=urlencode(chosen),
-        since=since,
-        ranges=SINCE,
-        text=text,
-    )
-
-
-async def _find_tasks(page: PageRequest, text: str, filters: dict[str, str]) -> JsonObject:
-    """Return a page of the list; a text is words of tasks, or the beginning or the end of an id."""
-    cursor = page.query_param("cursor")
-    length, _ = CHART_RANGES.get(filters["since"], (None, None))
-    # From the minute on: the whole page, and its next pages, mean the same time.
-    start = None if length is None else format_iso(page.site.now() // MINUTE_US * MINUTE_US - length)
-    conditions = {
-        "status": filters["status"],
-        "agent_id": filters["agent"],
-        "type": filters["type"],
-        "submitted_by": filters["by"],
-        "session": filters["session"],
-        "created_after": start,
-        "cursor": cursor,
-    }
-    if not text:
-        return dict(await page.call("tasks.list", limit=PAGE_SIZE, **conditions))
-    searches: list[dict[str, Any]] = [{**conditions, "text": text}, {"ref": text}]
-    # A cursor belongs to the search that the first page used, and only one for words has further pages and filters.
-    if cursor or " " in text or any(filters.values()):
-        del searches[1]
-    elif await _refers_to_id(page, text):
-        searches.reverse()
-    return await _find_first(page, searches)
-
-
-async def _refers_to_id(page: PageRequest, text: str) -> bool:
-    """Return whether a text is looked up as an id before its words are."""
-    if not _LIKE_AN_ID.fullmatch(text):
-        return False
-    if len(text) >= MIN_PART_CHARACTERS:
-        return True
-    found = await page.find("tasks.list", missing=403, ref=text, limit=1)
-    # The exact id comes first.
-    return found is not None and any(task["task_id"] == text for task in found["tasks"])
-
-
-async def _find_first(page: PageRequest, searches: list[dict[str, Any]]) -> JsonObject:
-    """Return the page of the first search that finds anything."""
-    found: JsonObject = {"tasks": [], "total": 0, "total_is_exact": True, "next_cursor": None}
-    for search in searches:
-        try:
-            found = await page.call("tasks.list", limit=PAGE_SIZE, **search)
-        except GatewayError as error:
-            if error.status not in (400, 409):
-                raise
-            continue  # no words, such as a single sign; or the search is switched off
-        if found["tasks"] or found["next_cursor"]:
-            break
-    return found
-
-
-async def _read_choices(page: PageRequest, filters: dict[str, str]) -> dict[str, list[str]]:
-    """Return the types and the keys to filter by, with those chosen."""
-    types, submitters = await asyncio.gather(
-        page.read(task_queries.list_types), page.read(task_queries.list_submitters)
-    )
-    choices = {"type": types, "by": submitters}
-    for name, values in choices.items():
-        if filters[name] and filters[name] not in values:
-            values.append(filters[name])
-    return choices
-
-
-def _selectable_agents(
-    page: PageRequest, names: dict[str, str], tasks: list[JsonObject], chosen: str = ""
-) -> dict[str, str]:
-    """Return the agents to filter by, with the chosen one: all for who may list them, else those of the tasks."""
-    assigned = {chosen, *(task["assigned_agent"] for task in tasks)}
-    may_list = page.session.may("admin")
-    shown = {agent_id: name for agent_id, name in names.items() if may_list or agent_id in assigned}
-    return {chosen: shorten_id(chosen)} | shown if chosen else shown
-
-
-def _agents_for_rerun(page: PageRequest, trail: JsonObject, names: dict[str, str]) -> dict[str, str]:
-    """Return the agents that may be chosen to do the task again, those that were admitted for it first."""
-    admitted = [candidate["agent_id"] for candidate in (trail["routing"] or {}).get("candidates", [])]
-    choices = _selectable_agents(page, names, [trail["task"]] if trail["task"] else [])
-    return {agent_id: choices[agent_id] for agent_id in dict.fromkeys([*admitted, *choices]) if agent_id in choices}
 
 
 async def show_task(page: PageRequest, problem: str = "", status: int = 200) -> Response:
@@ -232,6 +96,13 @@ async def show_task(page: PageRequest, problem: str = "", status: int = 200) -> 
         grade=grade,
         grades=GRADES,
     )
+
+
+def _agents_for_rerun(page: PageRequest, trail: JsonObject, names: dict[str, str]) -> dict[str, str]:
+    """Return the agents that may be chosen to do the task again, those that were admitted for it first."""
+    admitted = [candidate["agent_id"] for candidate in (trail["routing"] or {}).get("candidates", [])]
+    choices = selectable_agents(page, names, [trail["task"]] if trail["task"] else [])
+    return {agent_id: choices[agent_id] for agent_id in dict.fromkeys([*admitted, *choices]) if agent_id in choices}
 
 
 async def _read_state(page: PageRequest, task: JsonObject | None) -> JsonObject:
@@ -355,25 +226,6 @@ async def _post_action(page: PageRequest, action: str, notice: str, body: Any = 
     return page.redirect(f"/tasks/{quote_segment(task_id)}", notice)
 
 
-async def find_by_id(page: PageRequest) -> Response:
-    """Handle the search field of every page: redirect to the only task or agent that matches, or to the tasks found."""
-    text = _clean_reference(page.query_param("q"))
-    for kind, id_field in SEARCHES if text else ():
-        if kind == "tasks" and not await _refers_to_id(page, text):
-            continue  # words; the list finds a task with such an id as well
-        found = await page.find(f"{kind}.list", missing=403, ref=text, limit=2)
-        matches = [record[id_field] for record in found[kind]] if found else []
-        # The exact id comes first, and may be the beginning of another one.
-        if len(matches) == 1 or text in matches:
-            return RedirectResponse(f"/{kind}/{quote_segment(text if text in matches else matches[0])}", 303)
-    return RedirectResponse(f"/tasks?q={quote_segment(text)}", 303)
-
-
-def _clean_reference(text: str) -> str:
-    """Return the text without what no id or name has, so that any input is a possible search."""
-    return "".join(filter(is_readable, text))[:MAX_REFERENCE_CHARACTERS]
-
-
 async def stream_changes(page: PageRequest) -> Response:
     """Stream the topics that changed since the page was rendered, at most once a second."""
     return EventStreamResponse(
@@ -396,8 +248,6 @@ async def stream_task(page: PageRequest) -> Response:
 
 
 ROUTES = [
-    ("GET", "/tasks", list_tasks),
-    ("GET", "/find", find_by_id),
     ("GET", "/tasks/{task_id}", show_task),
     ("POST", "/tasks/{task_id}/cancel", cancel_task),
     ("POST", "/tasks/{task_id}/retry", retry_task),
