@@ -93,7 +93,7 @@ def open_driver(url: str) -> Driver:
 async def archive(driver: Driver, folder: Path) -> int:
     db = Database(driver)
     try:
-        archiver = TaskArchiver(db, RunLog(Hub()), SystemClock(), folder, 0, MOST, rest=0.0)
+        archiver = TaskArchiver(db, RunLog(Hub()), SystemClock(), folder, 0, MOST, pause_factor=0.0)
         return (await archiver.archive(SystemClock().now())).tasks
     finally:
         db.close()

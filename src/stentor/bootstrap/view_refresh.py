@@ -1,4 +1,4 @@
-"""Keeps what this process holds in memory as the database has it: agents, keys, people, weights, trust, models.
+"""Keeps the views in this process's memory up to date with the database: agents, keys, people, weights, trust, models.
 
 It is loaded at the start, and what changed since then is read when another process announces a change, and regularly.
 """

@@ -126,8 +126,8 @@ async def _open_archiver(chosen: Settings, *, write: bool) -> AsyncIterator[Task
         db = Database(driver if write else ReadOnlyDriver(driver))
         try:
             # On SQLite no service is running that would be slowed.
-            rest = 1.0 if chosen.storage.database_url else 0.0
-            yield TaskArchiver(db, RunLog(Hub()), clock, chosen.storage.archive_dir, 0, rest=rest)
+            pause_factor = 1.0 if chosen.storage.database_url else 0.0
+            yield TaskArchiver(db, RunLog(Hub()), clock, chosen.storage.archive_dir, 0, pause_factor=pause_factor)
         finally:
             await asyncio.to_thread(db.close)
     finally:

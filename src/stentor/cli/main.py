@@ -208,6 +208,6 @@ def main() -> None:
     except OSError as error:
         if error.errno != errno.ENOSPC:
             raise
-        # Python would write what is left once more, and fail with a traceback.
+        # Python would try to write the rest again at exit, and fail with a traceback.
         os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
         sys.exit(f"error: standard output or a file cannot be written: {error.strerror}")

@@ -324,7 +324,7 @@ class RemoteWatchers:
     def _on_tokens(self, message: TokenBatch) -> None:
         """Add the tokens that are new here.
 
-        A batch without the beginning of the attempt is ignored: this process has asked for all tokens already.
+        A batch without the beginning of the attempt is ignored: this process has already requested all tokens.
         """
         key = message.tenant, message.task_id
         if key not in self._announced_at:

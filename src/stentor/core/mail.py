@@ -35,7 +35,7 @@ class Mailer:
     ) -> tuple[str, ...]:
         """Send a message, wait until the server has taken it, and return the recipients that it refused; blocks.
 
-        Raises MailError if it was taken for nobody.
+        Raises MailError if it was accepted for no recipient.
 
         A message that may have been sent before has the same `message_id` and date (microseconds) again, by which
         mail servers and readers recognize it. Without them it is a new one.

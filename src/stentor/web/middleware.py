@@ -48,7 +48,7 @@ TWO_KEYS = ("Invalid API key", "The request has two different keys: send one of 
 AuthFailure = tuple[str, str]
 """A title and a message."""
 CLOSE_CONNECTION = {"Connection": "close"}
-"""For a response before the body was read: otherwise the server reads the rest of it, however long it is."""
+"""For a response sent before the body was read: without it the server would read the rest, however long it is."""
 SMALL_BODY_BYTES = 1_000_000
 """Maximum bytes of a body on paths that take no long texts."""
 

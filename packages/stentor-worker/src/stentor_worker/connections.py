@@ -1,4 +1,4 @@
-"""HTTP/1.1 over connections that stay open, as far as the SDK needs it.
+"""HTTP/1.1 over persistent connections, with what the SDK needs of it.
 
 A durable step is one request, and urllib3 took a third of all processor time of a step.
 """

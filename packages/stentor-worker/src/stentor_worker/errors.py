@@ -53,7 +53,7 @@ class StepFailed(Failed):
 
 
 class WaitTimeout(Failed, TimeoutError):
-    """What a task waited for did not come in time."""
+    """A wait of a task reached its timeout."""
 
     def __init__(self, name: str, message: str) -> None:
         super().__init__(f"{name}: {message}", "WAIT_TIMEOUT")

@@ -36,7 +36,7 @@ MAX_CLAIM = 100
 RETRY_SECONDS = 5.0
 """How long a worker waits before it claims again, when the service rejected a claim that it may accept later."""
 LEAVE_SECONDS = 3.0
-"""How long a worker that ends waits for the service to hear it."""
+"""How long a worker that ends waits for the service's response."""
 REPEAT_SECONDS = 1.0
 """How long another Ctrl-C changes nothing: it may be the same one, which a program that started this one passes on."""
 MAIN_ENDED = "worker: stopping, because the main thread of the program has ended"
@@ -203,7 +203,7 @@ class Worker:
         self._stopping.set()
 
     def _leave(self) -> None:
-        """Say that this worker ends, so that its agent is offline at once. A service that does not hear it waits."""
+        """Tell the service that this worker ends, so that its agent is offline at once and not only after a timeout."""
         if self._is_connected:
             path = f"/agents/{segment(self.agent_id)}/leave"
             # Nobody waits for a worker that ends: a service that is down or older must not delay it.
@@ -297,16 +297,16 @@ class Worker:
         except ServiceError as error:
             log.error("worker: report failed task_id=%s error=%s", task.id, error)
         except Exception:
-            # Nobody reads what becomes of a task of the pool.
+            # The pool would drop the exception silently.
             log.exception("worker: report failed task_id=%s", task.id)
         finally:
             self._tasks.discard(task)
             self._reports.release()
 
     def _report(self, task: Task, verb: str, body: dict[str, Any]) -> str:
-        """Report how an attempt ended, and that as a failure if the service rejects it; return what was reported.
+        """Report how an attempt ended, or a failure if the service rejects the report; return what was reported.
 
-        Without a report, the task would be done again and again until its attempts are used up.
+        Without a report, the task would be executed again until its attempts are used up.
         """
         try:
             task.post(verb, body)

@@ -38,7 +38,7 @@ class LeaderElection:
         self._poll_seconds = poll_seconds
         self._query_lock = asyncio.Lock()
         self._session: LockSession | None = None
-        """The session that this job has asked last."""
+        """The session that this job used last."""
         self._is_closed = False
         self._queried_at = -poll_seconds
         self.was_leader = not driver.shared
@@ -73,7 +73,7 @@ class LeaderElection:
     def _query(self) -> bool:
         session = self._session = self._driver.lock_session()
         is_held = session.hold(self, self._lock)
-        # A cancelled question goes on in this thread. After `close` nobody else would give the lock back.
+        # A cancelled query continues in this thread. After `close` nothing else would release the lock.
         if self._is_closed:
             session.leave(self, self._lock)
         return is_held and not self._is_closed

@@ -67,7 +67,7 @@ class Readers:
         """Give back a connection, which has no open transaction; close those that have become idle."""
         now = time.monotonic()
         kept = [(connection, now)]
-        # Each second at least one read comes by, so all idle ones come to their end.
+        # There is at least one read a second, so idle connections are always closed in the end.
         while (older := self._take_idle()) is not None:
             kept.append(older)
         for one, since in reversed(kept):

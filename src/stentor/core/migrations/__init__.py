@@ -1,8 +1,8 @@
 """Schema migrations: versions, checks at startup, and upgrades.
 
 Alembic runs in `runner` and is imported only for an upgrade; the scripts are in `versions/`. A new SQLite file gets the
-newest schema from `sqlite_schema.sql`, generated from them. A first start would load Alembic and SQLAlchemy for
-nothing else: 30 MB that the process keeps, and most of the time until it serves.
+newest schema from `sqlite_schema.sql`, generated from them, because Alembic and SQLAlchemy would cost a first start
+30 MB that the process keeps, and most of the time until it serves.
 """
 
 from __future__ import annotations

@@ -106,7 +106,7 @@ class AgentCheck:
         return None
 
     async def _is_missed(self, agent: Agent) -> bool:
-        """Return whether somebody waits for an offline worker: this process saw it, or it has had tasks.
+        """Return whether an offline worker is worth an alert: this process saw it, or it has had tasks.
 
         Nobody waits for one that was registered and never started. One that stopped together with the service was not
         seen by this process.

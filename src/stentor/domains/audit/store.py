@@ -1,4 +1,4 @@
-"""SQL of the audit. An index has these events only, so that a list does not walk through those of tasks."""
+"""SQL of the audit. A partial index has only its events, so that a list does not scan the events of tasks."""
 
 from __future__ import annotations
 

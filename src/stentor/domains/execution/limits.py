@@ -88,7 +88,7 @@ class ParkedTaskScheduler:
         # A key is not put back after a failure: each one with parked tasks is also due by the time in its row.
         freed, self._freed = self._freed, set()
         now, due = await self._db.poll(lambda tx: (tx.now, store.list_due(tx, BATCH_SIZE)))
-        # Else starts of the future would use a rate up for as long as the clock was set back.
+        # Otherwise starts in the future would count against the rate for as long as the clock was set back.
         await self._clock_watch.look(now, lambda: self._db.write(store.bring_back, NO_LOCKS))
         for tenant, key in {*freed, *due}:
             lock = locks.limit_lock(tenant, key)

@@ -189,7 +189,7 @@ class PostgresDispatcher:
         self._hints.stop_working()
         if self._pump_task is not None:
             self._wake.set()
-            # Not cancelled at once: a claim that is under way is committed all the same, and nobody would know of it.
+            # Not cancelled at once: a claim that is in progress would be committed without anything running it.
             await asyncio.wait([self._pump_task], timeout=LAST_CLAIM_SECONDS)
             self._pump_task.cancel()
             await asyncio.gather(self._pump_task, return_exceptions=True)

@@ -180,7 +180,7 @@ class WorkerService:
         await tick_forever("tokens of ended attempts", partial(sleep_until_tick, QUIET_SECONDS), self.drop_ended_tokens)
 
     async def drop_ended_tokens(self) -> None:
-        """Delete the tokens of attempts whose end nobody told this process.
+        """Delete the tokens of attempts about whose end this process got no message.
 
         An outcome may be reported to another one, or while this one adds the last tokens.
         """

@@ -21,7 +21,7 @@ together send at most ten such messages a second."""
 LIFETIMES = 3
 """Renewals that may be lost before a process is forgotten."""
 WORKER_SECONDS = 30.0
-"""How long a process is told of an agent's tasks after a worker was seen there, which it announces each 10 seconds."""
+"""How long a process gets hints about an agent's tasks after it announced a worker, which it does every 10 s."""
 MAX_PLACES = 8
 """Processes that are known for each agent outside; the workers of one are seldom at more."""
 
@@ -97,7 +97,7 @@ class TaskHints:
             self._fanout.send(TaskQueued(agent_id, inside, tried), others[0])
         elif others or not places or now < self._complete_at:
             self._fanout.send(TaskQueued(agent_id, inside))
-        # Else all that could take it have been told: each looks by itself as soon as it has a free slot.
+        # Otherwise every process that could take it has been told, and looks as soon as it has a free slot.
 
     def has_others(self, agent_id: str) -> bool:
         """Return whether workers of the agent may wait in other processes."""

@@ -1,7 +1,7 @@
 """Makes, changes, rotates and revokes API keys, and finds the holder of one.
 
-All keys are held in memory, by digest. Other processes load a change when they are told of it, at the latest with their
-next poll; a revoked key never becomes valid again there, however late an older row arrives.
+All keys are held in memory, by digest. Other processes load a change when they get a message about it, at the latest
+with their next poll; a revoked key never becomes valid again there, however late an older row arrives.
 """
 
 from __future__ import annotations

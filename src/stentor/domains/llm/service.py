@@ -193,7 +193,7 @@ class LlmGateway:
             except ProviderFault as fault:
                 add_provider_details(fault, target)
                 first_fault = first_fault or fault
-                # Repeated, the request would be paid for once more at each that may have answered it.
+                # A retry would be billed again by each provider that may have answered.
                 first_fault.is_repeatable &= fault.is_repeatable
                 if fault.upstream_status in CLIENT_ERROR_STATUSES:
                     break

@@ -39,7 +39,7 @@ _INVISIBLE = re.compile(
 """What Unicode lists as Default_Ignorable_Code_Point besides its format characters (Cf), after NFKC."""
 
 VersionCause = Literal["found", "edited", "written", "restored"]
-"""How a version came about: it was there before the service, by an edit on disk, by a write, by a write of it again."""
+"""The origin of a version: present before the service, an edit on disk, a write, a restored older version."""
 CallerIdentity = tuple[str, str, str | None]
 """Tenant, key name, and the agent that the key claims to act for."""
 MaySearch = Callable[[str], bool]

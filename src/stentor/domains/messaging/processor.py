@@ -212,7 +212,7 @@ class MessageProcessor:
         check_ended = self._shared or tick % SCAN_INTERVAL_TICKS == 0
         begun = self._jump_watch.begin()
         now, is_due, expired, missed = await self._db.poll(lambda tx: self._poll(tx, check_ended=check_ended))
-        # Else messages, also those of a process that is gone, would wait for as long as the clock was set back.
+        # Otherwise messages, including those of a dead process, would wait as long as the clock was set back.
         await self._clock_watch.look(
             now, lambda: self._db.write(lambda tx: store.bring_back(tx, self._lease), NO_LOCKS)
         )

@@ -1,7 +1,7 @@
 """Signs people in with an ID token, finds who holds a session, and ends sessions.
 
-Everybody is held in memory, as keys are: a request costs a lookup, and another process loads a change when it is told
-of it, at the latest with its next poll.
+All people are held in memory, as keys are: a request costs a lookup. Another process loads a change when it gets a
+message about it, at the latest with its next poll.
 """
 
 from __future__ import annotations

@@ -16,7 +16,7 @@ from stentor.domains.registry.model import Agent
 from stentor.domains.registry.presence import Presence
 
 INTERVAL_SECONDS = 30.0
-"""For what nobody tells this process: a provider registered at another one, or a list of models that has changed."""
+"""For changes of which this process gets no message: a provider registered at another one, a changed list of models."""
 CONCURRENT_CHECKS = 8
 FindModelProblem = Callable[[str, str], Awaitable[str | None]]
 """(tenant, model) -> why no provider serves the model, empty for the default one; None if one does or may."""

@@ -69,7 +69,7 @@ class Presence:
         self._left: dict[str, int] = {}
         """When the last worker of an agent left; without those that were seen again."""
         self.departed: set[str] = set()
-        """Agents of which the database may say that their last worker left: whoever sees one deletes that."""
+        """Agents whose last worker may be recorded as departed; the process that sees a worker deletes the record."""
         self._failures: dict[str, int] = {}
         self._paused_until: dict[str, int] = {}
         self._unserved: set[str] = set()

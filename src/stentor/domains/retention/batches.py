@@ -30,9 +30,9 @@ _KEY, _TASK, _ENCODING, _VALUE, _HASH = map(_STEP_COLUMNS.index, ("key", "task_i
 
 
 def choose_tasks(
-    tx: Tx, tenant: str, before: int, after: store.Position, most: int = MAX_TASKS, without: Set[str] = frozenset()
+    tx: Tx, tenant: str, before: int, after: store.Position, limit: int, without: Set[str] = frozenset()
 ) -> tuple[list[str], store.Position | None]:
-    """Return the next tasks that may be archived, oldest first, and the position behind them; None at the end."""
+    """Return at most `limit` tasks that may be archived, oldest first, and the position after them; None at the end."""
     chosen: list[str] = []
     size = events = 0
     while True:
@@ -41,7 +41,7 @@ def choose_tasks(
         for task_id, created_at in window:
             if task_id in archivable and task_id not in without:
                 size, events = size + archivable[task_id][0], events + archivable[task_id][1]
-                if chosen and (len(chosen) == most or events > MAX_EVENTS or size > MAX_BYTES):
+                if chosen and (len(chosen) == limit or events > MAX_EVENTS or size > MAX_BYTES):
                     return chosen, after
                 chosen.append(task_id)
             after = created_at, task_id

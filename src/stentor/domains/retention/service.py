@@ -1,8 +1,8 @@
 """The archiver: moves tasks that ended long ago into archives, in small transactions.
 
-The order makes it safe to kill at any moment: the name of an archive is committed, its files are written and synced,
-and one transaction then deletes the rows, if they still are what was written. An archive whose transaction did not come
-is forgotten by the next run before its files are removed, so that no process can still delete rows for it.
+The order of the steps makes a kill safe at any moment: first the name of an archive is committed, then its files are
+written and synced, then one transaction deletes the rows if they are unchanged. If that transaction is missing, the
+next run first deletes the archive's row and then its files, so that no process can still delete rows for it.
 """
 
 from __future__ import annotations
@@ -41,8 +41,8 @@ from stentor.domains.retention.parquet_files import WrittenFiles
 from stentor.domains.tasks import queries as task_queries
 
 INTERVAL_SECONDS = 3_600.0
-REST = 3.0
-"""How long the archiver rests after each archive, as a multiple of its work, so that it does not slow tasks down."""
+PAUSE_FACTOR = 3.0
+"""The pause after each archive as a multiple of the time that it took, so that archiving does not slow tasks down."""
 Progress = Callable[[ArchiveResult], None]
 WriteFiles = Callable[[Path, str, Mapping[str, Sequence[Row]]], WrittenFiles]
 """Writes an archive durably: its folder, its name, and the rows by table. Raises OSError. Called in a thread."""
@@ -56,7 +56,7 @@ _ID, _STATUS, _AGENT, _CREATED, _SUBMITTER = map(
 class TaskArchiver:
     """Archives tasks `days` after their end, into `folder`; with 0 days only on request.
 
-    An archive has `most` tasks at most.
+    `max_tasks` is the largest number of tasks in one archive.
     """
 
     def __init__(
@@ -66,15 +66,15 @@ class TaskArchiver:
         clock: Clock,
         folder: Path,
         days: int,
-        most: int = batches.MAX_TASKS,
+        max_tasks: int = batches.MAX_TASKS,
         write_files: WriteFiles = parquet_files.write_archive,
-        rest: float = REST,
+        pause_factor: float = PAUSE_FACTOR,
     ) -> None:
         self.problem: str | None = None
         """Why the last run failed; None if it did not."""
         self.folder, self.days = folder, days
         self._db, self._runlog, self._clock = db, runlog, clock
-        self._most, self._write_files, self._rest = most, write_files, rest
+        self._max_tasks, self._write_files, self._pause_factor = max_tasks, write_files, pause_factor
 
     async def run(self, leader: LeaderElection) -> None:
         """Archive what is due, now and every hour, while this process is the leader."""
@@ -103,7 +103,7 @@ class TaskArchiver:
             await UsageTotals(self._db).add_all()
             for tenant in await self._list_tenants():
                 skipped = set[str]()
-                # A task can leave after its subtasks only, so a tree takes as many passes as it has levels.
+                # A task is archived after its subtasks, so a tree takes as many passes as it has levels.
                 while await self._archive_pass(tenant, before, result, skipped, progress):
                     pass
         self.problem = None
@@ -112,13 +112,13 @@ class TaskArchiver:
         return result
 
     async def count_archivable(self, before: int, progress: Callable[[int], None] | None = None) -> dict[str, int]:
-        """Return how many tasks of each tenant would be archived in the first pass, without subtasks' parents."""
+        """Count the tasks of each tenant that the first pass would archive. Parents follow in later passes."""
         counts: dict[str, int] = {}
         for tenant in await self._list_tenants():
             position: store.Position | None = store.START
             while position is not None:
                 chosen, position = await self._db.read(
-                    partial(batches.choose_tasks, tenant=tenant, before=before, after=position, most=self._most)
+                    partial(batches.choose_tasks, tenant=tenant, before=before, after=position, limit=self._max_tasks)
                 )
                 counts[tenant] = counts.get(tenant, 0) + len(chosen)
                 if progress is not None:
@@ -159,7 +159,7 @@ class TaskArchiver:
     async def _archive_pass(
         self, tenant: str, before: int, result: ArchiveResult, skipped: set[str], progress: Progress | None
     ) -> int:
-        """Archive the tasks of a tenant that may leave now, oldest first; return how many. Adds to `skipped`."""
+        """Archive the tasks of a tenant that can be archived now, oldest first; return how many. Adds to `skipped`."""
         position: store.Position | None = store.START
         archived = 0
         while position is not None:
@@ -170,7 +170,7 @@ class TaskArchiver:
                     tenant=tenant,
                     before=before,
                     after=position,
-                    most=self._most,
+                    limit=self._max_tasks,
                     without=skipped,
                 )
             )
@@ -178,7 +178,7 @@ class TaskArchiver:
                 archived += await self._archive_tasks(tenant, task_ids, before, result, skipped)
                 if progress is not None:
                     progress(result)
-                await asyncio.sleep(self._rest * (time.monotonic() - started))
+                await asyncio.sleep(self._pause_factor * (time.monotonic() - started))
         return archived
 
     async def _archive_tasks(
@@ -199,7 +199,7 @@ class TaskArchiver:
             await self._forget(archive.name)
             return 0
         except (OSError, ValueError, TypeError):  # pyarrow's errors are ValueError and TypeError
-            # Not if another process, which takes this one for dead, has removed the files meanwhile.
+            # Another process that considers this one dead may have removed the files: then this is no error.
             if await self._forget(archive.name):
                 raise
             return 0

@@ -88,7 +88,7 @@ class ScheduleService:
     async def change(self, caller: Principal, name: str, changes: dict[str, Any]) -> Schedule:
         """Change any of cron, timezone, missed, overlap, paused and task.
 
-        Who changes the task is whose task it becomes: nobody can have another one's key submit what they say. A new
+        A schedule runs as the key that last changed its task, so that nobody submits with the key of another. A new
         task, expression or zone resumes a schedule that the service has paused, as its reason says to set them.
         Raises InvalidRequest, NotFound, and Forbidden for the key of stopped agents, unless it pauses the schedule.
         """

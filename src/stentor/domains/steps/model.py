@@ -1,4 +1,4 @@
-"""A step of a task and what is recorded of it. No I/O."""
+"""A step of a task and its record. No I/O."""
 
 from __future__ import annotations
 

@@ -197,7 +197,8 @@ def _insert_or_find(
 ) -> tuple[Step, bool, JsonObject]:
     """Insert a step, in the place of a failed one that runs again; return the recorded step and whether it is new.
 
-    Also what its event says of the one that it replaces: `reruns` finds its place in the program by that.
+    The third value is metadata for the event of a step that replaces another: `reruns` uses it to find the place of the
+    step in the program.
     `is_recorded` is whether the journal had the step when it was read, None if that is not known.
     """
     if is_recorded is None:

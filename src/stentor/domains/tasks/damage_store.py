@@ -1,6 +1,6 @@
 """SQL that takes a malformed task out of the way of the others: an open one ends, and no lesson waits for it.
 
-Reads only the columns that are not JSON. The malformed ones stay as they are, for whoever looks for the cause.
+Reads only the columns that are not JSON. The malformed ones stay as they are, so that the cause can be investigated.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ class TaskStub(msgspec.Struct, frozen=True):
 _COLUMNS = ", ".join(TaskStub.__struct_fields__)
 _KEY = "tenant = :tenant and task_id = :task_id"
 _FIND = Sql(f"select {_COLUMNS} from tasks where {_KEY}")
-# The head as well: whoever changed the task since could read it.
+# The head too: if the task was changed since, the process that did so could read it.
 _SEEN = f"{_KEY} and status = :source and epoch = :epoch and head_id = :seen"
 _END = Sql(
     f"""update tasks set status = :status, completion_time = :now, error = :error, outcome_class = :outcome_class,

@@ -314,7 +314,7 @@ def _claim_new(
 
 def _require_parent(tx: Tx, principal: Principal, parent_task_id: str, granted_parent: str | None) -> Task:
     """Return the parent. Raises InvalidRequest for one that the submitter does not see, and ParentCancelled."""
-    # Its cancellation takes it too: else a child could be stored after it, and nobody would cancel that one.
+    # The lock that its cancellation takes too: otherwise a child stored after it would never be cancelled.
     tx.lock(locks.task_lock(principal.tenant, parent_task_id))
     parent = store.find(tx, principal.tenant, parent_task_id)
     # The task of a grant is seen by those who gave it.

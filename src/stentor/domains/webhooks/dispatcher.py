@@ -187,7 +187,7 @@ class DeliveryDispatcher:
             return tx.now, expired, due_ids
 
         now, expired, due_ids = await self._db.poll(read)
-        # Else deliveries, also those of a process that is gone, would wait for as long as the clock was set back.
+        # Otherwise deliveries, including those of a dead process, would wait as long as the clock was set back.
         await self._clock_watch.look(
             now, lambda: self._db.write(lambda tx: store.bring_back(tx, self.lease_us), NO_LOCKS)
         )

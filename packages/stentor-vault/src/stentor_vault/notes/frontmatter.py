@@ -2,7 +2,6 @@
 
 YAML 1.2 without aliases and duplicate keys; times stay strings and `on` is a string. Pure. The YAML itself is
 read by `yaml_parser` and written by `yaml_writer`.
-Source: facts of the vault sync ("Frontmatter").
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """File events of a folder and its subfolders from Linux's inotify.
 
-In place of `watchfiles`, which follows symbolic links: a folder has one watch only, so its events come under the name
-of a link to it. It also ends at a name that is not UTF-8, and does not tell that the system has dropped events.
+The package `watchfiles` is not used: it follows symbolic links (a folder has only one watch, so its events would have
+the path of a link to it), stops at a name that is not UTF-8, and does not report that the system dropped events.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ _ONLYDIR, _DONT_FOLLOW, _ISDIR = 0x1000000, 0x2000000, 0x40000000
 _CHANGES = _MODIFY | _ATTRIB | _MOVED_FROM | _MOVED_TO | _CREATE | _DELETE | _DELETE_SELF | _MOVE_SELF
 _EVENT = struct.Struct("iIII")
 _READ_BYTES = 1 << 20
-"""About as much as the system keeps; more would wait for continuous changes to end."""
+"""About the size of the system's queue. Reading more would not end while files change continuously."""
 _NO_FOLDER_ERRNOS = {errno.ENOENT, errno.ENOTDIR, errno.ELOOP, errno.EACCES, errno.ENAMETOOLONG}
 
 
@@ -129,7 +129,7 @@ class FolderEvents:
         return self._watches.get(parent, {}).get(name)
 
     def _forget(self, path: bytes) -> None:
-        """End the watches of a folder that was moved or deleted: where it is now, it is found by another event."""
+        """Remove the watches of a folder that was moved or deleted. Another event reports its new path."""
         paths = [path]
         while paths:
             path = paths.pop()

@@ -1,7 +1,4 @@
-"""Three-way merge of two changes of the same note: the body by line, the frontmatter by key. Pure.
-
-Source: facts of the vault sync ("Conflicts").
-"""
+"""Three-way merge of two changes of the same note: the body by line, the frontmatter by key. Pure."""
 
 from __future__ import annotations
 

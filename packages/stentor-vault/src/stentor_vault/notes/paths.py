@@ -1,7 +1,7 @@
 """Which paths a vault accepts: relative and below its root. New names must also be valid on every operating system;
 existing ones need not, because people may have given them.
 
-Pure text checks; `safe_files` opens the files. Source: facts of the vault sync ("Paths").
+Pure text checks; `safe_files` opens the files.
 """
 
 from __future__ import annotations
@@ -65,10 +65,10 @@ def compose_path(path: str) -> str:
 
 
 def listed_names(names: Iterable[str]) -> list[str]:
-    """Return the name under which a vault lists each entry of a folder: in NFC, by which `find_name` finds it.
+    """Return the name under which a vault lists each entry of a folder: in NFC, as `find_name` looks it up.
 
-    One that no path can address is listed with escapes, which no path accepts: a name that is not UTF-8, and of several
-    names that are the same in NFC all but one.
+    A name that no path can address is listed with escapes, which no path accepts. Such names are those that are not
+    UTF-8, and all but one of several names with the same NFC.
     """
     names = list(names)
     if all(map(str.isascii, names)):

@@ -1,4 +1,4 @@
-"""The journal of a replay: it gives what a run recorded, compares, and does nothing itself."""
+"""The journal of a replay: returns the recorded outcomes and compares, without executing a step."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ class ReplayJournal(RecordedSteps):
     def __init__(self, steps: StepService, principal: Principal, task_id: str) -> None:
         super().__init__(steps, principal, task_id)
         self._requests: dict[int, JsonObject] = {}
-        """What the attempts asked, by their epoch."""
+        """The requests of the recorded model calls, by epoch."""
         self.steps: dict[str, ReplayedStep] = {}
 
     @property
@@ -66,19 +66,19 @@ class ReplayJournal(RecordedSteps):
         return await self._read_outcome(self._find(key, name, "effect")[0])
 
     def note(self, key: str, *reasons: str) -> None:
-        """Note in what a step differs from the run. Steps of another task are not compared."""
+        """Record how a step differs from the run. Steps of another task are not compared."""
         step = self.steps[key]
         if reasons and step.verdict != "taken_over":
             step.verdict = "differs"
             step.reasons += reasons
 
     def outcome_of(self, key: str) -> Any:
-        """Return the recorded value of a step as far as it is short; None for a long one, and without one."""
+        """Return the recorded value of a step; None if there is none, or if it is too long to be in the journal."""
         entry = self._recorded.get(key)
         return None if entry is None else entry.value
 
     def list_unreached(self) -> list[ReplayedStep]:
-        """List what is recorded and was not asked for."""
+        """List the recorded steps that the program did not reach."""
         entries = [entry.step for key, entry in self._recorded.items() if key not in self.steps]
         return [ReplayedStep(step.key, step.name, step.kind, "not_reached") for step in entries]
 

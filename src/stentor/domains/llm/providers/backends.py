@@ -127,7 +127,7 @@ class HttpBackend:
                 replies.append(form.parse_embeddings(body, target.name))
         except ProviderFault as fault:
             if replies:
-                # Repeated, the request would be paid for again as far as it was answered.
+                # A repeated request would be billed again for the part that was answered.
                 fault.is_repeatable = False
                 if not evidence.may_be_billed(fault):
                     fault.usage = _embedding_usage(replies, inputs[: len(replies) * size])
@@ -212,7 +212,7 @@ class _HttpDeltaSource:
 
     def close(self) -> None:
         if self._beginning is not None and not self._beginning.cancel() and not self._beginning.cancelled():
-            # Otherwise asyncio logs an error that nobody has asked for.
+            # Otherwise asyncio logs the error as never retrieved.
             self._beginning.exception()
         self._source.close()
 

@@ -1,7 +1,7 @@
 """Exports the weights of a BERT sentence model as a quantized ONNX graph: encoder, mean pooling, normalization.
 
 A command with the arguments WEIGHTS HEADS TARGET. `local` runs it once per model as a process of its own, because it
-needs half a gigabyte of memory. Source: facts of the embedding ("The local embedding model").
+needs half a gigabyte of memory.
 """
 
 from __future__ import annotations

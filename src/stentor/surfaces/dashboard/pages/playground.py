@@ -2,7 +2,7 @@
 
 The browser holds the conversations, in hidden fields. With JavaScript each side is asked by a request of its own, which
 can be stopped, and nothing is stored here; without it one request asks all of them, waits, and redirects to a page that
-the session keeps, so that a reload asks nobody again.
+the session keeps, so that a reload sends no new request.
 """
 
 from __future__ import annotations

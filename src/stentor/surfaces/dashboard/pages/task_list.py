@@ -27,10 +27,10 @@ PAGE_SIZE = 50
 FILTERS = ("status", "agent", "type", "by", "since", "session")
 """Conditions of the list, by their names in its address."""
 SINCE = {"1h": "hour", "24h": "24 hours", "7d": "7 days"}
-"""Names of the ranges of time in the list, by those of the charts."""
+"""Labels of the time ranges, by their names in the charts."""
 _LIKE_AN_ID = re.compile(r"(?=\S*[\d-])\S+")
 MIN_PART_CHARACTERS = 8
-"""What is shorter is looked up first as a whole id, then as a word, such as an error code: many ids end in it."""
+"""A shorter text is looked up as a complete id, then as a word such as an error code: many ids would end in it."""
 MAX_REFERENCE_CHARACTERS = 255
 SEARCHES = (("tasks", "task_id"), ("agents", "agent_id"))
 """What the search field finds: resource, field of its id."""
@@ -141,7 +141,7 @@ async def _read_choices(page: PageRequest, filters: dict[str, str]) -> dict[str,
 def selectable_agents(
     page: PageRequest, names: dict[str, str], tasks: list[JsonObject], chosen: str = ""
 ) -> dict[str, str]:
-    """Return the agents to filter by, with the chosen one: all for who may list them, else those of the tasks."""
+    """Return the agents to filter by, with the chosen one: all if the user may list agents, else those of the tasks."""
     assigned = {chosen, *(task["assigned_agent"] for task in tasks)}
     may_list = page.session.may("admin")
     shown = {agent_id: name for agent_id, name in names.items() if may_list or agent_id in assigned}

@@ -49,7 +49,7 @@ MAX_TEXT_CHARACTERS = 20_000
 
 
 async def show_task(page: PageRequest, problem: str = "", status: int = 200) -> Response:
-    """Show a task. `problem` is why it cannot run again as asked for."""
+    """Show a task. `problem` is why a requested rerun was refused."""
     task_id = page.path_param("task_id")
     (trail, has_gap), subtasks, (names, current, input_text, calls) = await asyncio.gather(
         _read_trail(page, task_id),
@@ -106,7 +106,7 @@ def _agents_for_rerun(page: PageRequest, trail: JsonObject, names: dict[str, str
 
 
 async def _read_state(page: PageRequest, task: JsonObject | None) -> JsonObject:
-    """Return the notice about a task, and what it waits for, of one that has neither without a further request."""
+    """Return the notice about a task and what it waits for, with a request only if its status may have either."""
     state: JsonObject = {"notice": None, "notice_code": None, "waits_for": []}
     if task is None:
         return state
@@ -120,7 +120,7 @@ async def _read_state(page: PageRequest, task: JsonObject | None) -> JsonObject:
 def _read_records(
     tx: Tx, tenant: str, task_id: str
 ) -> tuple[dict[str, str], dict[str, str], str | None, llm_queries.TaskCalls]:
-    """Return the names of all agents, those to choose from, and of a task its input and its calls of models."""
+    """Return the names of all agents, of the agents to choose from, and a task's input and model calls."""
     return (
         registry_queries.read_names(tx, tenant),
         label_agents(registry_queries.read_current_names(tx, tenant)),
@@ -153,7 +153,7 @@ async def _read_trail(page: PageRequest, task_id: str) -> tuple[JsonObject, bool
 
 
 async def _read_journal(page: PageRequest, trail: JsonObject, *, has_gap: bool) -> JsonObject:
-    """Return the first steps of a task, none of one whose activity has no step."""
+    """Return the first steps of a task; no request is made if its activity has no step."""
     has_steps = has_gap or any(event["event_type"] in STEP_EVENTS for event in trail["events"])
     if trail["task"] is None or not has_steps:
         return {"steps": [], "next_cursor": None}
@@ -213,7 +213,7 @@ async def reject_task(page: PageRequest) -> Response:
 async def grade_task(page: PageRequest) -> Response:
     form = await page.read_form()
     comment = form.get("comment")
-    # As a number, or null for a text that is none, which the gateway rejects.
+    # A text that is not a number becomes null, which the gateway rejects.
     body = {"grade": jsontext.decode_or_none(form.get("grade", "").encode())} | (
         {"comment": comment} if comment else {}
     )

@@ -2,7 +2,7 @@
 
 An instruction has a place in the note (`target`), a part of that place (`scope`), an operation, and a payload in
 exactly one of `content`, `value` and `destination`. `note_parts` applies it; `legacy` is format 1. The server maps
-the errors to codes. Source: facts of the vault plugin, and its published documentation.
+the errors to codes. Source: the published documentation of the plugin.
 """
 
 from __future__ import annotations

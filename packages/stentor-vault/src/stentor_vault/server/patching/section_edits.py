@@ -177,7 +177,7 @@ def make_literal_edit(outline: NoteOutline, span: TextSpan, instruction: PatchIn
 def make_block_deletion(outline: NoteOutline, span: TextSpan) -> TextEdit:
     """Return an edit that deletes a block with its line break, and the blank line after it if there is one before."""
     text, end = outline.text, span.end
-    # Else the blocks around it would become one.
+    # Without a blank line between them, the blocks around it would become one.
     takes_blank_line = span.start == outline.root.start or count_newlines_before(text, span.start) == 2
     for _ in range(2 if takes_blank_line else 1):
         end += 2 if text[end : end + 2] == "\r\n" else 1 if text[end : end + 1] in ("\n", "\r") else 0
