@@ -11,6 +11,7 @@ import pytest
 
 from stentor_worker import Replay, ServiceError, Task
 from stentor_worker.__main__ import main
+from stentor_worker.client import Client
 from tests.processes.programs import Handler, Program
 from tests.requirements import requirement
 
@@ -192,3 +193,31 @@ def test_the_command_says_it_with_its_exit_code(
 
 
 WORKERS: list[Any] = []
+
+
+@requirement("steps.replay")
+def test_a_program_without_its_timeout_is_told_after_the_longest_there_can_have_been(
+    program: Program, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def patient(task: Task) -> str:
+        await task.step("plan", asyncio.Event().wait)
+        return "plan"
+
+    async def impatient(task: Task) -> str:
+        try:
+            await asyncio.wait_for(task.step("plan", asyncio.Event().wait), 1)
+        except TimeoutError:
+            return "no plan"
+        return "plan"
+
+    call = Client.call
+
+    def shorten(self: Client, method: str, path: str, body: Any = None, **options: Any) -> Any:
+        answer = call(self, method, path, body, **options)
+        return answer | {"timeout_seconds": 0} if path == f"/tasks/{program.task_id}" else answer
+
+    assert program.result(impatient) == "no plan"
+    assert replay(program, impatient).is_same
+    monkeypatch.setattr(Client, "call", shorten)
+    found = replay(program, patient)
+    assert found.difference == "The run cancelled the step 'plan', such as by a timeout, and this program did not."

@@ -220,8 +220,8 @@ class Journal:
             raise ValueRejected(f"it is not Unicode text: {error}") from None
         return response
 
-    def require_not_lost(self) -> None:
-        """Raise TaskCancelled if the task is no longer this worker's."""
+    def require_cancellation(self, entry: Entry) -> None:
+        """Raise TaskCancelled if there is no more need to wait for the cancellation of a step."""
         if self._lost.is_set():
             raise TaskCancelled(self._path)
 

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import threading
+import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
@@ -50,16 +51,25 @@ class _Stopped(AttemptEnded):
         self.key, self.was_sent = key, was_sent
 
 
+class _NotCancelled(AttemptEnded):
+    """The program did not cancel a step that it had cancelled in the run."""
+
+    def __init__(self, key: str) -> None:
+        super().__init__(
+            f"The run cancelled the step {key!r}, such as by a timeout, and this program did not.", "REPLAY_STOPPED"
+        )
+
+
 class _ReplayJournal(Journal):
     """A journal that only reads. The first step that it does not have ends the replay."""
 
-    def __init__(self, client: Client, task_id: str, epoch: int) -> None:
+    def __init__(self, client: Client, task_id: str, epoch: int, timeout_seconds: float) -> None:
         super().__init__(client, task_id, epoch, threading.Event())
-        self._tries = TRIES
+        self._tries, self._timeout_seconds = TRIES, timeout_seconds
         self.found: set[str] = set()
         self._left: set[str] = set()
         """Keys of steps that the run began and did not end: only what ran within them is recorded."""
-        self.first: _Stopped | StepMismatch | None = None
+        self.first: _Stopped | StepMismatch | _NotCancelled | None = None
         """What ended the replay, also if the program went on after it."""
 
     def find(self, entry: Entry) -> Recorded | None:
@@ -85,6 +95,12 @@ class _ReplayJournal(Journal):
         if method != "GET":
             raise AttemptEnded("A replay records nothing.", "REPLAY_STOPPED")
         return super().call(method, subpath, body)
+
+    def require_cancellation(self, entry: Entry) -> None:
+        # No attempt was longer, so no timeout of the program was either.
+        if time.monotonic() - entry.began_at >= self._timeout_seconds:
+            self.first = self.first or _NotCancelled(entry.key)
+            raise _NotCancelled(entry.key)
 
     def _list_waits_within(self, entry: Entry) -> list[str]:
         """List the waits in which the run left a step, and note that it did."""
@@ -119,7 +135,7 @@ class ReplayTask(Task):
             "idempotency_key": f"{task['task_id']}:{epoch}",
         }
         super().__init__(client, claim)
-        self.journal = _ReplayJournal(client, self.id, epoch)
+        self.journal = _ReplayJournal(client, self.id, epoch, self.timeout_seconds)
         self._journal = self.journal
 
     def post(self, verb: str, body: dict[str, Any], *, tries: int = 1_000_000, timeout_s: float | None = None) -> None:
@@ -145,9 +161,13 @@ def replay(client: Client, task_id: str, execute: Execute) -> Replay:
 
 
 def _compare(
-    record: dict[str, Any], first: _Stopped | StepMismatch | None, verb: str, body: dict[str, Any], unreached: list[str]
+    record: dict[str, Any],
+    first: _Stopped | StepMismatch | _NotCancelled | None,
+    verb: str,
+    body: dict[str, Any],
+    unreached: list[str],
 ) -> str | None:
-    if isinstance(first, StepMismatch):
+    if isinstance(first, StepMismatch | _NotCancelled):
         return str(first)
     if first is None and verb == "fail" and body["error"]["code"] == "STEP_MISMATCH":
         return str(body["error"]["message"])
@@ -163,7 +183,7 @@ def _compare(
     return None
 
 
-def _compare_end(first: _Stopped | StepMismatch | None, verb: str, body: dict[str, Any], result: Any) -> str | None:
+def _compare_end(first: _Stopped | None, verb: str, body: dict[str, Any], result: Any) -> str | None:
     if isinstance(first, _Stopped):
         return f"The run was completed, and this program goes on with the step {first.key!r}."
     if verb == "suspend":

@@ -171,7 +171,7 @@ async def _run_step(
     if recorded is not None:
         if call is not here and was_cancelled(recorded):
             # Until the program cancels it again: so it takes the same way.
-            await _wait_until_lost(journal)
+            await _wait_for_cancellation(journal, entry)
         return await call(journal.replay, entry, recorded)
     with _nested(entry, within):
         try:
@@ -186,10 +186,10 @@ async def _run_step(
         raise
 
 
-async def _wait_until_lost(journal: Journal) -> None:
-    """Wait for ever; raise TaskCancelled when the task is no longer this worker's, as the program may not look."""
+async def _wait_for_cancellation(journal: Journal, entry: Entry) -> None:
+    """Wait until the program cancels this; raise TaskCancelled when the task is no longer this worker's."""
     while True:
-        journal.require_not_lost()
+        journal.require_cancellation(entry)
         await asyncio.sleep(LOST_EVERY)
 
 
