@@ -201,6 +201,18 @@ def test_a_view_of_the_list_is_saved_under_a_name_and_removed(tab: Tab) -> None:
 
 
 @requirement("dashboard.saved-views")
+def test_a_view_gets_another_name(tab: Tab) -> None:
+    page = tab.open("/tasks?status=failed").page
+    shown, answers = page.locator("[data-views] a"), ["Mine", "Broken ones"]
+    page.on("dialog", lambda dialog: dialog.accept(answers.pop(0)))
+    page.get_by_role("button", name="Save this view").click()
+    page.get_by_role("button", name="Rename the view Mine").click()
+    expect(shown).to_have_text(["Broken ones"])
+    expect(shown).to_have_attribute("href", "/tasks?status=failed")
+    page.get_by_role("button", name="Remove the view Broken ones").click()
+
+
+@requirement("dashboard.saved-views")
 def test_a_view_is_replaced_after_a_question_alone(tab: Tab) -> None:
     page, asked = tab.open("/tasks?status=failed").page, list[str]()
     answers: list[str | None] = ["Mine", "Mine", None, "Mine", ""]

@@ -16,6 +16,10 @@
     made.addEventListener("click", act);
     return made;
   };
+  const ask = (given) => { // a name that is free, or whose view may be replaced
+    const name = prompt("Name of the view", given)?.trim().slice(0, 60);
+    return name && (name === given || !Object.hasOwn(read(), name) || confirm(`Replace the view ${name}?`)) ? name : "";
+  };
   const here = () => {
     const given = [...new URLSearchParams(location.search)].filter(([name, value]) => value && !["notice", "cursor"].includes(name));
     return new URLSearchParams(given).toString();
@@ -27,13 +31,16 @@
       const entry = document.createElement("span");
       const link = Object.assign(document.createElement("a"), { href: `${location.pathname}?${query}`, textContent: name });
       if (query === now) link.setAttribute("aria-current", "true");
-      entry.append(link, button("×", `Remove the view ${name}`, () => change((saved) => delete saved[name])));
+      entry.append(link, button("✎", `Rename the view ${name}`, () => {
+        const wanted = ask(name);
+        if (wanted && wanted !== name) change((saved) => { delete saved[name]; saved[wanted] = query; });
+      }), button("×", `Remove the view ${name}`, () => change((saved) => delete saved[name])));
       return entry;
     });
     if (now && !Object.values(views).includes(now)) {
       entries.push(button("Save this view", "Save this view", () => {
-        const name = prompt("Name of the view")?.trim().slice(0, 60);
-        if (name && (!Object.hasOwn(read(), name) || confirm(`Replace the view ${name}?`))) change((saved) => { saved[name] = now; });
+        const name = ask("");
+        if (name) change((saved) => { saved[name] = now; });
       }));
     }
     place.replaceChildren(...entries);
