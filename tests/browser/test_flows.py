@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import re
 
+import httpx
 import pytest
 from playwright.sync_api import Browser, Dialog, expect
 
 from tests.browser.conftest import Installation, Tab
+from tests.conftest import KEYS
 from tests.requirements import requirement
 
 pytestmark = [pytest.mark.slow, pytest.mark.together("browser")]
@@ -163,6 +165,44 @@ def test_a_tick_in_the_rows_that_were_searched_stays(tab: Tab, path: str, words:
     expect(page.locator("[data-select]").first).to_be_checked()
 
 
+@requirement("dashboard.live-pressed")
+@pytest.mark.parametrize("path", ["/audit", "/models/calls"])
+def test_a_text_that_was_typed_waits_for_the_click_that_leaves_it(tab: Tab, path: str) -> None:
+    page = tab.open(path).page
+    page.evaluate(ASKED)
+    field = page.locator("form.filters input:is([type=search], :not([type]))").first
+    field.fill("nothing has this")
+    box = page.locator("main h1").bounding_box()
+    assert box is not None
+    page.mouse.move(box["x"] + 5, box["y"] + 5)
+    page.mouse.down()
+    assert page.evaluate("window.asked") == 0
+    page.mouse.up()
+    page.wait_for_url(re.compile("nothing"))
+
+
+@requirement("dashboard.back")
+@pytest.mark.parametrize("path", ["/tasks", "/audit"])
+def test_back_leads_to_the_list_as_long_as_it_was(tab: Tab, installation: Installation, path: str) -> None:
+    for _ in range(55):  # of which 50 are on the first page
+        if path == "/tasks":
+            body = {"type": "write", "input": "x", "required_capabilities": ["review"]}
+            installation.seed.post("/tasks", body | {"agent_preference": installation.made.agents["archivist"]})
+        else:
+            httpx.post(f"{tab.board}/sign-in", data={"key": KEYS["READER"].split(":")[0]}, timeout=200)
+    page, rows = tab.open(path).page, tab.page.locator("[data-row]")
+    page.get_by_role("link", name="Show more").click()
+    expect(rows.nth(50)).to_be_attached()
+    link = rows.nth(50).locator(".title a").first
+    opened = link.get_attribute("href")
+    link.click()
+    page.wait_for_url(f"**{opened}")
+    page.go_back()
+    at = page.locator("[data-row].at a").first
+    expect(at).to_have_attribute("href", opened or "")
+    expect(at).to_be_in_viewport()
+
+
 @requirement("dashboard.live", "dashboard.page-tasks")
 def test_the_list_of_tasks_grows_and_a_question_comes_before_a_cancel(tab: Tab, installation: Installation) -> None:
     page = tab.open("/tasks").live().page
@@ -283,6 +323,22 @@ def test_the_buttons_for_several_tasks_or_agents_need_a_selection(tab: Tab) -> N
     expect(compare).to_be_enabled()
     page.keyboard.press("j")
     expect(page.locator("tr.at")).to_have_count(1)
+
+
+@requirement("dashboard.unsent-texts")
+def test_a_text_is_not_sent_to_a_service_that_does_not_answer(tab: Tab) -> None:
+    page = tab.open("/memory/edit?path=Notes/kept.md").page
+    text, save = page.get_by_label("Text"), page.get_by_role("button", name="Save")
+    page.route("**/*", lambda route: route.abort("connectionrefused"))
+    text.fill("An hour's work.")
+    save.click()
+    expect(page.get_by_role("alert")).to_contain_text("The service does not answer, so nothing was sent.")
+    expect(text).to_have_value("An hour's work.")
+    page.unroute("**/*")
+    save.click()
+    page.wait_for_url(re.compile("/memory/note"))
+    expect(page.get_by_text("An hour's work.").first).to_be_visible()
+    tab.errors.clear()  # of the requests that were refused
 
 
 @requirement("dashboard.page-selection")

@@ -23,6 +23,7 @@
   const again = new WeakSet(); // a change that came meanwhile is not lost
   let pressed = null; // were it exchanged before the pointer lets go, the click would be lost
   const held = new Set(); // parts that wait for that
+  const left = new Set(); // filters that do
   const say = (text, state) => { live.textContent = text; live.className = `live ${state}`; };
   // The session has ended: the page stays, with what was typed into it.
   const askToSignIn = () => {
@@ -83,6 +84,9 @@
     const parts = [...held];
     held.clear();
     parts.forEach(refresh);
+    const filters = [...left];
+    left.clear();
+    filters.forEach((field) => field.dispatchEvent(new Event("change", { bubbles: true })));
   });
   document.addEventListener("pointerdown", (event) => { pressed = event.target; });
   document.addEventListener("pointerup", release);
@@ -157,22 +161,71 @@
   addEventListener("pagehide", () => streams.forEach((source) => source.close()));
   document.addEventListener("htmx:beforeRequest", ({ detail: { target, requestConfig } }) => {
     const part = target.closest("[data-live]");
-    if (target.matches("tr.more")) part.dataset.grown = "1";
-    else if (target === part && !requestConfig.headers["X-Live"]) delete part.dataset.grown; // a filter reloads it from its first row
+    if (target.matches("tr.more")) {
+      if (part) part.dataset.grown = "1";
+      remember({ pages: (history.state?.pages || 0) + 1 });
+    } else if (target === part && !requestConfig.headers["X-Live"]) delete part.dataset.grown; // a filter reloads it from its first row
   });
 
-  // Forms: a question first, and never twice.
+  // A list that was made longer is as long again after "back", at the row that was opened.
+  const remember = (values) => history.replaceState({ ...history.state, ...values }, "");
+  document.addEventListener("click", ({ target }) => {
+    const href = target.closest("[data-row] a")?.getAttribute("href");
+    if (href && history.state?.pages) remember({ opened: href });
+  });
+  const growAgain = async ({ pages, opened }) => {
+    remember({ pages: 0 }); // each page counts itself
+    for (let n = 0; n < pages; n += 1) {
+      const link = $("tr.more a");
+      if (!link) break;
+      await htmx.ajax("GET", link.getAttribute("href"), { source: link, target: link.closest("tr"), swap: "outerHTML" });
+    }
+    const row = all("[data-row] a").find((a) => a.getAttribute("href") === opened)?.closest("[data-row]");
+    row?.classList.add("at");
+    row?.scrollIntoView({ block: "center" });
+  };
+  if (history.state?.pages) growAgain(history.state);
+
+  // Forms: a question first, never twice, and no text is sent to a service that does not answer: the browser would
+  // show an error of its own in place of the page, and the text would be lost.
+  const asked = new WeakSet(); // forms for which the service was asked whether it answers
+  const answering = new WeakSet(); // and answered
+  const askFirst = async (form, submitter) => {
+    asked.add(form);
+    $(":scope > .notice", form)?.remove();
+    const answer = await fetch("/health", { cache: "no-store" }).catch(() => null);
+    asked.delete(form);
+    if (answer && ![502, 504].includes(answer.status)) { // these two are of a proxy
+      answering.add(form);
+      form.requestSubmit(submitter);
+      return;
+    }
+    const notice = Object.assign(document.createElement("p"), { className: "notice warn", role: "alert" });
+    notice.textContent = "The service does not answer, so nothing was sent. What you wrote is still here.";
+    form.append(notice);
+  };
   document.addEventListener("submit", (event) => {
     const form = event.target;
-    if (form.dataset.ask && !confirm(form.dataset.ask)) { event.preventDefault(); return; }
-    if (form.method === "post" && !form.hasAttribute("hx-post")) {
+    const isPost = form.method === "post" && !form.hasAttribute("hx-post");
+    const isRepeated = answering.delete(form);
+    if (asked.has(form) || !isRepeated && form.dataset.ask && !confirm(form.dataset.ask)) { event.preventDefault(); return; }
+    if (isPost && !isRepeated && all("input, textarea", form).some(touched)) {
+      event.preventDefault();
+      askFirst(form, event.submitter);
+    } else if (isPost) {
       setTimeout(() => all("button", form).forEach((button) => { button.disabled = true; }));
     }
   });
 
   // A list that is searched while one types is up to date when the field is left: its rows stay under the pointer.
+  // Other lists wait with a text that was typed until the pointer that leaves its field has let go.
   document.addEventListener("change", (event) => {
-    if (event.target.matches("form[hx-trigger*='input changed'] [type=search]")) event.stopPropagation();
+    const { target } = event;
+    if (target.matches("form[hx-trigger*='input changed'] [type=search]")) event.stopPropagation();
+    else if (pressed && target.matches("form.filters input:is([type=search], :not([type]))")) {
+      event.stopPropagation();
+      left.add(target);
+    }
   }, true);
 
   // Selection. The box for all is of no use without this program, so it is hidden until then.
