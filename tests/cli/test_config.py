@@ -33,7 +33,8 @@ def test_every_setting_is_listed_with_value_source_and_meaning(program: Program)
     }
     assert listed["SERVICE_OUTBOUND_ALLOW"]["value"] == "a:1, b"
     assert (listed["SKIP_AUTH"]["value"], listed["SKIP_AUTH"]["source"]) == ("false", "default")
-    assert listed["MCP_API_KEY"]["value"] == "not set"
+    unset = ("MCP_API_KEY", "SERVICE_ARCHIVE_DIR", "SERVICE_GRPC_PORT", "SERVICE_METRICS_URL")
+    assert [listed[name]["value"] for name in unset] == ["not set"] * len(unset)
     assert all(s["doc"] for s in listed.values())
     text = program("config", "--data-dir", "/elsewhere").out
     assert "/elsewhere" in text

@@ -128,6 +128,8 @@ def _format_value(effective: Settings, name: str, meta: SettingInfo) -> str:
         return "set" if value else "not set"
     if isinstance(value, bool):
         return "true" if value else "false"
+    if value in (None, "", ()):
+        return "not set"
     text = ", ".join(map(str, value)) if isinstance(value, tuple) else str(value)
     # A URL may contain a password.
     return Redactor().redact(text)
