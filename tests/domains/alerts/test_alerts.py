@@ -44,6 +44,17 @@ async def messages(world: World, kind: str, state: str = "open") -> list[str]:
     return [alert["message"] for alert in await alerts(world, kind, state)]
 
 
+@requirement("alerts.waiting")
+async def test_many_tasks_that_wait_are_counted_as_in_the_lists(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    await world.register()
+    await world.submit()
+    monkeypatch.setattr(
+        "stentor.domains.tasks.queries.find_oldest", lambda *_: (1_000, world.clock.now() - 10 * MINUTE)
+    )
+    await check(world)
+    assert await messages(world, "queue") == ["1,000+ tasks wait in the queue, the oldest for 10 minutes."]
+
+
 @requirement("alerts.waiting", "alerts.resolve")
 async def test_a_task_that_waits_too_long_opens_an_alert_that_resolves_a_minute_after_it_is_taken(world: World) -> None:
     agent = await world.register()

@@ -65,7 +65,7 @@ def _find_waiting(tx: Tx, tenant: str, now: int, wait_us: int) -> list[Finding]:
     for status, kind, what in WAITING:
         count, since = task_queries.find_oldest(tx, tenant, status)
         if since is not None and now - since >= wait_us:
-            number = f"{count}+" if count == MAX_COUNTED else str(count)
+            number = f"{count:,}{'+' if count == MAX_COUNTED else ''}"
             text = f"{number} task{'s wait' if count > 1 else ' waits'} {what}"
             text += f", {'the oldest ' if count > 1 else ''}for {describe_duration(now - since)}."
             findings.append(Finding(tenant, kind, "", "warning", text))
