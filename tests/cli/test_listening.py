@@ -8,10 +8,11 @@ from pathlib import Path
 
 import pytest
 
-from stentor.cli.service_runner import run_service
+from stentor.cli.service_runner import _bind_surface, run_service
 from stentor.core import settings
 from stentor.core.errors import StartRefused
 from stentor.core.security.redaction import Redactor
+from stentor.core.settings import Settings
 from stentor.web.server.http_server import bind
 from tests.requirements import requirement
 
@@ -31,6 +32,17 @@ def test_a_chosen_port_is_refused_while_another_service_only_starts() -> None:
         pytest.raises(StartRefused, match=f"Port {port} .* Choose another with --gateway-port"),
     ):
         bind("127.0.0.1", port, "--gateway-port")
+
+
+def test_a_default_port_that_is_taken_is_named_as_in_the_list_of_ports(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    warnings: list[str] = []
+    with bind("127.0.0.1", 0, "x") as taken:
+        port = taken.socket.getsockname()[1]
+        monkeypatch.setattr(Settings, "get", lambda *_: port)
+        with _bind_surface(settings.load({}, {"SERVICE_DATA_DIR": tmp_path}), "mcp", warnings, None):
+            assert warnings[0].startswith(f"The default port of the governed memory (MCP), {port}, is in use; ")
 
 
 @requirement("scale.ports-named-together")

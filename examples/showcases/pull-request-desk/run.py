@@ -135,7 +135,7 @@ def report(service: Showcase) -> None:
     large = [call["cost_usd"] or 0 for call in calls if call["model"].endswith(LARGE)]
     alone = sum(large) / len(large) * len(calls) if large else 0
     counts = {model: sum(call["model"].endswith(model) for call in calls) for model in (LARGE, SMALL)}
-    compared = f"; with {LARGE} alone about {alone:.5f}. Saved: {100 * (1 - spent / alone):.0f} %." if alone else "."
+    compared = f"; with {LARGE} alone about {alone:.5f}. Saved: {100 * (1 - spent / alone):.0f}%." if alone else "."
     print()
     say(f"{counts[LARGE]} reviews by {LARGE}, {counts[SMALL]} by {SMALL}: {spent:.5f} dollars{compared}")
 

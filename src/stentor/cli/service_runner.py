@@ -45,6 +45,16 @@ if TYPE_CHECKING:
     from stentor.surfaces.grpc.server import Server
     from stentor.web.server.certificate import ServedCertificate
 
+SURFACE_LABELS = {
+    "dashboard": "dashboard",
+    "vault": "vault",
+    "vault_tls": "vault (HTTPS)",
+    "notes": "note store",
+    "mcp": "governed memory (MCP)",
+    "grpc": "gRPC",
+}
+"""What people read for the names of `StartupReport.surfaces`."""
+
 
 class StartupReport(msgspec.Struct):
     """What is known once every server accepts requests.
@@ -213,7 +223,8 @@ def _bind_surface(settings: Settings, surface: str, warnings: list[str], tls: Tl
         if settings.sources.get(variable) != "default":
             raise
     listener = bind(host, 0, option, tls)
-    warnings.append(f"The default port of {name}, {port}, is in use; it listens on {listener.address} instead.")
+    label = SURFACE_LABELS[name]
+    warnings.append(f"The default port of the {label}, {port}, is in use; it listens on {listener.address} instead.")
     return listener
 
 

@@ -10,19 +10,11 @@ import typer
 from stentor.cli import service_runner
 from stentor.cli.command import DataDir
 from stentor.cli.output import print_json, print_line, print_notice, report_errors
-from stentor.cli.service_runner import StartupReport
+from stentor.cli.service_runner import SURFACE_LABELS, StartupReport
 from stentor.core import settings
 from stentor.core.security import redaction
 from stentor.core.security.redaction import Redactor
 
-SURFACE_LABELS = {
-    "dashboard": "dashboard",
-    "vault": "vault",
-    "vault_tls": "vault (HTTPS)",
-    "notes": "note store",
-    "mcp": "governed memory (MCP)",
-    "grpc": "gRPC",
-}
 SURFACE_PATHS = {"mcp": "/mcp"}
 
 
