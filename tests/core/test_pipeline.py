@@ -12,6 +12,7 @@ import pytest
 
 from stentor.core import ids, migrations
 from stentor.core.db import AppendOnlyTable, Database, RowsSql, Sql, Tx, pipeline, postgres
+from stentor.core.db.locks import NAMED_LOCKS
 from stentor.core.db.pipeline import Pipeline, PipelineError
 from stentor.core.db.postgres import PostgresDriver
 from stentor.core.db.server_waits import LimitedConnection
@@ -49,17 +50,25 @@ async def test_a_transaction_that_reads_ahead_and_adds_rows_takes_two_messages(
     db: Database, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     await db.write(add("first"), (), (FIND, ("first",)))  # connects
-    waits: list[int] = []
-    wait = LimitedConnection.wait
+    sent: list[int] = []
+    run = Pipeline.run
 
-    def counted(self: LimitedConnection, *args: Any, **kwargs: Any) -> Any:
-        waits.append(1)
-        return wait(self, *args, **kwargs)
+    def counted(self: Pipeline, statements: Any) -> Any:
+        sent.append(len(statements))
+        return run(self, statements)
 
-    monkeypatch.setattr(LimitedConnection, "wait", counted)
+    monkeypatch.setattr(Pipeline, "run", counted)
+    monkeypatch.setattr(LimitedConnection, "wait", None)  # nothing besides may wait for the server
     assert await db.write(add("second"), ("a lock",), (FIND, ("second",))) == []
-    assert len(waits) == 2
+    assert sent == [3, 2]  # begin, locks with the time, and the read; the insert and the commit
+    monkeypatch.undo()
     assert await db.read(lambda tx: tx.rows(LIST)) == [("first", None), ("second", None)]
+
+
+async def test_a_transaction_takes_any_number_of_locks(db: Database) -> None:
+    names = [f"lock {n}" for n in range(2_000)]
+    held = Sql(f"select count(*) from pg_locks where classid = {NAMED_LOCKS} and pid = pg_backend_pid()")
+    assert await db.write(lambda tx: tx.rows(held), names) == [(len(names),)]
 
 
 @pytest.mark.parametrize("leaf", ["a\0b", "lone \ud800", object()])

@@ -296,6 +296,23 @@ async def test_the_servers_own_time_is_the_stores_time(postgres_url: str) -> Non
     database.close()
 
 
+async def test_a_transactions_time_is_after_those_that_it_waited_for(two: tuple[Database, Database]) -> None:
+    waiting = Sql("select count(*) from pg_locks where locktype = 'advisory' and not granted")
+    clock = Sql("select (extract(epoch from clock_timestamp()) * 1000000)::bigint")
+    inside = threading.Event()
+
+    def hold(tx: Tx) -> int:
+        inside.set()
+        while not tx.rows(waiting)[0][0]:
+            time.sleep(0.01)
+        return int(tx.rows(clock)[0][0])
+
+    holding = asyncio.create_task(two[0].write(hold, ("a", "b")))
+    await asyncio.to_thread(inside.wait)
+    began = await two[1].write(lambda tx: tx.now, ("b",))
+    assert began >= await holding
+
+
 def test_an_address_where_nobody_listens_is_an_outage() -> None:
     with pytest.raises(StoreUnavailable):
         PostgresDriver("postgresql://nobody@127.0.0.1:1/none").writer()

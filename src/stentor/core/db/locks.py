@@ -9,8 +9,6 @@ from __future__ import annotations
 
 import zlib
 
-from stentor.core.db.driver import Statement
-
 
 def agent_lock(agent_id: str) -> str:
     """Protect the learned state of an agent: routing weights, trust and alerts."""
@@ -79,18 +77,17 @@ def to_number(name: str) -> int:
     return zlib.crc32(name.encode()) - 2**31
 
 
-def lock_statements(lock_space: int, numbers: set[int] | None) -> list[Statement]:
-    """Return the statements that take the named locks with these numbers at the begin of a transaction; None is all.
+def lock_calls(lock_space: int, numbers: set[int] | None) -> list[tuple[str, int]]:
+    """Return the calls that take the named locks with these numbers at the begin of a transaction; None is all.
 
-    A transaction with named locks shares the lock for everything, whose key is `lock_space`; one that locks everything
-    has it alone.
+    Each as its text, with `{}` for its one argument, and that argument. A transaction with named locks shares the lock
+    for everything, whose key is `lock_space`; one that locks everything has it alone.
     """
     if numbers is None:
-        return [("select pg_advisory_xact_lock($1)", (lock_space,))]
+        return [("pg_advisory_xact_lock({})", lock_space)]
     # Sorted, so that all processes take the locks in the same order and cannot deadlock.
-    named = f"select pg_advisory_xact_lock({NAMED_LOCKS}, $1)"
-    shared = "select pg_advisory_xact_lock_shared($1)"
-    return [(shared, (lock_space,)), *((named, (number,)) for number in sorted(numbers))]
+    named = f"pg_advisory_xact_lock({NAMED_LOCKS}, {{}})"
+    return [("pg_advisory_xact_lock_shared({})", lock_space), *((named, number) for number in sorted(numbers))]
 
 
 # Session locks of PostgreSQL. The number is "Stentor" in ASCII and a counter, so that no other program takes the same.

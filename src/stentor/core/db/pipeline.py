@@ -7,16 +7,16 @@ time than it saves.
 
 from __future__ import annotations
 
+import select
 from collections import OrderedDict
-from collections.abc import Generator, Sequence
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import psycopg
 from psycopg import pq
 from psycopg.adapt import Transformer
 from psycopg.errors import error_from_result
-from psycopg.pq.abc import PGconn, PGresult
-from psycopg.waiting import Ready, Wait
+from psycopg.pq.abc import PGresult
 
 from stentor.core.db.driver import Row, Statement
 from stentor.core.db.server_waits import LimitedConnection
@@ -70,7 +70,7 @@ class Pipeline:
         results, expected = list[PGresult](), list[_Expected]()
         try:
             expected = self._send(encoded)
-            self._raw.wait(_exchange(self._raw.pgconn, results))
+            self._exchange(results)
             self._raw.pgconn.exit_pipeline_mode()
         except BaseException as error:
             self._raw.close()
@@ -109,6 +109,30 @@ class Pipeline:
         connection.pipeline_sync()
         return expected
 
+    def _exchange(self, results: list[PGresult]) -> None:
+        """Send what is buffered and receive the results up to the end of the pipeline. Raises psycopg.Error."""
+        connection = self._raw.pgconn
+        is_sent = connection.flush() == 0
+        while True:
+            # Both at once: a server that waits until its results are read reads no more statements.
+            ready = self._raw.wait_ready(select.POLLIN if is_sent else select.POLLIN | select.POLLOUT)
+            if not is_sent and ready & select.POLLOUT:
+                is_sent = connection.flush() == 0
+            if ready & ~select.POLLOUT:  # also if the connection is lost
+                connection.consume_input()
+            is_between = False
+            while not connection.is_busy():
+                result = connection.get_result()
+                if result is not None:
+                    if result.status == pq.ExecStatus.PIPELINE_SYNC:
+                        return
+                    results.append(result)
+                elif is_between:
+                    break
+                is_between = result is None
+            if connection.status == pq.ConnStatus.BAD:
+                raise psycopg.OperationalError("the connection to the server was lost")
+
     def _forget(self, results: list[PGresult], expected: list[_Expected], *, everything: bool) -> None:
         """Forget the names of statements that are not prepared, after one failed."""
         for result, (_, text) in zip(results, expected, strict=True):
@@ -124,30 +148,6 @@ class Pipeline:
         return self._transformer.load_rows(0, result.ntuples, tuple)
 
 
-def _exchange(connection: PGconn, results: list[PGresult]) -> Generator[Wait, Ready, None]:
-    """Send what is buffered and receive the results up to the end of the pipeline. Raises psycopg.OperationalError."""
-    is_sent = connection.flush() == 0
-    while True:
-        # Both at once: a server that waits until its results are read reads no more statements.
-        ready = yield Wait.R if is_sent else Wait.RW
-        if ready & Ready.R:
-            connection.consume_input()
-        if not is_sent and ready & Ready.W:
-            is_sent = connection.flush() == 0
-        is_between = False
-        while not connection.is_busy():
-            result = connection.get_result()
-            if result is not None:
-                if result.status == pq.ExecStatus.PIPELINE_SYNC:
-                    return
-                results.append(result)
-            elif is_between:
-                break
-            is_between = result is None
-        if connection.status == pq.ConnStatus.BAD:
-            raise psycopg.OperationalError("the connection to the server was lost")
-
-
 def _encode(values: Sequence[Any], place: int, encoding: str) -> tuple[list[bytes | None], list[int]]:
     """Return parameters without their types, which PostgreSQL knows from the statement, and their formats.
 
@@ -155,9 +155,7 @@ def _encode(values: Sequence[Any], place: int, encoding: str) -> tuple[list[byte
     """
     encoded, formats = list[bytes | None](), [0] * len(values)
     for number, value in enumerate(values):
-        if value is None:
-            encoded.append(None)
-        elif isinstance(value, str):
+        if isinstance(value, str):
             # The server would take the text to end there.
             if "\0" in value:
                 raise PipelineError(place, ValueError("A text cannot contain a null character."))
@@ -165,6 +163,8 @@ def _encode(values: Sequence[Any], place: int, encoding: str) -> tuple[list[byte
                 encoded.append(value.encode(encoding))
             except UnicodeEncodeError as error:
                 raise PipelineError(place, error) from None
+        elif value is None:
+            encoded.append(None)
         elif isinstance(value, int):
             encoded.append(int.__repr__(value).encode())
         elif isinstance(value, float):

@@ -35,12 +35,15 @@ from stentor.core.db.server_waits import (
 )
 from stentor.core.errors import StoreConflict, StoreUnavailable
 
-_NOW = "select (extract(epoch from clock_timestamp()) * 1000000)::bigint"
+_TIME = "(extract(epoch from clock_timestamp()) * 1000000)::bigint"
+_NOW = f"select {_TIME}"
 # Not the level that is the database's default: what is read under a lock must be newer than the lock.
 _BEGIN = "begin isolation level read committed"
 _BEGIN_SNAPSHOT = "begin isolation level repeatable read read only"
 _RETRYABLE = frozenset(("40001", "40P01", "55P03", "25P03"))
 """Serialization failure, deadlock, lock not available, idle in transaction timeout: nothing was committed."""
+_CALLS_AT_ONCE = 64
+"""Locks that one statement takes. PostgreSQL limits a select list to 1,664."""
 # Without a session of its own a writer shows in each transaction that it serves, and sees whether it may.
 _NOW_SERVING = f"{_NOW}, pg_try_advisory_xact_lock_shared({advisory.SERVING_LOCK_ID})"
 _COPY_RUNS = "The database is being copied (`stentor db copy`). No other process may write to it until the copy ends."
@@ -126,8 +129,8 @@ class PostgresConnection:
             return now
         begin, locking, now = _BEGIN_SNAPSHOT, "", _NOW
         if not self._read_only:
-            taking = (text.replace("$1", str(number)) for text, (number,) in self._note_locks(locks))
-            begin, locking, now = _BEGIN, "".join(f"{text}; " for text in taking), _NOW_SERVING
+            taking = (f"select {call.format(number)}; " for call, number in self._note_locks(locks))
+            begin, locking, now = _BEGIN, "".join(taking), _NOW_SERVING
         with self._store_errors():
             # Not prepared, as psycopg would after five executions: several statements in one message cannot be.
             statements = f"{begin}; {self._locally}{locking}{now}"
@@ -150,7 +153,13 @@ class PostgresConnection:
             except Exception as error:
                 raise StatementFailed from error
         self._reopen()
-        begin: list[Statement] = [(_BEGIN, ()), *self._note_locks(locks), (_NOW, ())]
+        calls = self._note_locks(locks)
+        begin: list[Statement] = [(_BEGIN, ())]
+        for start in range(0, len(calls), _CALLS_AT_ONCE):
+            some = calls[start : start + _CALLS_AT_ONCE]
+            taking = ", ".join([call.format(f"${place}") for place, (call, _) in enumerate(some, 1)])
+            # A select list is evaluated from left to right: the time of the last one is that with all locks taken.
+            begin.append((f"select {taking}, {_TIME}", [number for _, number in some]))
         statements = [*begin, *((sql.numbered, sql.numbered_values(params)) for sql, params in reads)]
         with self._store_errors():
             try:
@@ -159,7 +168,7 @@ class PostgresConnection:
                 if failed.place < len(begin):
                     raise failed.error from None
                 raise StatementFailed from failed.error
-        ((now,),) = results[len(begin) - 1]
+        ((*_, now),) = results[len(begin) - 1]
         return int(now) if self._clock is None else self._clock.now(), results[len(begin) :]
 
     def _run_first(self, pipeline: Pipeline, statements: list[Statement]) -> list[list[Row]]:
@@ -177,11 +186,11 @@ class PostgresConnection:
         if self._raw.closed or self._raw.broken:
             self._open()
 
-    def _note_locks(self, locks: Locks) -> list[Statement]:
-        """Return the statements that take the locks of a transaction which has just begun."""
+    def _note_locks(self, locks: Locks) -> list[tuple[str, int]]:
+        """Return the calls that take the locks of a transaction which has just begun, as `lock_calls` does."""
         self._held_locks = None if locks is None else {advisory.to_number(name) for name in locks}
         self._held_at_savepoints = []
-        return advisory.lock_statements(self._lock_space, self._held_locks)
+        return advisory.lock_calls(self._lock_space, self._held_locks)
 
     def lock(self, name: str) -> bool:
         number = advisory.to_number(name)
