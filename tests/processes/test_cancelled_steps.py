@@ -333,6 +333,25 @@ def test_a_timeout_that_comes_as_an_outcome_is_recorded_is_one_in_each_attempt(
 
 
 @requirement("steps.cancelled")
+def test_effects_side_by_side_are_no_timeout_when_they_have_ended(program: Program, outside: Outside) -> None:
+    async def send(key: str, what: str) -> str:
+        await asyncio.sleep(2 * SOON)
+        return await outside.send(key, what)
+
+    async def handler(task: Task) -> Any:
+        try:
+            paid = await asyncio.wait_for(task.gather(task.effect("pay", send, "plan")), SOON)
+        except TimeoutError:
+            paid = await task.effect("pay the usual", outside.send, "the usual")
+        await task.sleep(0)
+        return paid
+
+    assert program.attempt(handler)[0] == "suspend"
+    assert program.result(handler) == ["plan"]
+    assert outside.sent == ["plan"]
+
+
+@requirement("steps.cancelled")
 def test_a_timeout_does_not_count_how_long_the_journal_takes(
     program: Program, outside: Outside, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -194,7 +194,14 @@ def _end_of(wait: Wait, together: str | None) -> Any:
 async def gather(awaitables: Iterable[Awaitable[Any]]) -> list[Any]:
     """Run all at the same time, and wait for the others when one has to wait. The first error ends it."""
     branches = [(begin(), awaitable) for awaitable in awaitables]
-    ends = await asyncio.gather(*(_run_branch(*branch) for branch in branches), return_exceptions=True)
+    running = [asyncio.ensure_future(_run_branch(*branch)) for branch in branches]
+    try:
+        ends = await asyncio.gather(*running, return_exceptions=True)
+    except asyncio.CancelledError:
+        # Effects are not cancelled: as one alone does, they return what a timeout came too late for.
+        if not all(one.done() and not one.cancelled() for one in running):
+            raise
+        ends = await asyncio.gather(*running, return_exceptions=True)
     return to_results((branch, end) for (branch, _), end in zip(branches, ends, strict=True))
 
 
