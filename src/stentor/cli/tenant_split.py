@@ -46,7 +46,7 @@ class SplitResult:
 
     @property
     def acceptance(self) -> str:
-        """The reason with which the target's log goes on under a key of its own."""
+        """The reason with which the target's log continues under a key of its own."""
         names = ", ".join(self.tenants)
         return f"split off at {self.report.size} events, root {self.report.root}; tenants: {names}"
 

@@ -17,7 +17,7 @@ _SHORTEST, _LONGEST = datetime.min.replace(tzinfo=UTC) - _EPOCH, datetime.max.re
 _UNITS = (("d", 86_400), ("h", 3_600), ("min", 60), ("s", 1))
 
 
-# The one that goes on while the machine sleeps, where there is one: a worker elsewhere that was silent meanwhile was
+# The one that continues while the machine sleeps, where there is one: a worker elsewhere that was silent meanwhile was
 # silent, and its lease is over.
 _STEADY = getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC)
 
@@ -152,7 +152,7 @@ class JumpWatch:
         """
         if self.last is not None:
             last_begun, last_now = self.last
-            # The longest that may have passed: a process that was stopped, or an answer that was late, is no jump.
+            # The longest that may have passed: a process that was stopped, or an answer that was late, is not a jump.
             passed = self._monotonic() - last_begun
             jump = now - last_now - passed
             # After a long time two clocks differ that nobody has set, those of two machines above all.

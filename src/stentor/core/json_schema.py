@@ -33,7 +33,7 @@ class SchemaUnusable(InvalidRequest):
 
 
 def check_schema(schema: JsonObject) -> None:
-    """Raise InvalidRequest for what is no JSON Schema, or has what is not applied here."""
+    """Raise InvalidRequest for a schema that is invalid, or uses what is not supported here."""
     try:
         if sum(1 for _ in islice(_parts(schema), MAX_PARTS + 1)) > MAX_PARTS:
             raise InvalidRequest(f"it has more than {MAX_PARTS} objects and lists.")

@@ -1,6 +1,6 @@
 """What runs side by side in a `gather`: of several errors, each attempt raises the one that came first.
 
-An attempt goes on from an error while others still wait, and those may fail later.
+An attempt continues from an error while others still wait, and those may fail later.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from typing import Any
 from stentor_worker.errors import FIRST, Failed, Moment, ServiceGone, Suspended, most_urgent, urgency
 
 ENDS_ATTEMPT = (Suspended, ServiceGone)
-"""What ends an attempt after which another one goes on, without a retry by a person."""
+"""What ends an attempt after which another one continues, without a retry by a person."""
 
 
 @dataclass(eq=False)

@@ -24,7 +24,7 @@ NO_REASON = "no reason given: is this the address of Stentor's gateway, by defau
 NOT_JSON = "NOT_JSON"
 """Code for a response of another program."""
 LAST_SECONDS, LAST_PAUSE = 10.0, 2.0
-"""How long a worker that stops waits for a service that is down, and the maximum backoff meanwhile."""
+"""How long a worker that stops waits for a service that is down, and the maximum backoff in the meantime."""
 OUTAGES = (0, 429, 502, 503, 504)
 """What is retried: no response, and statuses of a service that cannot do a request now."""
 MAX_PAGES = 5
@@ -107,7 +107,7 @@ class Client:
 
         Outages are retried with exponential backoff, up to `tries` attempts; once the worker is stopping, for about
         LAST_SECONDS more, or with `until_stop` no more. They are connection errors, 429, 502, 503 and 504. If the
-        service has answered before, so are a proxy's 404, other 5xx, redirection and page, unless the service goes on
+        service has answered before, so are a proxy's 404, other 5xx, redirection and page, unless the service continues
         to answer other calls. With an `idempotency_key`, a request that arrived although its response did not is done
         once, by the operations that take a key. `timeout_s`: each for connecting and responding.
         """
@@ -124,7 +124,7 @@ class Client:
                 return self._request(method, path, content, headers, timeout_s)
             except ServiceError as error:  # noqa: PERF203 - each is a request
                 tries -= 1
-                # A proxy's page for this request alone is no outage: it may be too large for the proxy.
+                # A proxy's page for this request alone is not an outage: it may be too large for the proxy.
                 pages += error.status not in OUTAGES and self._answered_at > failed_at
                 failed_at = time.monotonic()
                 if tries <= 0 or pages == MAX_PAGES or not self._may_repeat(error):

@@ -24,7 +24,7 @@ MAX_PART = 1_048_576
 
 
 class MalformedResponse(OSError):
-    """What arrived is no response of HTTP/1.1, or ended before its end."""
+    """What arrived is not a response of HTTP/1.1, or ended before its end."""
 
 
 class HttpResponse(NamedTuple):

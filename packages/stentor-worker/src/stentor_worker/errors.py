@@ -77,7 +77,7 @@ class Suspended(BaseException):
 
 
 class AttemptEnded(BaseException):
-    """Ends an attempt that must not go on, as what the program does next could be wrong. The task fails.
+    """Ends an attempt that must not continue, as what the program does next could be wrong. The task fails.
 
     Not an Exception, so that no `except Exception` of a handler stops it.
     """
@@ -101,7 +101,7 @@ class StepMismatch(AttemptEnded):
 
 
 class ServiceGone(AttemptEnded):
-    """Ends an attempt of a worker that stops while the service is down. It is not reported: another worker goes on."""
+    """Ends an attempt of a worker that stops while the service is down. Not reported: another worker continues."""
 
 
 class EffectFailed(Failed):

@@ -70,7 +70,7 @@ class _ReplayJournal(Journal):
         self._left: set[str] = set()
         """Keys of steps that the run began and did not end: only what ran within them is recorded."""
         self.first: _Stopped | StepMismatch | _NotCancelled | None = None
-        """What ended the replay, also if the program went on after it."""
+        """What ended the replay, also if the program continued after it."""
 
     def find(self, entry: Entry) -> Recorded | None:
         try:
@@ -81,7 +81,7 @@ class _ReplayJournal(Journal):
         if recorded is not None:
             self.found.add(entry.key)
         elif waits := self._list_waits_within(entry):
-            # As in the run, which may have gone on beside it.
+            # As in the run, which may have continued beside it.
             self.waits += waits
             raise Suspended
         is_effect = recorded is not None and recorded["kind"] == "effect"

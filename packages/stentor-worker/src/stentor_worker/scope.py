@@ -62,7 +62,7 @@ class Scope:
         """Names of steps that began elsewhere than at home."""
         self._ordered = 0
         self._failed: dict[Place, list[Entry]] = {}
-        """Steps whose error the program got, until it goes on to another step, by where they began."""
+        """Steps whose error the program got, until it continues with another step, by where they began."""
         self._lock = threading.Lock()
         self._home = home or _place()
 
@@ -102,7 +102,7 @@ class Scope:
         with self._lock:
             self._failed.setdefault(entry.place, []).append(entry)
         if self._outer is not None:
-            # A step around it may catch the error, and then does what the program goes on with.
+            # A step around it may catch the error, and then does what the program continues with.
             self._outer.note_failed(entry)
 
     def _take_handled(self, place: Place) -> list[str]:

@@ -68,7 +68,7 @@ class Task:
         self.metadata: dict[str, Any] = claim["metadata"]
         self.timeout_seconds: int = claim["timeout_seconds"]
         self.idempotency_key: str = claim["idempotency_key"]
-        # A first attempt has nothing to read, unless the task goes on from a step of another one.
+        # A first attempt has nothing to read, unless the task continues from a step of another one.
         is_empty = self.epoch == 1 and "rerun_from" not in self.metadata
         self._journal = Journal(client, self.id, self.epoch, self._lost, is_empty=is_empty)
         self._effects: set[asyncio.Future[Any]] = set()
@@ -138,7 +138,7 @@ class Task:
     def sleep(self, duration: Duration, *, name: str = "sleep") -> Any:
         """Wait `duration` (seconds or a timedelta). In a coroutine, await it.
 
-        This and the other waits end the attempt: nothing is held in memory, and another one goes on here when the wait
+        This and the other waits end the attempt: nothing is held in memory. Another one continues here when the wait
         is over, in a minute or in a month. So whatever the handler does before belongs in steps.
         """
         return self._wait(name, "sleep", seconds=to_seconds(duration))

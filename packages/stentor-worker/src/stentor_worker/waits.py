@@ -1,4 +1,4 @@
-"""What a task can wait for: a time, a signal, a person's answer, a child. The attempt ends, and another one goes on."""
+"""What a task can wait for: a time, a signal, a person's answer, a child. The attempt ends, another one continues."""
 
 from __future__ import annotations
 
@@ -91,7 +91,7 @@ class Wait:
         return self._entry.key
 
     def _retry_child(self) -> None:
-        """Retry a child that failed, when the task was retried after that: both go on from where they failed."""
+        """Retry a child that failed, when the task was retried after that: both continue from where they failed."""
         failed = self._journal.superseded(self._entry)
         if failed is not None and failed["error"]["type"] == ChildFailed.__name__:
             # It may be running again, or one that cannot be retried: its end says so.

@@ -94,7 +94,7 @@ class ProvenanceParts:
         try:
             async with asyncio.timeout(FLUSH_SECONDS):
                 # Signed at the stop, so that a log that loses its end before the next start is detected.
-                # Without the events that wait for another process: it goes on.
+                # Without the events that wait for another process: it continues.
                 await self.sequencer.drain()
                 await self.checkpoints.publish()
                 await self.witnesses.request_signatures()

@@ -22,7 +22,7 @@ def demo(
 ) -> None:
     """Run a demonstration of routing, learning and governance on a temporary service, in less than a minute.
 
-    At a terminal the service then goes on, with its dashboard, until Ctrl-C.
+    At a terminal the service then continues, with its dashboard, until Ctrl-C.
     """
     is_terminal = sys.stdin.isatty() and sys.stdout.isatty()
     with report_errors(as_json=as_json):

@@ -58,7 +58,7 @@ AGENTS: dict[str, JsonObject] = {
 def run_demo(rounds: int, *, as_json: bool, stays_open: bool) -> None:
     """Run the demo and print its report. Raises CommandFailed if a task does not complete.
 
-    With `stays_open` the service then goes on with its dashboard, until Ctrl-C.
+    With `stays_open` the service then continues with its dashboard, until Ctrl-C.
     """
     signal.signal(signal.SIGTERM, _stop)
     keys = ["demo_" + secrets.token_urlsafe(24) for _ in range(2)]
@@ -69,7 +69,7 @@ def run_demo(rounds: int, *, as_json: bool, stays_open: bool) -> None:
             error_console.print(f"A temporary service listens on [cyan]{address}[/]; its data is in {folder}.")
             figures = _tour(address, keys, rounds)
         error_console.print("The service is stopped. Verifying its run log, editing a row, and verifying again.")
-        # A copy is edited: the dashboard goes on with a log that is as it was.
+        # A copy is edited: the dashboard continues with a log that is as it was.
         shutil.copytree(folder, edited)
         figures |= {"proof": governance_scenarios.tamper_with_run_log(edited)}
         if as_json:

@@ -40,7 +40,7 @@ class StreamEvent(NamedTuple):
 async def follow_task(
     api: ServiceClient, task_id: str, on_token: Callable[[str], None] | None = None
 ) -> Response[StoredTask]:
-    """Return the task's record once it has ended; print its events to standard error meanwhile."""
+    """Return the task's record once it has ended; print its events to standard error in the meantime."""
     path = f"/tasks/{quote_segment(task_id)}"
     before = await api.get(path, StoredTask)
     if api.is_in_process and (obstacle := await _find_obstacle(api, before.value)):

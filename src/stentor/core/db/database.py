@@ -95,7 +95,7 @@ class Database:
         `ahead` is what `fn` reads first, with `Tx.rows_ahead`: one statement reads it for all that share the commit.
         If `fn` meets a malformed row, and the part that owns the table sets that aside, it runs again.
         `ended` is called once on the event loop, after the commit and its hooks or after the failure, also if the
-        caller was cancelled meanwhile.
+        caller was cancelled in the meantime.
         """
         if self._closed:
             if ended is not None:

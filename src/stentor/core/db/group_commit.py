@@ -66,7 +66,7 @@ def run_group(connection: DbConnection, group: list[WriteUnit]) -> None:
             conflicts += 1
             if conflicts == MAX_TRIES:
                 raise
-            # Only the writer thread sleeps: new writes gather in its queue meanwhile and share the next commit.
+            # Only the writer thread sleeps: new writes gather in its queue in the meantime and share the next commit.
             # Jittered, because two processes that conflicted would otherwise meet again after the same pause.
             pause = RETRY_PAUSE_SECONDS * 2 ** (conflicts - 1)
             time.sleep(pause * random.uniform(0.5, 1))  # noqa: S311 - jitter needs no secure randomness
@@ -122,7 +122,7 @@ def _run_unit(unit: WriteUnit, tx: Tx) -> None:
         # After an outage the transaction may be aborted, and the units after this one could not run in it.
         if tx.wrote or isinstance(error, StoreUnavailable):
             raise RetryWithSavepoints from None
-        # Nothing to undo, so the group goes on. Most rejected requests end here.
+        # Nothing to undo, so the group continues. Most rejected requests end here.
         unit.error = _without_frames(error)
     except LockContended:
         raise

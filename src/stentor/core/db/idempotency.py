@@ -128,7 +128,7 @@ def probe_write(tx: Tx) -> None:
 
 
 def probe_disk(tx: Tx) -> None:
-    """Write what is no row to PostgreSQL's disk, for health checks. Raises like any write."""
+    """Write what is not a row to PostgreSQL's disk, for health checks. Raises like any write."""
     # A row that is stored and deleted gets the place of an earlier one, also on a full disk.
     for sql in (_USE_LITTLE_MEMORY, _WRITE_TO_FILE, _USE_USUAL_MEMORY):
         tx.run(sql)

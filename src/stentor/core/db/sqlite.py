@@ -145,7 +145,7 @@ class SqliteDriver:
             ):
                 raw.execute(f"pragma {pragma}")
         # Takes the write lock at once: a transaction that began with a read fails at its first write, without waiting,
-        # if another connection has written meanwhile.
+        # if another connection has written in the meantime.
         return SqliteConnection(raw, self._clock, "begin immediate", self.path)
 
     def reader(self, *, may_idle: bool = False) -> SqliteConnection:

@@ -99,7 +99,7 @@ class AgentAnswerStream:
         if self._ended or self._service_closing.is_set():
             return
         self._ended = True
-        with suppress(Conflict):  # the task ended meanwhile
+        with suppress(Conflict):  # the task ended in the meantime
             # Shielded: the disconnect that brings us here also cancels this coroutine.
             await asyncio.shield(asyncio.ensure_future(self._tasks.cancel(self._principal, self._task.task_id)))
 

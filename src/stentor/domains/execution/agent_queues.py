@@ -191,7 +191,7 @@ class AgentQueues:
             return await self._db.poll(query)
 
     def _apply(self, queue: FairQueue, lane: Lane, limit: int, tasks: list[QueuedTask], changed: set[TaskRef]) -> None:
-        """Put what was read at the end of the lane, then what arrived behind that meanwhile."""
+        """Put what was read at the end of the lane, then what arrived behind that in the meantime."""
         lane.is_truncated = len(tasks) == limit
         lane.last = key_of(tasks[-1]) if tasks else lane.last
         for queued in tasks:

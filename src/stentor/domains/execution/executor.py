@@ -44,7 +44,7 @@ AGENT_BROKEN_OUTCOME = AttemptOutcome(
     "agent_failure",
     error={"code": "AGENT_BROKEN", "message": "The agent failed unexpectedly. The log of the service has the reason."},
 )
-# A process that does not know the runtime, such as one of an older version, is no evidence about the agent.
+# A process that does not know the runtime, such as one of an older version, is not evidence about the agent.
 NO_DRIVER_OUTCOME = AttemptOutcome("provider_failure", error=AGENT_BROKEN_OUTCOME.error)
 log = logging.getLogger(__name__)
 
@@ -124,7 +124,7 @@ class TaskExecutor:
         """Check admission again and claim the task; `lease` in microseconds.
 
         A task that is denied now fails, and one whose limit is reached is parked. Return None for these, and if the
-        task changed meanwhile.
+        task changed in the meantime.
         """
         denied = self._find_denial(tx, queued)
         if denied is not None:
@@ -187,7 +187,7 @@ class TaskExecutor:
         except Exception as error:
             if isinstance(error, TimeoutError) and limit.expired():
                 return TIMEOUT_OUTCOME
-            # Any exception of a driver counts as a failure of the agent; the service goes on.
+            # Any exception of a driver counts as a failure of the agent; the service continues.
             log.exception("executor: agent failed unexpectedly agent=%s task_id=%s", agent.name, claim.task_id)
             return AGENT_BROKEN_OUTCOME
 

@@ -67,7 +67,7 @@ class RecordedSteps:
             after = page[-1].step.event_id
 
     def is_taken_over(self, key: str) -> bool:
-        """Return whether a step was recorded for another task, from which this one goes on."""
+        """Return whether a step was recorded for another task, from which this one continues."""
         return key in self._recorded and self._recorded[key].step.epoch == 0
 
     def has(self, key: str) -> bool:
@@ -99,7 +99,7 @@ class AttemptJournal(RecordedSteps):
         self._has_request = False
 
     async def load(self) -> None:
-        """Read what earlier attempts recorded, or the task from which this one goes on."""
+        """Read what earlier attempts recorded, or the task from which this one continues."""
         # Otherwise nothing can be recorded yet, and a first attempt costs no read.
         if self._claim.epoch > 1 or self._claim.metadata.rerun_from is not None:
             await super().load()

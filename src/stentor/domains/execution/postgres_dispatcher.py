@@ -153,7 +153,7 @@ class PostgresDispatcher:
             return count, claims, has_others and count == limit and queue_store.has_queued(tx, agent_id)
 
         count, claims, has_more = await self._db.write(work, NO_LOCKS)
-        # After MAX_ROUNDS the transaction is committed and another one goes on, so that none holds its rows for long.
+        # After MAX_ROUNDS the transaction is committed and another one continues, so that none holds its rows for long.
         while self._open and count and not claims:
             count, claims, has_more = await self._db.write(work, NO_LOCKS)
         if claims:

@@ -193,7 +193,7 @@ class Reconciler:
         if repair == "requeue" and not is_quarantined:
             queued = self._requeue(tx, task, reason)
             if enqueue:
-                # After the commit: if it is rolled back, the attempt that may still run here goes on.
+                # After the commit: if it is rolled back, the attempt that may still run here continues.
                 tx.after_commit(lambda: self._restart(queued))
             return
         if repair == "abort":

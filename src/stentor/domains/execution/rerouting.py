@@ -272,7 +272,7 @@ class TaskRerouter:
         if not can_move or self._comparisons_left <= 0:
             return None
         self._comparisons_left -= len(self._agents.list_capable(task.tenant, task.required_capabilities))
-        # Other requests go on meanwhile: with a thousand agents a decision takes some milliseconds.
+        # Other requests continue in the meantime: with a thousand agents a decision takes some milliseconds.
         await asyncio.sleep(0)
         return self._routing.decide_for_waiting(_build_request(task, authority), relief.planned)
 

@@ -22,7 +22,7 @@ AUTO_MIN_TRUST, MONITORED_MIN_TRUST = 0.9, 0.7
 """Tier auto above the first, monitored from the second on."""
 AUTO_MAX_RATIO, MONITORED_MAX_RATIO = 0.01, 0.10
 """Tier auto below the first, monitored up to the second."""
-# Whole words only: "policyholder.py" is no policy, but "policyEngine.py" is.
+# Whole words only: "policyholder.py" is not a policy, but "policyEngine.py" is.
 _HUMP = re.compile("(?<=[a-z0-9])(?=[A-Z])")
 _POLICY_WORDS = re.compile(r"(?:^|[^a-z0-9])(?:polic(?:y|ies)|governance)(?:[^a-z0-9]|$)|\.cedar$")
 

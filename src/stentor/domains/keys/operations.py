@@ -139,7 +139,7 @@ class KeyOperations:
 
     @operation("keys.revoke", "admin", "POST /keys/{name}/revoke", errors=(404, 409))
     async def revoke(self, caller: Caller, name: KeyName) -> KeyOut:
-        """Revoke a key for good, at once. Repeating it is no error."""
+        """Revoke a key permanently and at once. Repeating it is not an error."""
         return self._output(KeyOut, await self._keys.revoke(caller, name))
 
     def _output(self, kind: type[Output], stored: ApiKey, **fields: str) -> Output:

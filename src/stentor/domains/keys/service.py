@@ -210,7 +210,7 @@ class KeyService:
         return await self._db.write(work), secret
 
     async def revoke(self, caller: Principal, name: str) -> ApiKey:
-        """Revoke a key for good. Repeating it is no error. Raises Forbidden, NotFound, Conflict."""
+        """Revoke a key for good. Repeating it is not an error. Raises Forbidden, NotFound, Conflict."""
         _require_person(caller)
 
         def work(tx: Tx) -> ApiKey:

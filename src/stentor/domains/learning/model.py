@@ -192,7 +192,7 @@ def apply_outcome(
     since_change = 0 if progress.changed_tick > record.tick else record.since_change
     if since_change != evidence.NO_CHANGE:
         since_change = min(evidence.MAX_OUTCOMES, since_change + 1)
-    # A failure is no example of how long the agent's work takes: one that fails at once is not fast, and one timeout
+    # A failure does not show how long the agent's work takes: one that fails at once is not fast, and one timeout
     # must not outweigh many quick successes. Before the first success it is all that is known.
     successes = record.recent.count("S")
     if success:

@@ -57,7 +57,7 @@ _LIST_HISTORY = Sql(
 _FIND_SAMPLE = Sql(
     "select sample from hebbian_history where tenant = :tenant and task_id = :task_id and epoch = :epoch"
 )
-# A negative epoch is the entry of a grade, which is no outcome of its own.
+# A negative epoch is the entry of a grade, which is not an outcome of its own.
 _COUNT_RESULTS = Sql(
     """select coalesce(sum(case when delta > 0 then 1 else 0 end), 0), count(*) from hebbian_history
     where agent_id = :agent_id and epoch > 0"""

@@ -24,7 +24,7 @@ MAX_SCANNED_CALLS = 5_000
 """Newest calls of the last hour that are counted."""
 MAX_WINDOW_CALLS = 20_000
 """Calls that a page of a filtered list looks through, so that a rare match in a million calls does not hold up the
-database: the cursor goes on behind the window. Calls of a task have an index.
+database: the cursor continues behind the window. Calls of a task have an index.
 """
 _LIST_REGISTERED = Sql("select name from llm_providers where tenant = :tenant")
 _COUNT_OUTCOMES = Sql(

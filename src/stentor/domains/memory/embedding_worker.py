@@ -173,7 +173,7 @@ class EmbeddingWorker:
         return _normalize(embedding)
 
     async def _wait_until_prepared(self) -> None:
-        """Wait until the model is prepared. Raises EmbeddingUnavailable if that takes too long; it then goes on."""
+        """Wait until the model is prepared. Raises EmbeddingUnavailable if that takes too long; it then continues."""
         if self._embedder is None or (not self.is_preparing and await self._embedder.is_prepared()):
             return
         if self._preparation is None or self._preparation.done():

@@ -223,7 +223,7 @@ def _is_conflict(draft: WriteDraft, current: bytes | None, seen_hashes: frozense
     seen = {draft.base_hash} if draft.base_hash is not None else seen_hashes
     if current is None:
         return bool(seen) and NO_FILE not in seen and ANY_STATE not in draft.if_none_match
-    # A write without effect is no conflict, whatever the caller has seen.
+    # A write without effect is not a conflict, whatever the caller has seen.
     return version_hashes(draft.path, current).isdisjoint(seen) and _requested_content(draft, current) != current
 
 

@@ -134,7 +134,7 @@ class NewestVersion(msgspec.Struct, frozen=True):
 def stored_path(key_prefix: str, path: str) -> str:
     """Return the path by which the tables know a note: in a named vault it begins with a prefix, such as `archive:`.
 
-    In the default vault a path with a colon begins with another one, so that it is no path of a named vault.
+    In the default vault a path with a colon begins with another one, so that it is not a path of a named vault.
     """
     return f"{key_prefix or ':' * (':' in path)}{path}"
 

@@ -224,7 +224,7 @@ class MessageLifecycle:
             except StoreUnavailable:
                 raise
             except Exception:
-                # The others go on: one of another tenant must not wait for it.
+                # The others continue: one of another tenant must not wait for it.
                 log.exception("messaging: ending an overdue message failed message_id=%s", stored.message_id)
         for key in missed.ended:
             self._on_end(key)

@@ -220,7 +220,7 @@ class MessageProcessor:
         await self._jump_watch.look(begun, now, self._follow_jump)
         if is_due:
             self._work.set()
-        # A late renewal of our own is no reason to requeue: the message would be executed twice.
+        # A late renewal of our own is not a reason to requeue: the message would be executed twice.
         await self._requeue([stored for stored in expired if (stored.tenant, stored.message_id) not in self._claimed])
         await self._lifecycle.repair(missed)
 

@@ -102,7 +102,7 @@ class MessagingService:
         return self._actions[message.header.zone_action].unavailable_reason
 
     def resolve_sender(self, principal: Principal, message: AtpMessage) -> tuple[str, str | None]:
-        """Return the sender's id and the id of its agent, None if it is no agent or not a single one.
+        """Return the sender's id and the id of its agent, None if it is not an agent or not a single one.
 
         Raises Forbidden for a senderId that is not the caller.
         """

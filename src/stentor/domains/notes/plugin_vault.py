@@ -201,7 +201,7 @@ class PluginVault:
         except NoteTooLarge:
             await self._rewrite_with_key(path, key, value, expected)
         except VaultProtocolError:
-            # An old plugin reports an unsupported form for a path that is no note at all.
+            # An old plugin reports an unsupported form for a path that is not a note at all.
             await self.read_content(path)  # raises NoSuchNote if the path is not a note, the better error
             raise
 

@@ -98,7 +98,7 @@ class PeopleOperations:
 
     @operation("people.sign_out", "read", "POST /people/sign-out")
     async def sign_out(self, caller: Caller, body: SignOutIn) -> SignOutOut:
-        """End one of one's own sessions. An unknown one is no error."""
+        """End one of one's own sessions. An unknown one is not an error."""
         await self._people.sign_out(caller, body.session)
         return SignOutOut()
 
@@ -115,12 +115,12 @@ class PeopleOperations:
 
     @operation("people.block", "admin", "POST /people/{name}/block", errors=(404, 409))
     async def block(self, caller: Caller, name: PersonName) -> PersonOut:
-        """End a person's sessions at once, and refuse further sign-ins. Repeating it is no error."""
+        """End a person's sessions at once, and refuse further sign-ins. Repeating it is not an error."""
         return self._output(await self._people.block(caller, name))
 
     @operation("people.unblock", "admin", "POST /people/{name}/unblock", errors=(404,))
     async def unblock(self, caller: Caller, name: PersonName) -> PersonOut:
-        """Let a blocked person sign in again. Repeating it is no error."""
+        """Let a blocked person sign in again. Repeating it is not an error."""
         return self._output(await self._people.unblock(caller, name))
 
     @operation("people.release", "admin", "POST /people/{name}/release", errors=(404,))

@@ -108,7 +108,7 @@ class PeopleService:
             raise
 
     async def sign_out(self, caller: Principal, secret: str) -> None:
-        """End one of the caller's own sessions; an unknown one is no error."""
+        """End one of the caller's own sessions; an unknown one is not an error."""
         digest = digest_key(secret).hex()
 
         def work(tx: Tx) -> None:
@@ -129,7 +129,7 @@ class PeopleService:
         return await self._change(caller, name, "signed out everywhere", {"sessions": ()})
 
     async def block(self, caller: Principal, name: str) -> Person:
-        """End a person's sessions and refuse further sign-ins. Repeating it is no error.
+        """End a person's sessions and refuse further sign-ins. Repeating it is not an error.
 
         Raises Forbidden, NotFound, and Conflict for oneself.
         """
@@ -139,7 +139,7 @@ class PeopleService:
         return await self._change(caller, name, "blocked", changes)
 
     async def unblock(self, caller: Principal, name: str) -> Person:
-        """Let a blocked person sign in again. Repeating it is no error. Raises Forbidden, NotFound."""
+        """Let a blocked person sign in again. Repeating it is not an error. Raises Forbidden, NotFound."""
         return await self._change(caller, name, "unblocked", {"blocked_at": None, "blocked_by": None})
 
     async def release(self, caller: Principal, name: str) -> Person:

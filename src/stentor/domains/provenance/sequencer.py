@@ -154,7 +154,7 @@ class Sequencer:
             last = await self._db.read(store.newest_checkpoint)
             self._last_signed = (last.size, last.made_at) if last else (0, 0)
         signed_size, signed_at = self._last_signed
-        # A time in the future is of a clock that was ahead, and is no reason to wait until then.
+        # A time in the future is of a clock that was ahead, and is not a reason to wait until then.
         due = not 0 <= now - signed_at < self._checkpoint_interval
         has_problem = self._checkpoints.problem is not None or self._checkpoints.delivery_problem is not None
         retry_due = has_problem and not 0 <= now - signed_at < SIGN_RETRY_US

@@ -257,7 +257,7 @@ class AgentRegistry:
             authorize(by, "restore", agent)
             if not agent.is_archived:
                 raise Conflict(f"The agent is not archived, but {agent.status}.")
-            # A violation of a task that was still running may have quarantined it meanwhile.
+            # A violation of a task that was still running may have quarantined it in the meantime.
             status = agent.status if agent.is_quarantined else agent.archived_from
             fields = {"status": status, "archived_at": None, "archived_from": None}
             fields |= {"status_reason": None} if status == "active" else {}

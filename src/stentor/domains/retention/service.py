@@ -199,7 +199,7 @@ class TaskArchiver:
             await self._forget(archive.name)
             return 0
         except (OSError, ValueError, TypeError):  # pyarrow's errors are ValueError and TypeError
-            # Another process that considers this one dead may have removed the files: then this is no error.
+            # Another process that considers this one dead may have removed the files: then this is not an error.
             if await self._forget(archive.name):
                 raise
             return 0

@@ -161,7 +161,7 @@ def list_archives(tx: Tx) -> list[TaskArchive]:
 
 
 def list_unfinished(tx: Tx) -> list[TaskArchive]:
-    """List the archives whose writing did not end: it goes on, or its process was killed."""
+    """List the archives whose writing did not end: it continues, or its process was killed."""
     return [TaskArchive(*row) for row in tx.rows(_LIST_UNFINISHED)]
 
 

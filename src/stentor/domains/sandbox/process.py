@@ -35,7 +35,7 @@ class SandboxedProcess:
         self._grace_seconds = GRACE_SECONDS
 
     def write_stdin(self, data: bytes) -> None:
-        """Write to standard input in the background and close it. A program that does not read it is no error."""
+        """Write to standard input in the background and close it. A program that does not read it is not an error."""
         self._pipe_tasks.append(asyncio.create_task(self._write(data)))
 
     async def read_stdout(self) -> AsyncIterator[bytes]:

@@ -272,7 +272,7 @@ class SessionService:
     ) -> list[Item]:
         """Let the attempt of a task continue the conversation; return the last summary and the items after it.
 
-        With `first_run`, the task with whose steps this one goes on, return what that one had. Raises NotFound, and
+        With `first_run`, the task with whose steps this one continues, return what that one had. Raises NotFound, and
         Conflict while the attempt of another task continues it.
         """
 
@@ -340,7 +340,7 @@ def _key_of(session: Session, key: IdempotencyKey | None) -> IdempotencyKey | No
 
 
 def append_of_task(tx: Tx, tenant: str, session_id: str, task_id: str, drafts: Sequence[ItemDraft]) -> None:
-    """Append what a task said, in the transaction that ends the task; nothing if the session was deleted meanwhile.
+    """Append what a task said, in the transaction that ends the task; nothing if the session has been deleted.
 
     Another one with its id is not held by the task. A summary is left out if the session was changed since: it would
     hide what was appended, and bring back what was removed.

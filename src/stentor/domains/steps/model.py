@@ -40,10 +40,10 @@ class Step(msgspec.Struct, frozen=True):
     is in `value_hash`. `size` is in bytes, `epoch` is the attempt that recorded it, times are in microseconds.
 
     A wait ends by itself at `wake_at`. It waits for `reference`: the name of a signal, the text of a question, whose
-    answer is one of `options` if there are any, or the id of a child. The task goes on when all open waits with the
-    same `together` have ended; without it, when this one has. `handled`: the program went on after the step failed.
+    answer is one of `options` if there are any, or the id of a child. The task continues when all open waits with the
+    same `together` have ended; without it, when this one has. `handled`: the program continued after the step failed.
 
-    A step that was recorded for another task, from which this one goes on, has the epoch 0. Its `event_id` only gives
+    A step that was recorded for another task, from which this one continues, has the epoch 0. Its `event_id` only gives
     its place, and `together` is the event of its last run if that is another one.
     """
 
@@ -130,8 +130,8 @@ def decode_value(encoding: Encoding, content: bytes) -> Any:
 def is_superseded(step: Step, task: Task) -> bool:
     """Return whether a failed step runs again, because the task was retried since.
 
-    Other outcomes stay, and an error after which the program went on: what it did then, such as a payment with another
-    card, would otherwise be done as well as what failed before.
+    Other outcomes stay, and so does an error after which the program continued: otherwise what failed before would be
+    done in addition to what it did then, such as a payment with another card.
     """
     # Up to the claim that was the last one when a person retried: later failures stay as they are.
     return step.state == "failed" and step.epoch <= task.retry_epoch and not step.handled

@@ -71,7 +71,7 @@ def copy(tx: Tx, task: Task, source: str, steps: list[tuple[str, str, str]]) -> 
 
 
 def run_again(tx: Tx, task: Task, key: str) -> None:
-    """Let a failed step run again, although the program went on after it."""
+    """Let a failed step run again, although the program continued after it."""
     tx.run(_RUN_AGAIN, tenant=task.tenant, task_id=task.task_id, key=key)
 
 

@@ -24,7 +24,7 @@ _EVENTS = ("step_started", "step_completed", "step_failed")
 
 
 class Place(NamedTuple):
-    """Where a step is in the program, as seen from the step from which a task goes on.
+    """Where a step is in the program, as seen from the step from which a task continues.
 
     `at` is where the outermost step around it began that is not around both, `before` the same of that other step, and
     `first` where it began itself.
@@ -36,7 +36,7 @@ class Place(NamedTuple):
 
 
 def take_over(tx: Tx, principal: Principal, task: Task) -> None:
-    """Copy into a new task what is recorded before the step from which it goes on.
+    """Copy into a new task what is recorded before the step from which it continues.
 
     Raises NotFound for an unknown step, Forbidden if an agent's key would take over a person's answer, and Conflict
     while it is not known whether an effect before it happened, or whether an effect came before it: the new task would
@@ -153,7 +153,7 @@ def _list_to_repeat(steps: list[OrderedStep], target: OrderedStep, taken: set[st
 
 
 def _has_program(tx: Tx, task: Task | None) -> bool:
-    """Return whether a worker ran a task or one from which it went on; True if that is not known any more.
+    """Return whether a worker ran a task or one from which it continued; True if that is not known any more.
 
     Its program may take another path when a step ends differently. The steps of other agents come in one order.
     """

@@ -93,7 +93,7 @@ class StepService:
             after = events[-1].event_id
 
     async def find_first_run(self, tenant: str, task_id: str) -> str:
-        """Return the task that began the run of a task: it itself, unless it goes on from a step of another one."""
+        """Return the task that began the run of a task: it itself, unless it continues from a step of another one."""
 
         def read(tx: Tx) -> str:
             first, task = task_id, tasks.find(tx, tenant, task_id)
@@ -116,7 +116,7 @@ class StepService:
     ) -> JournalEntry:
         """Record how a step ended. If it has an outcome already, that one is returned and stays.
 
-        `handled` are keys of failed steps after which the program went on.
+        `handled` are keys of failed steps after which the program continued.
         Raises LeaseLost, StepMismatch, and StepUnknown for an effect that has not begun.
         """
 
@@ -219,7 +219,7 @@ def started_event(task: Task, draft: StepDraft, message: str, event_id: str) -> 
 
 
 def mark_handled(tx: Tx, task: Task, keys: Collection[str]) -> None:
-    """Record that the program went on after these steps had failed."""
+    """Record that the program continued after these steps had failed."""
     for key in keys:
         store.mark_handled(tx, task, key)
 

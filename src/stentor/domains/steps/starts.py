@@ -43,7 +43,7 @@ class StartWaits:
             self._runlog.append(tx, task.tenant, [event], task_id=task.task_id, parent=task.head_id)
 
     def take_over(self, tx: Tx, principal: Principal, task: Task) -> None:
-        """Copy what is recorded before the step from which the task goes on. Raises NotFound, Forbidden, Conflict."""
+        """Copy what is recorded before the step from which the task continues. Raises NotFound, Forbidden, Conflict."""
         reruns.take_over(tx, principal, task)
 
     def has_open(self, tx: Tx, task: Task) -> bool:

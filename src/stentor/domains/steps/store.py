@@ -186,7 +186,7 @@ def insert_ended(
 
 
 def mark_handled(tx: Tx, task: Task, key: str) -> None:
-    """Record that the program went on after this step had failed."""
+    """Record that the program continued after this step had failed."""
     tx.run(_MARK_HANDLED, tenant=task.tenant, task_id=task.task_id, key=key)
 
 

@@ -68,7 +68,7 @@ class WaitEndings:
     def cancel_children(self, tx: Tx, orphans: list[OpenStep]) -> None:
         """Cancel the children of cancelled tasks. Hold the locks of the waits for them.
 
-        Other tasks go on: those that one was to come after, and children of the task from which it went on.
+        Other tasks continue: those that one was to come after, and children of the task from which it continued.
         """
         endings = list[Ending]()
         for tenant, task_id, step in orphans:
@@ -110,13 +110,13 @@ class WaitEndings:
         return event.event_id
 
     def _is_over(self, tx: Tx, end: Ending) -> bool:
-        """Return whether the task goes on now that this step has ended."""
+        """Return whether the task continues now that this step has ended."""
         step = end.step
         if end.outcome.error is not None and is_start(step.key):
             message = f"Not started: the task {step.name.removeprefix('after ')!r}, which must complete first, did not."
             self._tasks.abort_unstarted(tx, end.tenant, end.task_id, message)
             return False
-        # A person has resolved it; the task goes on when it is retried.
+        # A person has resolved it; the task continues when it is retried.
         if step.kind == "effect":
             return False
         # An error ends a group at once, as the program does not wait for the others then.

@@ -69,7 +69,7 @@ class SuspendIn(RequestModel):
 
 
 class SuspendOut(ResponseModel):
-    """The status is `queued` if one of the waits had ended meanwhile."""
+    """The status is `queued` if one of the waits had ended in the meantime."""
 
     task_id: str
     status: TaskStatus
@@ -164,7 +164,7 @@ class WaitOperations:
 
     @operation("waits.answer", "approve", "POST /tasks/{task_id}/steps/{key}/answer", errors=_ERRORS)
     async def answer(self, caller: Caller, task_id: TaskId, key: KeyInPath, body: AnswerIn) -> Recorded:
-        """Answer the question that a task asked; the task goes on with the answer.
+        """Answer the question that a task asked; the task continues with the answer.
 
         The same answer of yours again gets the recorded one; another one is 409.
         """

@@ -92,7 +92,7 @@ class WaitService:
     async def suspend(self, principal: Principal, task_id: str, epoch: int, keys: list[str]) -> Task:
         """End the attempt of a task until one of these waits has ended, with all that it waits for together.
 
-        If one has ended meanwhile, the task is queued at once. Raises LeaseLost, StepUnknown.
+        If one has ended in the meantime, the task is queued at once. Raises LeaseLost, StepUnknown.
         """
 
         def work(tx: Tx) -> Task:

@@ -73,7 +73,7 @@ class WaitScheduler:
             return tx.now, store.next_due_at(tx), lease_store.next_deadline(tx), store.has_open_children(tx)
 
         now, due_at, deadline, self._has_children = await self._db.poll(look)
-        # Before the waits: a task that goes on when its subtasks are aborted would begin an attempt for nothing.
+        # Before the waits: a task that continues when its subtasks are aborted would begin an attempt for nothing.
         if deadline is not None and deadline < now:
             await self._abort_late()
         if due_at is not None and due_at <= now:

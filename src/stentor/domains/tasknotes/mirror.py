@@ -211,7 +211,7 @@ class TaskNoteMirror:
             await self._requeue_changed(records)
 
     async def _requeue_changed(self, written: list[TaskNoteRecord]) -> None:
-        """Write tasks again that changed meanwhile: a newer note may have been written, and is now overwritten."""
+        """Write tasks again that changed in the meantime: this batch may have overwritten a newer note."""
         task_ids = [record.task_id for record in written]
         current = await self._db.read(lambda tx: store.get_records(tx, self._tenant, task_ids))
         heads = {record.task_id: record.head_id for record in current}

@@ -141,7 +141,7 @@ def _render_text(text: str) -> str:
 
 
 def _citations(value: Any) -> str:
-    """Render links to the notes that the librarian cites; empty if `value` is no list of citations."""
+    """Render links to the notes that the librarian cites; empty if `value` is not a list of citations."""
     if not isinstance(value, list):
         return ""
     lines = [_citation(number, entry) for number, entry in enumerate(value, 1) if isinstance(entry, dict)]
@@ -160,7 +160,7 @@ def _list_sources(stored: str) -> list[str]:
 def _source(citation: JsonObject) -> str:
     path, heading = str(citation["path"]), _NOT_LINKED.sub(" ", str(citation.get("heading") or ""))
     name = path.removesuffix(".md")
-    # A link to `a.md` is one to the note of this name, not to the file `a.md.md`; a path without `.md` is no note.
+    # A link to `a.md` is one to the note of this name, not to the file `a.md.md`; a path without `.md` is not a note.
     if name == path or name.endswith(".md") or _NOT_LINKED.search(path):
         return path
     anchor = f"#{' '.join(heading.split())}" if heading.strip() else ""

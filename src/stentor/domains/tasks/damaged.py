@@ -34,7 +34,7 @@ class DamagedTasks:
         await self._db.write(lambda tx: self.set_aside_in_tx(tx, error), NO_LOCKS)
 
     def set_aside_in_tx(self, tx: Tx, error: CorruptRow) -> None:
-        """End a task that has not ended, learn nothing from one that has. Does nothing if it changed meanwhile.
+        """End a task that has not ended, learn nothing from one that has. Does nothing if it changed in the meantime.
 
         The key of the row begins with the tenant and the id of the task.
         """

@@ -12,8 +12,8 @@ from stentor.domains.tasks.model import Task, TaskDraft, TaskMetadata
 def draft_rerun(task: Task, task_input: Any, agent_preference: str | None, from_step: str | None) -> TaskDraft:
     """Return the draft of a new task that repeats a task; without `agent_preference` it has the preference again.
 
-    From a step on it prefers the agent that wrote the journal, whose program has these steps. It is no subtask and uses
-    no grant: those belong to the first run.
+    From a step on it prefers the agent that wrote the journal, whose program has these steps. It is not a subtask and
+    uses no grant: those belong to the first run.
     """
     meta, writer = task.metadata, task.assigned_agent if from_step is not None else None
     return TaskDraft(

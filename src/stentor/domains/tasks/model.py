@@ -61,7 +61,7 @@ class TaskMetadata(msgspec.Struct, frozen=True, omit_defaults=True):
     `parent_task_id` is the task that this one is a subtask of, `sender_agent` the agent that sent it as a message,
     `traceparent` the W3C trace context of the submission, `grant_id` the grant whose authority it uses, `prefer` what
     matters in the choice of the agent, `title` a title that the submitter gave, `rerun_of` the task that it repeats,
-    `rerun_from` the step of that task from which it goes on, `schedule` the name of the schedule that submitted it,
+    `rerun_from` the step of that task from which it continues, `schedule` the name of the schedule that submitted it,
     `limit` the limit by key that it keeps, `session` the session whose conversation it continues, `max_cost_usd` what
     its model calls and those of its subtasks may cost together, `budgets` that of each task above it that has one, the
     topmost first.

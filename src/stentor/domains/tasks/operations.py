@@ -166,7 +166,7 @@ class TaskOperations:
     async def rerun(self, caller: Caller, task_id: TaskId, body: RerunIn | None = None) -> SubmittedOut:
         """Submit a task again as a new task with the same input, in any status, on another agent if one is given.
 
-        With `from_step` the new task goes on from that step, with the outcomes of those before it.
+        With `from_step` the new task continues from that step, with the outcomes of those before it.
         """
         body = body or RerunIn()
         draft = await self._tasks.prepare_rerun(caller, task_id, body.agent_preference, body.from_step)

@@ -80,7 +80,7 @@ class StartConditions(Protocol):
         ...
 
     def take_over(self, tx: Tx, principal: Principal, task: Task) -> None:
-        """Copy what is recorded before the step from which the task goes on. Raises NotFound, Forbidden, Conflict."""
+        """Copy what is recorded before the step from which the task continues. Raises NotFound, Forbidden, Conflict."""
         ...
 
     def has_open(self, tx: Tx, task: Task) -> bool:
@@ -166,7 +166,7 @@ class TaskRouter:
 
     @contextmanager
     def _counted(self, principal: Principal, task: TaskDraft | Task, placement: Placement) -> Iterator[Placement]:
-        # Others are routed meanwhile.
+        # Others are routed in the meantime.
         waits = placement.status == "pending_approval" or _starts_later(task)
         self._record(principal.tenant, task.type, placement.agent_id, 1, waits=waits)
         try:

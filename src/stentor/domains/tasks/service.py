@@ -102,7 +102,7 @@ class TaskService:
         self._end_as_cancelled(tx, task, "aborted", error, event)
 
     def abort_late(self, tx: Tx, tenant: str, task_id: str) -> None:
-        """Abort a task whose deadline has passed, unless it has ended meanwhile."""
+        """Abort a task whose deadline has passed, unless it has ended in the meantime."""
         task = store.find(tx, tenant, task_id)
         if task is None or task.status in model.TERMINAL_STATUSES or not is_late(tx, task):
             return
@@ -230,7 +230,7 @@ class TaskService:
     def _end_as_cancelled(self, tx: Tx, task: Task, status: TaskStatus, error: Any, *drafts: EventDraft) -> None:
         """End a task with the outcome class cancelled, also an aborted one.
 
-        A person, a dependency or its deadline ended it, so it is no evidence about its agent.
+        A person, a dependency or its deadline ended it, so it is not evidence about its agent.
         """
         if status == "cancelled":
             # A submission of a subtask takes it too; only a cancelled task gets no more of them.

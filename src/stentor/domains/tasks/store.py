@@ -1,4 +1,4 @@
-"""SQL of tasks and their grades: inserts, reads, and status changes that fail if the row changed meanwhile.
+"""SQL of tasks and their grades: inserts, reads, and status changes that fail if the row changed in the meantime.
 
 Every change names the status and the epoch that it expects, so that a late writer changes nothing and gets False or
 None. Lists and counts for callers are in `queries`, what claims read in `queue_store`.

@@ -125,7 +125,7 @@ class SubmissionService:
                     # Locks are taken inside, by id and by key, so that other submissions need not wait.
                     lambda tx: self._submit(tx, submission),
                     NO_LOCKS,
-                    # Not when this function ends, which a caller may cancel while the transaction goes on.
+                    # Not when this function ends, which a caller may cancel while the transaction continues.
                     ended=None if slot is None else slot.release,
                 )
 

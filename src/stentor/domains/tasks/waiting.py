@@ -45,7 +45,7 @@ def resume_all(
     resumed = store.resume_all(tx, heads)
     for task, head in heads:
         if (task.tenant, task.task_id) not in resumed:
-            # Another process changed it meanwhile: undo the event too.
+            # Another process changed it in the meantime: undo the event too.
             raise StoreConflict("A task that waits changed at the same moment.")
         changes = ("waiting", task.assigned_agent, -1), ("queued", task.assigned_agent, 1)
         queries.update_counts(tx, task.tenant, task.created_at, *changes)

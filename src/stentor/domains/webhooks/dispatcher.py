@@ -242,7 +242,7 @@ class DeliveryDispatcher:
                 await asyncio.sleep(OUTAGE_RETRY_SECONDS)
 
     def _write_outcome(self, tx: Tx, delivery: Delivery, result: AttemptResult) -> DeliveryOutcome | None:
-        decision = model.decide_delivery(delivery, result, tx.now, random.random())  # noqa: S311 - jitter is no secret
+        decision = model.decide_delivery(delivery, result, tx.now, random.random())  # noqa: S311 - jitter is not a secret
         # A stale epoch: the lease expired and the delivery was claimed again, so this attempt decides nothing.
         if not store.record_attempt(tx, delivery, result, decision):
             return None

@@ -149,7 +149,7 @@ class WebhookService:
     ) -> tuple[WebhookSubscription, str]:
         """Create a new secret and return it. The old one also signs for `overlap_us` microseconds.
 
-        Earlier ones go on until the end of their overlap; 0 ends all. Raises NotFound and Conflict.
+        Earlier ones continue until the end of their overlap; 0 ends all. Raises NotFound and Conflict.
         """
         secret = sender.new_secret()
 

@@ -114,7 +114,7 @@ class InProcessGatewayClient:
         self._keys = keys
 
     async def call(self, key: str, operation: str, arguments: Mapping[str, Any]) -> Any:
-        # Looked up for every call: a key that was revoked a moment ago must not go on working in an open page.
+        # Looked up for every call: a key that was revoked a moment ago must not continue working in an open page.
         caller = self._authenticate(key) if key else None
         try:
             if operation not in self._operations:

@@ -180,7 +180,7 @@ class NoteTools:
             edited, count = await asyncio.to_thread(
                 text_edits.replace_text, content, body.search.encode(), body.replace.encode()
             )
-            # As above: an edit without a match is no write.
+            # As above: an edit without a match is not a write.
             if edited != content:
                 await self._store.replace(path, edited, content_hash(content))
             return {"path": path, "replacements": count}

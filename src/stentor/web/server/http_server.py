@@ -137,7 +137,7 @@ class ServerGroup:
         self.is_stopping = False
 
     async def start(self) -> bool:
-        """Start all servers; return whether all accept requests, False if they were stopped meanwhile."""
+        """Start all servers; return whether all accept requests, False if they were stopped in the meantime."""
         self._serving = [asyncio.create_task(server.serve([listening])) for server, listening in self._servers]
         for task in self._serving:
             task.add_done_callback(lambda _: self.request_stop())

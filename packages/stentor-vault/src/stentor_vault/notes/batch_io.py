@@ -195,7 +195,7 @@ def _read(folders: _FolderCache, path: str, max_bytes: int | None) -> Note | Exc
     try:
         with safe_files.translate_os_errors(f"Cannot use {path!r}"):
             return _read_located(folders, path, max_bytes)
-    except Exception as error:  # noqa: BLE001 - raised again for the caller of this path; the others go on
+    except Exception as error:  # noqa: BLE001 - raised again for the caller of this path; the others continue
         return error
 
 
@@ -215,7 +215,7 @@ def _for_each(files: Iterable[_FileWrite], step: Callable[[_FileWrite], None]) -
             try:
                 with safe_files.translate_os_errors(f"Cannot use {file.request.path!r}"):
                     step(file)
-            except Exception as error:  # noqa: BLE001 - raised again for the caller of this file; the others go on
+            except Exception as error:  # noqa: BLE001 - raised again for the caller of this file; the others continue
                 file.outcome = error
 
 

@@ -49,7 +49,7 @@ def _must_poll() -> bool:
 
 
 async def _receive_changes(root: Path) -> AsyncGenerator[set[str], None]:
-    # Without a thread: a caller that then reads the folder must not miss what changes meanwhile.
+    # Without a thread: a caller that then reads the folder must not miss what changes in the meantime.
     events = FolderEvents(root)
     try:
         while True:

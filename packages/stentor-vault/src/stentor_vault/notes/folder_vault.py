@@ -152,7 +152,7 @@ class FolderVault:
             # Compared again after the move: no program can replace the file between this and the deletion.
             previous = safe_files.read_content(trash, trash_name)
             if not matches_state(expected, previous):
-                # If another program has made a file of this name meanwhile, the bytes stay in the trash.
+                # If another program has made a file of this name in the meantime, the bytes stay in the trash.
                 with suppress(FileExistsError):
                     safe_files.move_noreplace(trash, trash_name, folder, stored_name)
                 raise NoteChanged(path, model.content_hash(previous))

@@ -38,7 +38,7 @@ TEMP_PREFIX = ".stentor-"
 """Prefix of the names of temporary files, which no vault lists."""
 
 MAX_SUFFIX_CHARS = 20
-"""What is longer after the last dot of a name is no suffix that a numbered name must keep."""
+"""What is longer after the last dot of a name is not a suffix that a numbered name must keep."""
 
 _FOLDER_FLAGS = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 # O_NONBLOCK: opening a FIFO must not wait for its writer.
@@ -304,7 +304,7 @@ def move_to_unused_name(source_folder: int, name: str, target_folder: int) -> st
     number, target = 1, name
     while True:
         if target not in taken:
-            # Another delete may have taken it meanwhile, and some systems do not tell upper from lower case.
+            # Another delete may have taken it in the meantime, and some systems do not tell upper from lower case.
             with contextlib.suppress(FileExistsError):
                 move_noreplace(source_folder, name, target_folder, target)
                 return target

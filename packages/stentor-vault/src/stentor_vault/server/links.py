@@ -64,7 +64,7 @@ def _iter_targets(text: str) -> Iterator[str]:
 class LinkIndex:
     """The links between all files; an update costs time in proportion to the links of the one file.
 
-    One thread updates it, others may read meanwhile: they iterate over copies of the sets.
+    One thread updates it, others may read in the meantime: they iterate over copies of the sets.
     """
 
     def __init__(self) -> None:
@@ -107,7 +107,7 @@ class LinkIndex:
     def find_backlinks(self, path: str) -> list[str]:
         """Return the notes with a link that resolves to this file, sorted."""
         key = link_key(path)
-        # A copy, because the thread that indexes may change the set meanwhile.
+        # A copy, because the thread that indexes may change the set in the meantime.
         sources = list(self._sources.get(key, ()))
         return sorted(source for source in sources if self._has_link_to(path, key, source))
 

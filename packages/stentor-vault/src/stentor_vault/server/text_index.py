@@ -32,7 +32,7 @@ MAX_INDEXED_CHARS = 1_000_000
 """Limit for one note; the rest of a longer note is not searched."""
 RETRY_SECONDS = 1.0
 MAX_RELOAD_PAUSE_SECONDS = 60.0
-"""The longest pause between attempts to load an index again that can be searched meanwhile."""
+"""The longest pause between attempts to load an index again that can be searched in the meantime."""
 MAX_MATCHES_PER_WORD = 20
 """Limit for one word in one note."""
 NAME_MATCH_SCORE = 10
@@ -166,7 +166,7 @@ class VaultTextIndex:
         """
         words = split_words(query)
         hits = []
-        for text in list(self._texts.values()):  # a copy, because the event loop changes it meanwhile
+        for text in list(self._texts.values()):  # a copy, because the event loop changes it in the meantime
             hit = match_note(text.stat.path, text.name, text.content, text.lowercase, words, context_chars, max_matches)
             if hit is not None:
                 hits.append(hit)

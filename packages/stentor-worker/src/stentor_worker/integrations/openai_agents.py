@@ -140,7 +140,7 @@ def _batches(items: Iterable[Any]) -> Iterator[list[dict[str, Any]]]:
 
 
 async def _to_end(function: Callable[[], T]) -> T:
-    """Run it in a thread to its end although the caller is cancelled meanwhile: the SDK must know the outcome."""
+    """Run it in a thread to its end although the caller is cancelled in the meantime: the SDK must know the outcome."""
     running = asyncio.ensure_future(asyncio.to_thread(function))
     try:
         return await asyncio.shield(running)

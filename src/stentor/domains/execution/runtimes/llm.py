@@ -96,7 +96,7 @@ class LlmDriver:
     async def _hold(self, claim: TaskClaim, session_id: str) -> list[Item]:
         """Let the task continue the session, and return its conversation. Raises ProviderFailed.
 
-        A task that goes on from a step gets the conversation that the steps which it takes over came from.
+        A task that continues from a step gets the conversation that the steps which it takes over came from.
         """
         first = None
         if claim.metadata.rerun_from is not None:

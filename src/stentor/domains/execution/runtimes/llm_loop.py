@@ -158,7 +158,7 @@ class ToolLoop:
         self._items.append(ItemDraft({"role": "user"}, "summary", "step", key, len(turn.content), covers=turn.position))
         system = [message for message in messages if message.role == "system"]
         others = [each for each in newer if each.role != "system" and each != summary]
-        # In mid-loop the summary has the last request, and that is what the model is to go on with.
+        # In mid-loop the summary has the last request, and that is what the model is to continue with.
         return [*system, *others, summary] if self._turns else [*system, summary, *others]
 
     async def _summarize(self, request: ChatRequest, messages: tuple[LlmMessage, ...]) -> JsonObject:

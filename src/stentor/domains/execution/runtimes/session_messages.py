@@ -39,7 +39,7 @@ def insert_history(request: ChatRequest, items: Sequence[Item], new: int) -> Cha
 
 
 def read_item(item: Item) -> LlmMessage:
-    """Return the message of an item. Raises AgentFailed for one that is no message, as programs may append them."""
+    """Return the message of an item. Raises AgentFailed for one that is not a message, as programs may append them."""
     value = item.value
     if item.kind == "summary":
         return summary_message(_text(item, value.get("content") if isinstance(value, dict) else value))

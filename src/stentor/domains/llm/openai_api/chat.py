@@ -113,7 +113,7 @@ class ChatMessageIn(OpenAiModel):
 
     def to_message(self) -> LlmMessage:
         calls = tuple(call.to_tool_call() for call in self.tool_calls or ())
-        # Not a field of OpenAI's, so another type is no error.
+        # Not a field of OpenAI's, so another type is not an error.
         reasoning = self.reasoning_content if isinstance(self.reasoning_content, str) else ""
         return LlmMessage(ROLES[self.role], to_parts(self.content), calls, self.tool_call_id or "", reasoning)
 

@@ -42,7 +42,7 @@ RELAYED_OUTPUT = ("content_block_delta", "content_block_stop")
 OUTPUT_SECONDS = 5.0
 """How long a stream waits for the first part of the reply before it begins without one."""
 MAX_KEPT_DELTAS = 1_000
-"""How many deltas without a part of the reply are kept meanwhile; then, too, the stream begins without one."""
+"""How many deltas without a part of the reply are kept in the meantime; then, too, the stream begins without one."""
 SummarizeText = Callable[[str], Awaitable[str]]
 Explain = Callable[[ProviderError, bytes], ProviderFault]
 EmbedTexts = Callable[[Sequence[str]], Awaitable[Any]]

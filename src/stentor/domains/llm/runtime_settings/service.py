@@ -183,7 +183,7 @@ class RuntimeSettings:
 
     def _apply(self, changed: list[TenantSettings]) -> None:
         for settings in changed:
-            # A poll may bring a row that is older than what this process has written meanwhile.
+            # A poll may bring a row that is older than what this process has written in the meantime.
             if settings.version > self._settings(settings.tenant).version:
                 self._by_tenant[settings.tenant] = settings
                 groups, fallbacks = (

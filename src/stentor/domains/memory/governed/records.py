@@ -127,7 +127,7 @@ def record_versions(tx: Tx, path: str, *file_hashes: str) -> int:
     version, last_hash = store.find_record_version(tx, path) or (0, "")
     stored_version = version
     for file_hash in file_hashes:
-        # An empty hash stands for no file, which is no state of the record.
+        # An empty hash stands for no file, which is not a state of the record.
         if file_hash and file_hash != last_hash:
             version, last_hash = version + 1, file_hash
     if version != stored_version:

@@ -187,7 +187,7 @@ def iter_hits(
 ) -> Iterator[tuple[int, int, str]]:
     """Yield the positions (start and end) of the words that have one of these terms, with the term.
 
-    Only words between `start` and `stop` count; one that goes on after `stop` is cut there.
+    Only words between `start` and `stop` count; one that continues after `stop` is cut there.
     """
     if not terms:
         return

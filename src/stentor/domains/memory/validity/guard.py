@@ -61,7 +61,7 @@ class MarkGuard:
     ) -> bytes:
         """Return the bytes of a conflict copy of a note, admitted as those of any new note. Raises Forbidden."""
         admitted = await self.admit(caller, copy_path, None, losing)
-        assert admitted is not None  # it is no deletion
+        assert admitted is not None  # it is not a deletion
         note, _ = await read_both(path, current, None)
         if note.marks or await self._index.find_exclusion(path) is not None:
             # The text of an invalid note must not come back through its copy.

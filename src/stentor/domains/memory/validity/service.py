@@ -153,7 +153,7 @@ class InvalidationService:
         *,
         replaces: bool = False,
     ) -> None:
-        """Add values to the frontmatter of a note as it is, or replace all of it; again if it changes meanwhile."""
+        """Add values to the frontmatter of a note, or replace all of it; retry if the note changes in the meantime."""
         memory = self._memories[vault]
         for _ in range(MAX_ATTEMPTS):
             try:

@@ -44,7 +44,7 @@ class SandboxRun:
     """One attempt of an agent at a task that the key `submitted_by` submitted.
 
     `parent_event_id` is the parent of the events of its calls; `guard` raises in the transaction of a call when the
-    attempt is over; `budgets` are those of the task. `work_folder` is None for an agent that is no program.
+    attempt is over; `budgets` are those of the task. `work_folder` is None for an agent that is not a program.
     """
 
     def __init__(

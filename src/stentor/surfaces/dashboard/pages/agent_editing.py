@@ -152,7 +152,7 @@ async def apply_settings(page: PageRequest) -> Response:
 
 
 def _shown(form: dict[str, str], current: dict[str, str]) -> dict[str, str]:
-    """Return the fields as the page of the form showed them, so that what changed since is no change of the form."""
+    """Return the fields as the page of the form showed them, so that what changed since is not a change of the form."""
     return current | {name: text for name, text in read_shown(form).items() if name in current and type(text) is str}
 
 
@@ -165,7 +165,7 @@ def read_settings(agent: JsonObject) -> dict[str, str]:
 def build_settings(before: dict[str, str], after: dict[str, str]) -> JsonObject:
     """Return the body of `agents.edit` with the fields that differ.
 
-    A score that is no number stays a text, which the gateway rejects with a message.
+    A score that is not a number stays a text, which the gateway rejects with a message.
     """
     changed = {name: value for name, value in after.items() if value != before[name]}
     body: JsonObject = {f"{name}_score": _number(changed[name]) for name in agent_view.SCORES if name in changed}

@@ -117,7 +117,7 @@ async def _read_presence(page: PageRequest, listed: list[JsonObject], agent_ids:
     for agent_id, result in zip(missing, results, strict=True):
         if not isinstance(result, BaseException):
             records[agent_id] = result
-        # Rejected means deleted or hidden meanwhile. Anything else is an outage, which the page must say.
+        # Rejected means deleted or hidden in the meantime. Anything else is an outage, which the page must say.
         elif not isinstance(result, GatewayError):
             raise result
     return records

@@ -260,7 +260,7 @@ def _error_handler(
 
 
 async def _answer_nobody(request: Request, error: Exception) -> Response:
-    """The client left before the end of its form: nobody reads the answer, and it is no error of the service."""
+    """The client left before the end of its form: nobody reads the answer, and it is not an error of the service."""
     return Response(status_code=400)
 
 

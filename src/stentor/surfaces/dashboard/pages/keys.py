@@ -129,7 +129,7 @@ def _limits(page: PageRequest, form: dict[str, str]) -> JsonObject:
     }
     days = int_or_text(form.get("days", "0"))
     if days != KEEP:
-        # A text that is no number goes to the gateway, which rejects it with a message.
+        # A text that is not a number goes to the gateway, which rejects it with a message.
         body["expires_at"] = _days_from_now(page, days) if isinstance(days, int) else days
     return body
 

@@ -59,7 +59,7 @@ async def sign_in(site: Site, request: Request) -> Response:
                 return render_sign_in(site, request, TOO_MANY_ATTEMPTS_MESSAGE, 429)
             site.login_throttle.record_failure(address)
             return render_sign_in(site, request, UNKNOWN_KEY_MESSAGE, 401)
-        # The key may be valid, so this is no failed sign-in: the gateway is busy or has failed.
+        # The key may be valid, so this is not a failed sign-in: the gateway is busy or has failed.
         return render_sign_in(site, request, error.message, 429 if error.status == 429 else 503)
     # A valid key, so it does not count for the throttle, but the audit should show who tried.
     if is_bound_agent(holder):
@@ -81,7 +81,7 @@ def open_session(site: Site, request: Request, token: str, next_path: str) -> Re
 
 
 async def _record(site: Site, key: str, address: str) -> None:
-    """Record the sign-in in the run log. Fails open: a gateway that is busy now is no reason to keep somebody out."""
+    """Record the sign-in in the run log. Fails open: a busy gateway is not a reason to keep somebody out."""
     try:
         await site.gateway.call(key, "audit.sign_in", {"body": {"surface": "dashboard", "address": address}})
     except (GatewayError, ServiceUnavailable) as error:

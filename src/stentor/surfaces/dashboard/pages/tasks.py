@@ -76,7 +76,7 @@ async def show_task(page: PageRequest, problem: str = "", status: int = 200) -> 
         routing=_present_decision(trail["routing"]),
         denial=present_denial(trail["task"]),
         names=names,
-        # A text that was cut is no JSON any more, and is displayed as it is.
+        # A text that was cut is not JSON any more, and is displayed as it is.
         task_input=None if input_text is None else jsontext.decode_or_none(input_text.encode()) or input_text,
         result_text=find_result_text(trail["task"]["result"]) if trail["task"] else None,
         state=state,

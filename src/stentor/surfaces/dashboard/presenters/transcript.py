@@ -16,7 +16,7 @@ ROLES = ("system", "user", "assistant", "tool")
 
 
 class TranscriptItem(msgspec.Struct, frozen=True):
-    """An item. `role` is one of ROLES, or empty for a value that is no message, which is then in `value`.
+    """An item. `role` is one of ROLES, or empty for a value that is not a message, which is then in `value`.
 
     `speaker` is the role as the message has it; `omitted` parts are not shown.
     """

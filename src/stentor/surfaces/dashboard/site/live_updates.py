@@ -109,7 +109,7 @@ class LiveUpdates:
         if not events:
             return after, known
         last = events[-1].event_id
-        # A full page is only the beginning of what is new, so the next poll goes on from its end.
+        # A full page is only the beginning of what is new, so the next poll continues from its end.
         is_full = len(events) >= runlog_queries.MAX_NEW_EVENTS
         next_after = last if is_full else max(after, ids.rewind(last, LOOKBACK_MS))
         return next_after, {event.event_id for event in events}

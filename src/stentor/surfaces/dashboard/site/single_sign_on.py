@@ -50,5 +50,5 @@ class SingleSignOn:
         """Return what a cookie holds; None for one that is not ours, or too old."""
         try:
             return msgspec.json.decode(self._fernet.decrypt(cookie, ttl=PENDING_SECONDS), type=PendingSignIn)
-        except (InvalidToken, ValueError):  # also one that is no ASCII, and what msgspec raises
+        except (InvalidToken, ValueError):  # also one that is not ASCII, and what msgspec raises
             return None

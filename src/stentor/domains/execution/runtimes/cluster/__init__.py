@@ -71,7 +71,7 @@ class Cluster(Protocol):
         ...
 
     async def cancel(self, job_id: str) -> None:
-        """Stop a job and forget it. One that has ended or is unknown is no error."""
+        """Stop a job and forget it. One that has ended or is unknown is not an error."""
         ...
 
     async def close(self) -> None:

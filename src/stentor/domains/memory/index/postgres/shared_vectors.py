@@ -117,7 +117,7 @@ create table changes (
             if changes is None:
                 await self._reload()
                 return
-            # With the vectors, and not in the transaction: the caller may be cancelled while that goes on.
+            # With the vectors, and not in the transaction: the caller may be cancelled while that continues.
             changed, self._last_change, self._synced_at = changes
             for doc_id, rows in changed.items():
                 self._loaded_matrix.delete(doc_id)
