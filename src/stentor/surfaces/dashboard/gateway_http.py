@@ -21,11 +21,7 @@ from stentor.core.errors import Forbidden, InvalidRequest, RateLimited, RoutingD
 from stentor.core.http_client.outbound import OutboundHttp
 from stentor.core.jsontext import JsonObject
 from stentor.domains.tasks.model import TaskDraft, TaskStreamStep
-from stentor.surfaces.dashboard.gateway import (
-    AcceptedTask,
-    GatewayError,
-    quote_segment,
-)
+from stentor.surfaces.dashboard.gateway import AcceptedTask, GatewayError, quote_segment
 from stentor.surfaces.dashboard.instruction import PlannedTask
 from stentor.web.operations import Operation, http_request
 
@@ -85,6 +81,15 @@ class _GatewayConnection:
         # Redirects are not followed: another server would get the user's key.
         return client.session.request(method, url, ssl=address.trust, allow_redirects=False, **options)
 
+    def _open_stream(
+        self, task_id: str, after: str | None, credential: str
+    ) -> AbstractAsyncContextManager[aiohttp.ClientResponse]:
+        """Open the event stream of a task after the event `after`. Raises like `_request`."""
+        timeout = aiohttp.ClientTimeout(None, connect=CONNECT_SECONDS, sock_read=READ_SECONDS)
+        headers = _headers(credential) | ({"Last-Event-ID": after} if after else {})
+        target = f"/api/v1/tasks/{quote_segment(task_id)}/stream"
+        return self._request("GET", target, headers=headers, timeout=timeout)
+
 
 class HttpTaskGateway(_GatewayConnection):
     """The TaskGateway over HTTP."""
@@ -103,11 +108,8 @@ class HttpTaskGateway(_GatewayConnection):
         return _parse_submit_response(status, content)
 
     async def stream_task(self, task_id: str, after: str | None, credential: str) -> AsyncIterator[TaskStreamStep]:
-        timeout = aiohttp.ClientTimeout(None, connect=CONNECT_SECONDS, sock_read=READ_SECONDS)
-        headers = _headers(credential) | ({"Last-Event-ID": after} if after else {})
-        target = f"/api/v1/tasks/{quote_segment(task_id)}/stream"
         try:
-            async with self._request("GET", target, headers=headers, timeout=timeout) as response:
+            async with self._open_stream(task_id, after, credential) as response:
                 if response.status == 200:
                     async for event in _parse_events(response.content):
                         yield event
@@ -222,11 +224,8 @@ class HttpGatewayClient(_GatewayConnection):
         return data["data"] if spec.envelope else data
 
     async def stream_task(self, key: str, task_id: str, after: str | None = None) -> AsyncIterator[TaskStreamStep]:
-        timeout = aiohttp.ClientTimeout(None, connect=CONNECT_SECONDS, sock_read=READ_SECONDS)
-        headers = {"X-API-Key": key} | ({"Last-Event-ID": after} if after else {})
-        target = f"/api/v1/tasks/{quote_segment(task_id)}/stream"
         try:
-            async with self._request("GET", target, headers=headers, timeout=timeout) as response:
+            async with self._open_stream(task_id, after, key) as response:
                 if response.status != 200:
                     raise _gateway_error(response.status, jsontext.decode_or_none(await response.read()))
                 async for event in _parse_events(response.content):
