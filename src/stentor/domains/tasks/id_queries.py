@@ -9,8 +9,8 @@ from operator import itemgetter
 from typing import Any
 
 from stentor.core.db import Sql, Tx
+from stentor.domains.tasks.list_model import TaskFilter, TaskSummary
 from stentor.domains.tasks.list_queries import COLUMNS, filter_params
-from stentor.domains.tasks.model import TaskFilter, TaskSummary
 from stentor.domains.tasks.search.model import TaskText
 from stentor.domains.tasks.visibility_queries import VISIBLE
 

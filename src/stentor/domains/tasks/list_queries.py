@@ -11,7 +11,7 @@ from typing import Any
 from stentor.core.clock import HOUR
 from stentor.core.db import Sql, Tx
 from stentor.core.ids import LAST_GROUP_START, UUID_LENGTH
-from stentor.domains.tasks.model import TaskFilter, TaskSummary
+from stentor.domains.tasks.list_model import TaskFilter, TaskSummary
 from stentor.domains.tasks.queries import ALL_HOURS
 from stentor.domains.tasks.visibility_queries import ASSIGNED, OWN_AGENTS, VISIBLE
 

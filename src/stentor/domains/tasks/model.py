@@ -1,6 +1,7 @@
-"""Values of the tasks domain: a task, its statuses and outcome classes, its claim, its page in a list, its grade. Pure.
+"""Values of the tasks domain: a task, its statuses and outcome classes, its claim, its grade. Pure.
 
-The transitions between statuses are drawn in docs/state-machines.md; the SQL is in `store`.
+The values of lists are in `list_model`, the SQL is in `store`. docs/state-machines.md draws the transitions between
+statuses.
 """
 
 from __future__ import annotations
@@ -181,15 +182,16 @@ class Task(msgspec.Struct, frozen=True):
     @property
     def duration_ms(self) -> int | None:
         """The duration of the last attempt; None until it has ended."""
-        return _duration_ms(self.start_time, self.completion_time)
+        return elapsed_ms(self.start_time, self.completion_time)
 
     @property
     def total_duration_ms(self) -> int | None:
         """The time from the first start to the end, with all attempts and waits; None until it has ended."""
-        return _duration_ms(self.first_started_at or self.start_time, self.completion_time)
+        return elapsed_ms(self.first_started_at or self.start_time, self.completion_time)
 
 
-def _duration_ms(start: int | None, end: int | None) -> int | None:
+def elapsed_ms(start: int | None, end: int | None) -> int | None:
+    """Return the milliseconds between two times in microseconds; None if one of them is None."""
     # A clock that was set back must not make a duration negative.
     return None if start is None or end is None else max(end - start, 0) // 1000
 
@@ -249,40 +251,6 @@ class TaskClaim(msgspec.Struct, frozen=True):
         return f"{self.task_id}:{self.retry_epoch + 1}"
 
 
-class TaskSummary(msgspec.Struct, frozen=True):
-    """A task in a list. Times in microseconds."""
-
-    task_id: str
-    status: TaskStatus
-    assigned_agent: str | None
-    type: str
-    created_at: int
-    completed_at: int | None
-    start_time: int | None
-    title: str
-    epoch: int
-    first_started_at: int | None
-
-    @property
-    def duration_ms(self) -> int | None:
-        """The duration of the last attempt; None until it has ended."""
-        return _duration_ms(self.start_time, self.completed_at)
-
-    @property
-    def total_duration_ms(self) -> int | None:
-        """The time from the first start to the end, with all attempts and waits; None until it has ended."""
-        return _duration_ms(self.first_started_at or self.start_time, self.completed_at)
-
-
-class TaskPage(msgspec.Struct, frozen=True):
-    """A page of a list; `total` counts the matches on all pages, or is at least that many where it is not exact."""
-
-    rows: list[TaskSummary]
-    total: int
-    has_more: bool
-    total_is_exact: bool = True
-
-
 class SubmitResult(msgspec.Struct, frozen=True):
     """The result of a submission. Times in microseconds; `provenance_id` is the task's first event."""
 
@@ -294,27 +262,6 @@ class SubmitResult(msgspec.Struct, frozen=True):
     notice_code: str | None = None
     provenance_id: str = ""
     priority: str | None = None
-
-
-class TaskFilter(msgspec.Struct, frozen=True):
-    """Conditions of a list.
-
-    `created_after` in microseconds; `before` is the creation time and id of the last task of the previous page; `key`
-    limits the list to the tasks that this key submitted or that are assigned to its agents; `session` is the id of a
-    session; `ref` is the beginning or the end of an id, `parent` the id of a parent task; each of these two excludes
-    the other conditions.
-    """
-
-    status: TaskStatus | None = None
-    agent_id: str | None = None
-    created_after: int | None = None
-    before: tuple[int, str] | None = None
-    key: str | None = None
-    ref: str | None = None
-    parent: str | None = None
-    type: str | None = None
-    submitted_by: str | None = None
-    session: str | None = None
 
 
 def compute_body_hash(draft: TaskDraft) -> str:

@@ -17,7 +17,8 @@ from stentor.core.errors import InvalidRequest, NotFound
 from stentor.domains.registry.agent_cache import AgentCache
 from stentor.domains.tasks import events, model
 from stentor.domains.tasks.grades import GradeService
-from stentor.domains.tasks.model import TaskFilter, TaskStatus
+from stentor.domains.tasks.list_model import TaskFilter
+from stentor.domains.tasks.model import TaskStatus
 from stentor.domains.tasks.progress import notice_fields
 from stentor.domains.tasks.reading import TaskReader
 from stentor.domains.tasks.service import TaskService

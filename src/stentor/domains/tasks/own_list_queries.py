@@ -11,8 +11,8 @@ import msgspec
 
 from stentor.core.db import Sql, Tx
 from stentor.domains.tasks import list_queries
+from stentor.domains.tasks.list_model import TaskFilter, TaskSummary
 from stentor.domains.tasks.list_queries import COLUMNS, NEWEST_FIRST, RANKED_COLUMNS
-from stentor.domains.tasks.model import TaskFilter, TaskSummary
 from stentor.domains.tasks.visibility_queries import ASSIGNED, OWN_AGENTS
 
 _AGENTS_PER_STATEMENT = (1, 8, 64)

@@ -18,7 +18,8 @@ from stentor.domains.registry.agent_cache import AgentCache
 from stentor.domains.routing.service import RoutingEngine
 from stentor.domains.tasks import limit_store, list_queries, own_list_queries, queries, visibility_queries
 from stentor.domains.tasks.access import require_visible_task
-from stentor.domains.tasks.model import Task, TaskFilter, TaskPage
+from stentor.domains.tasks.list_model import TaskFilter, TaskPage
+from stentor.domains.tasks.model import Task
 from stentor.domains.tasks.progress import (
     MAX_WAITS,
     Notice,

@@ -33,7 +33,8 @@ from stentor.domains.registry.agent_cache import AgentCache
 from stentor.domains.routing.model import RoutingRequest, describe_choice
 from stentor.domains.routing.service import RoutingEngine
 from stentor.domains.tasks.access import require_task
-from stentor.domains.tasks.model import TASK_STATUSES, Task, TaskDraft, TaskFilter, TaskMetadata, TaskSummary
+from stentor.domains.tasks.list_model import TaskFilter, TaskSummary
+from stentor.domains.tasks.model import TASK_STATUSES, Task, TaskDraft, TaskMetadata
 from stentor.domains.tasks.reading import TaskReader
 from stentor.domains.tasks.service import TaskService
 from stentor.domains.tasks.submission import SubmissionService

@@ -17,7 +17,7 @@ from stentor.core.errors import Conflict, StoreUnavailable
 from stentor.core.timers import sleep_until_tick
 from stentor.domains.provenance import store as numbered_events
 from stentor.domains.tasks import id_queries
-from stentor.domains.tasks.model import TaskFilter, TaskPage, TaskSummary
+from stentor.domains.tasks.list_model import TaskFilter, TaskPage, TaskSummary
 from stentor.domains.tasks.search.model import Position, TaskIndex
 from stentor.domains.tasks.search.query import parse_query
 

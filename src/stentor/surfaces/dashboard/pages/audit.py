@@ -10,7 +10,7 @@ from stentor.domains.audit.store import CATEGORIES
 from stentor.domains.registry import queries as registry_queries
 from stentor.domains.schedules import store as schedule_store
 from stentor.domains.tasks import id_queries
-from stentor.domains.tasks.model import TaskFilter
+from stentor.domains.tasks.list_model import TaskFilter
 from stentor.domains.webhooks import store as webhook_store
 from stentor.surfaces.dashboard.presenters import audit_view
 from stentor.surfaces.dashboard.presenters.audit_view import AuditRow
