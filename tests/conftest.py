@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import gc
+import itertools
+import logging
 import os
+import re
 from collections import Counter
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import ExitStack
@@ -15,6 +18,7 @@ from typing import Any
 import httpx
 import hypothesis
 import pytest
+from _pytest.logging import catching_logs
 from starlette.types import ASGIApp
 
 from stentor import bootstrap
@@ -45,6 +49,22 @@ hypothesis.settings.register_profile(
 )
 hypothesis.settings.load_profile("stentor")
 
+
+def _catch_logs(self: Any) -> Any:
+    """As pytest's own, without its look at every logger for one that does not propagate: it does that six times for
+    each test, there are hundreds, and all of them propagate.
+    """
+    root = logging.getLogger()
+    if self.level is not None:
+        self.handler.setLevel(self.level)
+        self.orig_level = root.level
+        root.setLevel(min(self.orig_level, self.level))
+    root.addHandler(self.handler)
+    self.attached_loggers.append(root)
+    return self.handler
+
+
+catching_logs.__enter__ = _catch_logs  # pyrefly: ignore[method-assign] - looked up for each test
 
 # The collected tests stay in memory: with garbage collection a process takes 8 s to collect them, without it 4.5 s.
 gc.disable()
@@ -131,6 +151,18 @@ def _variant(item: pytest.Item) -> bool:
     """Whether other arguments of the same test come before its own."""
     callspec = getattr(item, "callspec", None)
     return callspec is not None and any(place for name, place in callspec.indices.items() if name != "database")
+
+
+_folders = itertools.count()
+
+
+@pytest.fixture
+def tmp_path(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """As pytest's own, which looks through the folders of all tests before this one for the next number."""
+    name = re.sub(r"\W", "_", request.node.name)[:26]
+    path = tmp_path_factory.getbasetemp() / f"{name}_{next(_folders)}"
+    path.mkdir(mode=0o700)
+    return path
 
 
 @pytest.fixture(scope="session")
