@@ -154,3 +154,49 @@ def test_a_process_that_starts_takes_no_broken_agents_for_an_outage() -> None:
     process = Process(before.database)
     process.end("other", "S")
     assert process.results("good") == "S" * 20 + "F" * 20
+
+
+def pause(process: Process, agent: str) -> int | None:
+    """After how many outcomes of others the agent is tried again."""
+    records = process.view.records("default", "work")
+    weight = records.weights_by_agent[agent]
+    return next((age for age in range(5_000) if records.own_outages.is_retry_due(weight, age)), None)
+
+
+@requirement("routing.own-outage")
+def test_an_agent_is_tried_again_the_later_the_longer_it_fails() -> None:
+    process = Process({})
+    process.end("good", "S" * 20 + "FF")
+    assert pause(process, "good") is None, "two failures may be chance"
+    process.end("good", "F" * 8)
+    assert pause(process, "good") == 32, "all of them are of one batch"
+    for expected in (126, 507):
+        process.end("other", "S" * 32)
+        process.end("good", "F")
+        assert pause(process, "good") == expected
+        process.end("other", "S" * (expected - 32))
+
+
+@requirement("routing.own-outage")
+def test_another_outage_soon_after_one_prolongs_it_and_a_later_one_does_not() -> None:
+    process = Process({})
+    process.end("good", "S" * 40 + "FFFF" + "S" * 4)
+    process.end("other", "S" * 200)
+    process.end("good", "FFFF")
+    assert pause(process, "good") == 3 * (3 + 4 + 200 + 4)
+    process.end("good", "S" * 51 + "FFFF")
+    assert pause(process, "good") == 32
+
+
+@requirement("routing.own-outage")
+def test_a_process_that_starts_in_an_outage_tries_the_agent_again_and_then_more_rarely() -> None:
+    first = Process({})
+    first.end("good", "S" * 20 + "FFFF")
+    second = Process(first.database)
+    assert pause(second, "good") == 32
+    second.end("other", "S" * 32)
+    second.end("good", "F")
+    assert pause(second, "good") == 32
+    second.end("other", "S" * 32)
+    second.end("good", "F")
+    assert pause(second, "good") == 99

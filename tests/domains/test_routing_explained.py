@@ -263,7 +263,7 @@ def test_a_decision_by_another_rule_is_said_not_to_be_recomputable(rule: Any) ->
 
 
 @requirement("routing.decision-recomputed")
-@pytest.mark.parametrize("rule", ["evidence-9", "evidence-10"])
+@pytest.mark.parametrize("rule", ["evidence-9", "evidence-10", "evidence-11"])
 def test_a_decision_by_a_rule_with_the_same_formula_is_recomputed(rule: str) -> None:
     record = recorded(candidate("ann", 9, 10), candidate("bob", 2, 10)) | {"rule": rule}
     assert explain.check_decision(record).is_reproduced

@@ -69,7 +69,8 @@ async def skip(world: World, agent: str, body: dict[str, Any]) -> str:
 @requirement("routing.tried-once")
 async def test_an_agent_that_is_tried_again_and_teaches_nothing_does_not_get_every_task(world: World) -> None:
     bad, good = await world.register("bad"), await world.register("good")
-    lessons = [(bad, False)] * 12 + [(good, True)] * 30 + [(good, False)] * 6 + [(good, True)] * 30
+    mixed = [(good, False), (good, False), (good, True)] * 4
+    lessons = [(bad, False)] * 12 + [(good, True)] * 30 + mixed + [(good, True)] * 30
     await learn(
         world,
         [
@@ -459,14 +460,14 @@ class Shop:
         self._fails_one_of = fails_one_of
         self._done = Counter[str]()
 
-    async def work(self, tasks: int, *, outage: bool = False) -> Counter[str]:
+    async def work(self, tasks: int, *, outage: bool = False, broken: str = "") -> Counter[str]:
         got = Counter[str]()
         for _ in range(tasks):
             task = await self.world.task(await self.world.submit())
             agent = str(task["assigned_agent"])
             got[agent] += 1
             self._done[agent] += 1
-            ok = not outage and self._done[agent] % self._fails_one_of[agent] != 0
+            ok = not outage and agent != broken and self._done[agent] % self._fails_one_of[agent] != 0
             claim = await self.world.claim(agent)
             body: dict[str, Any] = {"epoch": claim["epoch"]} | ({"result": 1} if ok else {"error": {"message": "no"}})
             url = f"/api/v1/tasks/{task['task_id']}/{'complete' if ok else 'fail'}"
@@ -487,6 +488,24 @@ async def test_after_a_long_outage_of_all_agents_the_best_one_gets_its_tasks_bac
     await shop.work(30)
     await shop.work(160, outage=True)
     assert (await shop.work(20))[best] >= 15
+
+
+@requirement("routing.own-outage")
+async def test_an_agent_that_failed_alone_for_a_short_time_gets_its_tasks_back(world: World) -> None:
+    shop, best = await open_shop(world, 1_000, 40)
+    assert (await shop.work(50))[best] >= 45
+    assert (await shop.work(10, broken=best))[best] <= 5
+    assert (await shop.work(40))[best] >= 1
+    assert (await shop.work(20))[best] == 20
+    decision = await routing_of(world, await world.submit())
+    assert check_decision(decision).is_reproduced
+
+
+@requirement("routing.own-outage")
+async def test_an_agent_that_fails_for_good_costs_few_more_tasks(world: World) -> None:
+    shop, best = await open_shop(world, 1_000, 40)
+    await shop.work(50)
+    assert (await shop.work(150, broken=best))[best] <= 10
 
 
 @requirement("routing.outage-of-all")

@@ -62,6 +62,19 @@ async def test_after_an_outage_of_its_provider_a_cheaper_model_gets_its_requests
 
 
 @requirement("modelrouting.recovery")
+async def test_many_requests_that_fail_at_once_are_one_outage(make_auto: Make, providers: Providers) -> None:
+    world = await make_auto(SERVICE_LLM_PRICES="east/*=1/1,west/*=400/400")
+    client = openai_client(world)
+    for _ in range(20):
+        await ask(client)
+    providers["east"].mood = status(503)
+    await asyncio.gather(*(ask(client) for _ in range(20)))
+    providers["east"].mood = None
+    world.clock.advance(seconds=300)
+    assert [(await ask(client)).model for _ in range(6)] == ["east/m"] * 6
+
+
+@requirement("modelrouting.recovery")
 async def test_a_model_that_fails_on_is_tried_ever_more_rarely(make_auto: Make, providers: Providers) -> None:
     world = await make_auto(SERVICE_LLM_PRICES="east/*=1/1,west/*=400/400")
     client = openai_client(world)

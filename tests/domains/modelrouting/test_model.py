@@ -6,18 +6,19 @@ from collections.abc import Sequence
 from typing import get_args
 
 import msgspec
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from stentor.core.clock import DAY, SECOND
 from stentor.domains.learning.model import Weight, apply_outcome, initial_weight
+from stentor.domains.learning.outages import without_outage
 from stentor.domains.learning.service import LearningView
 from stentor.domains.modelrouting.model import (
     ModelOption,
     build_candidates,
     choose_model,
     is_retry_due,
-    without_outage,
 )
 from stentor.domains.routing import explain
 from stentor.domains.routing.penalties import Preference
@@ -77,22 +78,41 @@ def test_what_failed_at_every_other_kind_is_not_tried_before_what_is_unknown() -
     assert chosen(taught(failed), [ModelOption("a"), ModelOption("b")]) == "b"
 
 
-@requirement("modelrouting.recovery")
-def test_only_failures_in_place_of_successes_are_an_outage() -> None:
-    def record(results: str) -> Weight:
-        outcomes = [("a", KINDS[0], float(letter == "S"), 10, None) for letter in results]
-        return taught(outcomes).records("t", KINDS[0]).weights_by_agent["a"]
+def failing(results: str, seconds_apart: int = 0) -> tuple[Weight, Weight]:
+    """The record of a model with these results, S or F, and the one after the first failure of the last row."""
+    view = LearningView()
+    for n, letter in enumerate(results):
+        records, now = view.records("t", KINDS[0]), n * seconds_apart * SECOND
+        known = records.weights_by_agent.get("a") or initial_weight("a", KINDS[0], 0)
+        success = letter == "S"
+        view.put("t", apply_outcome(known, success=success, performance=1.0, duration_ms=1, now=now))
+    weight = view.records("t", KINDS[0]).weights_by_agent["a"]
+    return weight, view.records("t", KINDS[0]).own_outages.first_failure(weight)
 
-    for results in ("F" * 20, "SSSSSSSSSSFF", "SFFSFFSFFFFF", "S" * 20):
-        assert not is_retry_due(record(results), DAY), results
-        assert without_outage(record(results)) == record(results), results
-    for failures, seconds in ((3, 30), (4, 60), (9, 1_920), (15, 86_400)):
-        known = record("S" * 20 + "F" * failures)
-        assert [is_retry_due(known, after * SECOND) for after in (seconds - 1, seconds)] == [False, True], failures
-        before = without_outage(known)
-        rewards, outcomes = before.counted_rewards
-        assert (before.recent, before.samples) == ("S" * 20, 20 + failures)
-        assert rewards == outcomes >= 12
+
+@requirement("modelrouting.recovery")
+@pytest.mark.parametrize("results", ["F" * 20, "SSSSSSSSSSFF", "SFFSFFSFFFFF", "S" * 20])
+def test_failures_that_may_be_chance_are_no_outage(results: str) -> None:
+    weight, first = failing(results)
+    assert not is_retry_due(weight, first, DAY)
+    assert without_outage(weight) == weight
+
+
+@requirement("modelrouting.recovery")
+@pytest.mark.parametrize("failures", [3, 15, 49])
+def test_what_counts_again_after_an_outage_is_all_from_before(failures: int) -> None:
+    before = without_outage(failing("S" * 50 + "F" * failures)[0])
+    left = 50 - failures
+    assert (before.recent, before.samples) == ("S" * left, 50 + failures)
+    assert before.counted_rewards == (left, left)
+
+
+@requirement("modelrouting.recovery")
+@pytest.mark.parametrize(("failures", "apart", "pause"), [(3, 0, 30), (80, 0, 30), (11, 60, 600), (3, 86_400, 86_400)])
+def test_a_model_is_tried_again_after_as_long_as_its_outage_took_so_far(failures: int, apart: int, pause: int) -> None:
+    weight, first = failing("S" * 20 + "F" * failures, apart)
+    due = [is_retry_due(weight, first, weight.updated_at + seconds * SECOND) for seconds in (pause - 1, pause)]
+    assert due == [False, True]
 
 
 @requirement("modelrouting.decision")

@@ -1,12 +1,16 @@
-"""Outages of all agents at a task type: their failures say nothing about which agent is better. Pure.
+"""Outages: failures in a row after which the records from before them count again. Pure.
 
-`FailureRun` keeps the records that the agents had before the current run of failures. When the run is long enough to be
-an outage of all, the success that ends it makes those records count again, in memory at once, in the database with each
-agent's next outcome. What one agent fails alone is a change of its results instead (`evidence.find_drop`).
+An outage of all agents at a task type says nothing about which agent is better. `FailureRun` keeps the records that
+they had before the current run of failures. When the run is long enough to be an outage of all, the success that ends
+it makes those records count again, in memory at once, in the database with each agent's next outcome.
+
+What one agent fails alone is a change of its results (`evidence.find_drop`), by which it loses its tasks. If that may
+have been an outage, the agent is tried again with its record from before (`OwnOutages`); a success makes that count.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Mapping
 
 import msgspec
@@ -18,6 +22,14 @@ MISSED_SUCCESSES = 8.0
 """Successes that were to be expected in place of the failures in a row, from which on all agents fail."""
 FAILURES_OF_OTHERS = 2
 """Failures in a row that are not of the agent with the most: it may have broken after a chance failure of another."""
+MIN_OWN_FAILURES, MAX_CHANCE = 3, 0.001
+"""The failures in a row from which on one agent may have an outage, and how probable they may be at most by its record
+from before."""
+RETRY_OUTCOMES, RETRY_GROWTH = 32, 3
+"""After how many outcomes of others an agent is tried again: at least, and as a multiple of those since its outage
+began."""
+MIN_OUTCOMES_BETWEEN = 50
+"""An agent's outcomes between two outages. With fewer these count as one, so it is tried again later."""
 
 
 class FailureRun:
@@ -112,6 +124,71 @@ class FailureRun:
         )
 
 
+class OwnOutages:
+    """When the failures in a row of each agent at a task type began. In memory only."""
+
+    def __init__(self) -> None:
+        self._first_failures: dict[str, Weight] = {}
+        """The record after the first failure, or after the first that this process knows."""
+        self._ended: dict[str, tuple[int, int]] = {}
+        """The number of the outcome that ended an agent's last outage, and the tick at which that began."""
+
+    def count(self, weight: Weight, previous: Weight | None) -> None:
+        """Count the new outcomes of an agent; `previous` is its record before them."""
+        new = _count_new(weight, previous)
+        if not new:
+            return
+        agent_id, failures = weight.agent_id, count_trailing_failures(weight)
+        if previous and failures < new and count_outage_failures(previous):
+            self._ended[agent_id] = weight.samples, self._began(previous)
+        if failures and (failures <= new or agent_id not in self._first_failures):
+            self._first_failures[agent_id] = weight
+
+    def first_failure(self, weight: Weight) -> Weight:
+        """Return the record after the first of an agent's failures in a row, the given one if that is not known."""
+        return self._first_failures.get(weight.agent_id, weight)
+
+    def is_retry_due(self, weight: Weight, age: int) -> bool:
+        """Return whether an agent is to be tried again, `age` outcomes of others after its last failure."""
+        if age < RETRY_OUTCOMES or not count_outage_failures(weight):
+            return False
+        return age >= RETRY_GROWTH * (weight.tick - self._began(weight))
+
+    def _began(self, weight: Weight) -> int:
+        first = self.first_failure(weight)
+        ended_at, began = self._ended.get(weight.agent_id, (0, 0))
+        return began if ended_at and first.samples - ended_at <= MIN_OUTCOMES_BETWEEN else first.tick
+
+
+def count_outage_failures(weight: Weight) -> int:
+    """Return how many failures in a row an agent or a model had last; 0 if they may be chance."""
+    failures = count_trailing_failures(weight)
+    outcomes = len(weight.recent) - failures
+    if failures < MIN_OWN_FAILURES:
+        return 0
+    if failures >= evidence.MAX_OUTCOMES:
+        # They displaced all that was known from before.
+        return failures
+    earlier_failures = outcomes - weight.recent.count("S")
+    chance = math.prod((earlier_failures + 1 + n) / (outcomes + 2 + n) for n in range(failures))
+    return failures if chance <= MAX_CHANCE else 0
+
+
+def without_outage(weight: Weight) -> Weight:
+    """Return a record without the failures of an outage of this agent or model alone, if it ends with some."""
+    failures = count_outage_failures(weight)
+    if not failures:
+        return weight
+    # The loads stay: where results depend on the load, the failures say so.
+    return msgspec.structs.replace(
+        without_newest(weight, failures),
+        weight=weight.weight,
+        samples=weight.samples,
+        tick=weight.tick,
+        loads=weight.loads,
+    )
+
+
 def _count_new(weight: Weight, previous: Weight | None) -> int:
     """Return the number of new outcomes; 0 after a grade."""
     return max(0, weight.samples - (previous.samples if previous else 0))
@@ -123,7 +200,8 @@ def count_trailing_failures(weight: Weight) -> int:
 
 def without_newest(weight: Weight, outcomes: int) -> Weight:
     """Return a record without its newest outcomes, and without a change among them."""
-    is_changed = weight.since_change > outcomes
+    # The shortest segment includes successes if the change was found at one of the first failures.
+    is_changed = weight.since_change >= outcomes + evidence.MIN_SEGMENT
     return msgspec.structs.replace(
         weight,
         recent=weight.recent[:-outcomes],

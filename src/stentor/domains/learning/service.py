@@ -18,7 +18,7 @@ from stentor.core.runlog import EventDraft, RunLog
 from stentor.domains.learning import model, store
 from stentor.domains.learning.load import Factors, measure_effect
 from stentor.domains.learning.model import AgentConnection, HistoryEntry, SentinelAlert, TaskTypeProgress, Weight
-from stentor.domains.learning.outages import FailureRun
+from stentor.domains.learning.outages import RETRY_OUTCOMES, FailureRun, OwnOutages, without_outage
 
 
 class EligibleOutcome(msgspec.Struct, frozen=True):
@@ -87,6 +87,7 @@ class TaskTypeRecords:
         self.loaded = 0
         """Number of agents that worked on several tasks at once."""
         self._failures = FailureRun()
+        self.own_outages = OwnOutages()
         self._load_effect: tuple[int, Factors | None] = (-1, None)
         self.derived: dict[str, Any] = {}
         """Cache of routing by agent; routing itself checks whether an entry is still valid."""
@@ -100,6 +101,7 @@ class TaskTypeRecords:
         if self._failures.ends_outage(weight, previous):
             restored = self._failures.restore(self.weights_by_agent, weight.agent_id)
         self._failures.count(weight, previous)
+        self.own_outages.count(weight, previous)
         for each in (*restored, weight):
             self._replace(each)
         if restored:
@@ -231,6 +233,9 @@ class LearningService:
         stored = stored or model.initial_weight(outcome.agent_id, outcome.task_type, tx.now)
         records = self.view.records(outcome.tenant, outcome.task_type)
         record, progress = records.before_outcome(stored, success=outcome.success)
+        # Only after a pause: of many tasks at once that an agent fails, some may succeed by chance.
+        if outcome.success and progress.tick - record.tick >= RETRY_OUTCOMES:
+            record = without_outage(record)
         before = record.weight_at(tx.now)
         weight = model.apply_outcome(
             record,

@@ -14,7 +14,7 @@ import msgspec
 from stentor.core.clock import DAY, SECOND
 from stentor.core.jsontext import JsonObject
 from stentor.domains.learning.model import Weight
-from stentor.domains.learning.outages import count_trailing_failures, without_newest
+from stentor.domains.learning.outages import count_outage_failures
 from stentor.domains.learning.service import LearningView
 from stentor.domains.llm.model import ChatRequest, ImagePart, estimate_input_tokens
 from stentor.domains.routing import explain
@@ -26,11 +26,9 @@ from stentor.domains.routing.track_record import TrackRecord
 
 NEUTRAL_PRIOR = 0.5
 """The prior of every model: models have no declared scores."""
-MISSED_SUCCESSES = 3.0
-"""Successes that were to be expected in place of a model's failures in a row, from which on these are an outage of its
-provider."""
 RETRY_US, MAX_RETRY_US = 30 * SECOND, DAY
-"""How long after three failures in an outage a model is tried again, and at most. Each further failure doubles it."""
+"""How long after its last failure a model is tried again at least and at most, else after as long as its outage took so
+far."""
 UNLIMITED_CONCURRENCY = 1_000_000
 """A provider runs many requests at a time, so open requests cause no waiting time."""
 MODEL_NOT_FOUND, AGENT_IS_NO_MODEL, TEXT_ONLY = "MODEL_NOT_FOUND", "AGENT_IS_NO_MODEL", "TEXT_ONLY"
@@ -132,7 +130,9 @@ def build_candidates(
     for option in options:
         weight = records.weights_by_agent.get(option.name)
         age = 0 if weight is None else records.progress.tick - weight.tick
-        stale = records.progress.has_changed_since(weight) or is_retry_due(weight, now)
+        stale = records.progress.has_changed_since(weight)
+        if weight is not None and not stale:
+            stale = is_retry_due(weight, records.own_outages.first_failure(weight), now)
         recent = view.recent_by_agent.get(option.name)
         elsewhere = recent.elsewhere(kind) if recent else (0.0, 0.0)
         track_record = track_record_from_weight(
@@ -152,32 +152,16 @@ def build_candidates(
     return candidates
 
 
-def is_retry_due(weight: Weight | None, now: int) -> bool:
+def is_retry_due(weight: Weight, first_failure: Weight, now: int) -> bool:
     """Return whether a model is to be tried again after an outage of its provider began, at `now` in microseconds.
 
-    If it fails again another one replies, so a retry costs little, while the others may cost much more.
+    `first_failure` is its record when that began. If it fails again another one replies, so a retry costs little, while
+    the others may cost much more.
     """
-    failures = count_outage_failures(weight) if weight else 0
-    if weight is None or not failures:
+    if not count_outage_failures(weight):
         return False
-    return now - weight.updated_at >= min(MAX_RETRY_US, RETRY_US * 2 ** max(0, failures - 3))
-
-
-def count_outage_failures(weight: Weight) -> int:
-    """Return how many failures in a row a model had last; 0 if they are too few for an outage of its provider."""
-    failures = count_trailing_failures(weight)
-    before = weight.recent[: len(weight.recent) - failures]
-    return failures if failures * before.count("S") >= MISSED_SUCCESSES * max(1, len(before)) else 0
-
-
-def without_outage(weight: Weight) -> Weight:
-    """Return a model's record without the outage of its provider that its next success ends, if there is one."""
-    failures = count_outage_failures(weight)
-    if not failures:
-        return weight
-    return msgspec.structs.replace(
-        without_newest(weight, failures), weight=weight.weight, samples=weight.samples, tick=weight.tick
-    )
+    outage = weight.updated_at - first_failure.updated_at
+    return now - weight.updated_at >= min(MAX_RETRY_US, max(RETRY_US, outage))
 
 
 def choose_model(

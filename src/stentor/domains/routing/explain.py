@@ -23,9 +23,9 @@ from stentor.domains.routing.track_record import TrackRecord, build_track_record
 
 TOLERANCE = 1e-9
 """Relative difference up to which two numbers are equal."""
-_EVIDENCE_RULES = (*(f"evidence-{number}" for number in range(3, 11)), RULE_VERSION)
+_EVIDENCE_RULES = (*(f"evidence-{number}" for number in range(3, 12)), RULE_VERSION)
 """Rules with the same terms: the earlier ones have other formulas for time, cost and uncertainty."""
-_RULES_WITH_THIS_FORMULA = ("evidence-9", "evidence-10", RULE_VERSION)
+_RULES_WITH_THIS_FORMULA = (*(f"evidence-{number}" for number in range(9, 12)), RULE_VERSION)
 """Rules that differ only in which outcomes count, and these are recorded with a decision."""
 # Fields that records of the earlier rule have: the whole decision, and each candidate.
 _SHARES_DECISION_FIELDS = frozenset(

@@ -63,7 +63,7 @@ from stentor.domains.routing.penalties import (
 )
 from stentor.domains.routing.track_record import TrackRecord
 
-RULE_VERSION = "evidence-11"
+RULE_VERSION = "evidence-12"
 """Names the formula in each recorded decision; another version must not recompute it."""
 OPEN_TASK_PENALTY = 0.25
 """Failures that an unfinished task counts as, for an agent without any evidence."""

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterable, Mapping
+from functools import partial
 from typing import Any
 
 import msgspec
@@ -19,6 +20,7 @@ from stentor.core.jsontext import JsonObject
 from stentor.core.metrics import SHORT_BUCKETS_S, create_counter, create_histogram
 from stentor.domains.learning.load import Factors, load_group, mean_factor, own_factors
 from stentor.domains.learning.model import Weight
+from stentor.domains.learning.outages import without_outage
 from stentor.domains.learning.service import NO_RECORDS, LearningView, TaskTypeRecords
 from stentor.domains.registry.agent_cache import AgentCache
 from stentor.domains.registry.model import Agent
@@ -196,24 +198,29 @@ class RoutingEngine:
                 stale = records.progress.has_changed_since(weight)
                 elsewhere = recent.elsewhere(task_type) if recent else (0.0, 0.0)
                 factors = effect if effect is None or weight is None else own_factors(effect, weight.load_counts)
-                track_record = track_record_from_weight(
+                build = partial(
+                    track_record_from_weight,
                     agent.composite,
                     alpha,
-                    weight,
-                    elsewhere,
-                    age * AGE_STEP,
-                    now,
-                    stale=stale,
+                    elsewhere=elsewhere,
+                    age=age * AGE_STEP,
+                    now=now,
                     by_grades=by_grades,
                     seen=tick,
                     factors=factors,
                 )
-                entry = cache[agent_id] = (weight, recent, age, agent, effect, factors, track_record)
+                retry = None
+                if weight is not None and records.own_outages.is_retry_due(weight, age * AGE_STEP):
+                    retry = build(without_outage(weight), stale=False)
+                track_record = build(weight, stale=stale)
+                entry = cache[agent_id] = (weight, recent, age, agent, effect, factors, track_record, retry)
             ahead, concurrency, online, resting, failing, stalled = load(agent)
             chosen = all_chosen.get((agent_id, task_type, False))
             unlearned = max(0, _count_chosen(chosen, weight) - ahead) if chosen else 0
             if starts_later or agent.trust_tier == "human":
                 unlearned += _count_chosen(all_chosen.get((agent_id, task_type, True), (0, 0)), weight)
+            # An agent that may have had an outage is tried with one task.
+            track_record = entry[6] if entry[7] is None or ahead or unlearned else entry[7]
             score = trust(tenant, agent_id, now)
             overload = 0.0
             if (factors := entry[5]) is not None and ahead:
@@ -221,7 +228,17 @@ class RoutingEngine:
                 overload = 1 - factors[load_group(min(ahead, concurrency))]
             candidates.append(
                 AgentCandidate(
-                    agent, entry[6], score, ahead, concurrency, online, resting, unlearned, stalled, failing, overload
+                    agent,
+                    track_record,
+                    score,
+                    ahead,
+                    concurrency,
+                    online,
+                    resting,
+                    unlearned,
+                    stalled,
+                    failing,
+                    overload,
                 )
             )
         return candidates
