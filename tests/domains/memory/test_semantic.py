@@ -196,6 +196,18 @@ async def test_a_section_of_a_long_note_is_found(meaning: Notes) -> None:
     await ready(meaning)
     found = (await search(meaning, query="small cat making a sound", top_k=1))["matches"][0]
     assert (found["path"], found["source_level"]) == ("long.md", "section")
+    assert (found["content_preview"][:9], found["excerpt"]) == ("# Harbour", "A kitten purrs.")
+
+
+@requirement("memory.passage-of-meaning")
+async def test_the_excerpt_is_of_the_passage_that_answers_in_a_note_without_headings(meaning: Notes) -> None:
+    harbour = [f"Pier {i} has {i} ships and cranes. {'Containers are loaded all day. ' * 20}" for i in range(40)]
+    kittens = "A kitten purrs and plays with wool. " * 18
+    await meaning.write("long.md", "\n\n".join([*harbour[:25], kittens, *harbour[25:]]))
+    await ready(meaning)
+    query: dict[str, Any] = {"query": "small cats making sounds"}
+    for answer in (await meaning.post("search/semantic", **query), await meaning.post("search/hybrid", **query)):
+        assert answer.json()["matches"][0]["excerpt"].startswith("… A kitten purrs")
 
 
 async def test_what_is_changed_or_deleted_is_not_found_by_its_old_meaning(unlimited: Notes) -> None:

@@ -37,7 +37,7 @@ from stentor.domains.memory.model import MaySearch, MemoryCaller
 from stentor.domains.memory.sequences import MIN_SUPPORT, find_support
 from stentor.domains.memory.service import MemoryService
 from stentor.domains.memory.text import tokenizer
-from stentor.domains.memory.text.excerpts import Passage, PassageSource, make_excerpt, rank_passages
+from stentor.domains.memory.text.excerpts import Passage, PassageSource, make_chunk_excerpt, make_excerpt, rank_passages
 from stentor.domains.memory.validity.frontmatter_keys import parse_as_of
 from stentor.domains.memory.validity.model import Exclusion
 
@@ -72,10 +72,14 @@ def parse_scope(as_of: str | None, *, include_invalid: bool) -> SearchScope:
 
 
 class SemanticMatch(msgspec.Struct, frozen=True, omit_defaults=True):
-    """A document found by semantic search; `source_level` is "section" unless its first chunk is the best one."""
+    """A document found by semantic search.
+
+    `source_level` is "section" unless its first chunk is the best one; `excerpt` is of the best one.
+    """
 
     path: str
     content_preview: str
+    excerpt: str
     similarity_score: float
     source_level: Literal["document", "section"]
     hebbian_weights: dict[str, float]
@@ -157,9 +161,13 @@ class SearchService:
         hits, total = await self._index.vectors.nearest(vector, limit, filters)
         doc_ids = [hit.doc_id for hit in hits]
         rows, marks = await self._index.read_rows(doc_ids), await self._explain(scope, doc_ids)
+        terms = _terms(tokenizer.drop_stop_words(tokenizer.split_words(query)))
+        excerpts = await self._chunk_excerpts(rows, {hit.doc_id: hit.ordinal for hit in hits}, terms)
         await self._record_search(caller, "semantic", total)
         # A hit without a row was deleted between the two reads.
-        matches = [_semantic_match(rows[hit.doc_id], hit, marks) for hit in hits if hit.doc_id in rows]
+        matches = [
+            _semantic_match(rows[hit.doc_id], hit, excerpts[hit.doc_id], marks) for hit in hits if hit.doc_id in rows
+        ]
         return matches, total
 
     async def hybrid(
@@ -192,7 +200,9 @@ class SearchService:
         filters = msgspec.structs.replace(filters, excluded=excluded)
         keyword_scores = {hit.doc_id: hit.score for hit in hits}
         # Spaces and signs mean nothing, but are near to some vector.
-        similarities = {} if keyword_query is None else await self._similarities(query, keyword_scores, filters)
+        similarities, ordinals = (
+            ({}, {}) if keyword_query is None else await self._similarities(query, keyword_scores, filters)
+        )
         rows = await self._index.read_rows(list({**keyword_scores, **similarities}))
         rows = {
             doc_id: row
@@ -215,8 +225,15 @@ class SearchService:
         )
         best, terms = ranked[:limit], _terms(words)
         marks = await self._explain(scope, best)
+        by_meaning = {id_: ordinals[id_] for id_ in best if id_ in ordinals and id_ not in keyword_scores}
+        excerpts = await self._chunk_excerpts(rows, by_meaning, terms)
         await self._record_search(caller, "hybrid", len(ranked))
-        return [_hybrid_match(rows[id_], scores[id_], terms, marks.get(id_)) for id_ in best], len(ranked)
+        return [
+            _hybrid_match(
+                rows[id_], scores[id_], excerpts.get(id_) or make_excerpt(rows[id_].body, terms), marks.get(id_)
+            )
+            for id_ in best
+        ], len(ranked)
 
     def _exclude(self, scope: SearchScope) -> ListExcluded:
         at = self._clock.now() if scope.as_of is None else scope.as_of
@@ -247,19 +264,38 @@ class SearchService:
 
     async def _similarities(
         self, query: str, keyword_scores: Mapping[int, float], filters: SearchFilters
-    ) -> dict[int, float]:
-        """Return the similarities of the nearest documents and of all keyword hits; none without embeddings."""
+    ) -> tuple[dict[int, float], dict[int, int]]:
+        """Return the similarities of the nearest documents and of all keyword hits; none without embeddings.
+
+        Of the nearest ones also the ordinals of their nearest chunks.
+        """
         # Checked first, because a model that failed would be loaded again by the call below.
         if self._embedding_worker.problem is not None:
-            return {}
+            return {}, {}
         try:
             vector = await self._embedding_worker.query_vector(query, None)
             hits, _ = await self._index.vectors.nearest(vector, MAX_CANDIDATES, filters)
         except EmbeddingUnavailable:
-            return {}
+            return {}, {}
         similarities = {hit.doc_id: hit.similarity for hit in hits}
         missing = [doc_id for doc_id in keyword_scores if doc_id not in similarities]
-        return similarities | await self._index.vectors.similarities(vector, missing)
+        similarities |= await self._index.vectors.similarities(vector, missing)
+        return similarities, {hit.doc_id: hit.ordinal for hit in hits}
+
+    async def _chunk_excerpts(
+        self, rows: Mapping[int, DocumentRow], ordinals: Mapping[int, int], terms: frozenset[str]
+    ) -> dict[int, str]:
+        """Return an excerpt of the chunk with this ordinal for each of these documents that has a row."""
+        bodies = {doc_id: rows[doc_id].body for doc_id in ordinals if doc_id in rows}
+        if not bodies:
+            return {}
+        headings = await self._index.read_headings(list(bodies))
+        return await asyncio.to_thread(
+            lambda: {
+                doc_id: make_chunk_excerpt(body, headings.get(doc_id, ()), ordinals[doc_id], terms)
+                for doc_id, body in bodies.items()
+            }
+        )
 
     async def _record_search(self, caller: MemoryCaller, mode: str, total: int) -> None:
         meta = {"search": mode, "matches": total, "by": caller.principal.name}
@@ -271,12 +307,13 @@ def _terms(texts: Sequence[str]) -> frozenset[str]:
     return frozenset(term for text in texts for term in tokenizer.tokenize(text))
 
 
-def _semantic_match(row: DocumentRow, hit: VectorHit, marks: Mapping[int, Exclusion]) -> SemanticMatch:
+def _semantic_match(row: DocumentRow, hit: VectorHit, excerpt: str, marks: Mapping[int, Exclusion]) -> SemanticMatch:
     weights = jsontext.load(row.frontmatter).get("hebbian_weights")
     hebbian_weights = weights if isinstance(weights, dict) else {}
     return SemanticMatch(
         row.path,
         row.body[:PREVIEW_CHARS],
+        excerpt,
         round(hit.similarity, 6),
         "section" if hit.ordinal else "document",
         hebbian_weights,
@@ -336,13 +373,11 @@ def _semantic_weight(keyword: Iterable[float], similarity: Iterable[float]) -> f
     return similarity_weight / (keyword_weight + similarity_weight)
 
 
-def _hybrid_match(
-    row: DocumentRow, score: _HybridScore, terms: frozenset[str], invalid: Exclusion | None
-) -> HybridMatch:
+def _hybrid_match(row: DocumentRow, score: _HybridScore, excerpt: str, invalid: Exclusion | None) -> HybridMatch:
     return HybridMatch(
         row.path,
         row.title,
-        make_excerpt(row.body, terms),
+        excerpt,
         score.rounded,
         round(score.keyword, 6),
         round(score.similarity, 6),

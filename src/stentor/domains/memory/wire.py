@@ -243,6 +243,7 @@ class SemanticMatchOut(ResponseModel):
     path: str
     vault: str
     content_preview: str
+    excerpt: str
     similarity_score: float
     source_level: Literal["document", "section"]
     hebbian_weights: JsonObject

@@ -330,7 +330,7 @@ async def _search(
     filters = SearchFilters(folder=folders)
     if request.mode == "semantic":
         near, total = await parts.search.semantic(caller, request.query, None, limit, filters, scope)
-        return [(match.path, match.content_preview, match.similarity_score, match.invalid) for match in near], total
+        return [(match.path, match.excerpt, match.similarity_score, match.invalid) for match in near], total
     hybrid, total = await parts.search.hybrid(caller, request.query, limit, filters, scope)
     return [(match.path, match.excerpt, match.score, match.invalid) for match in hybrid], total
 

@@ -334,6 +334,10 @@ class SearchIndex:
         """Return documents by id; missing ones are left out."""
         return await self.read(lambda tx: store.read_rows(tx, self._dialect, doc_ids))
 
+    async def read_headings(self, doc_ids: Sequence[int]) -> dict[int, list[str]]:
+        """Return the headings of the chunks of documents with vectors, in their order."""
+        return await self.read(lambda tx: store.read_headings(tx, self._dialect, doc_ids))
+
     async def read_bodies(self, paths: Sequence[str]) -> dict[str, str]:
         """Return texts by path; missing documents are left out."""
         return await self.read(lambda tx: store.read_bodies(tx, paths))

@@ -62,6 +62,13 @@ _READ_ROWS = {
     "sqlite": Sql(_SELECT_ROWS + "(select value from json_each(:ids))"),
     "postgresql": Sql(_SELECT_ROWS + "(select value::integer from json_array_elements_text(:ids::json))"),
 }
+_SELECT_HEADINGS = "select doc_id, heading from chunks where doc_id in "
+_READ_HEADINGS = {
+    "sqlite": Sql(_SELECT_HEADINGS + "(select value from json_each(:ids)) order by doc_id, ordinal"),
+    "postgresql": Sql(
+        _SELECT_HEADINGS + "(select value::integer from json_array_elements_text(:ids::json)) order by doc_id, ordinal"
+    ),
+}
 _READ_BODY = Sql("select body from documents where path = :path")
 _READ_TEXT = Sql("select head, coalesce(full_body, body) from documents where path = :path")
 _LIST_RECENT = Sql(
@@ -195,6 +202,14 @@ def read_rows(tx: Tx, dialect: str, doc_ids: Sequence[int]) -> dict[int, Documen
     """Return documents by id; missing ones are left out. The dialect selects how a JSON array becomes rows."""
     rows = tx.rows(_READ_ROWS[dialect], ids=jsontext.dump(list(doc_ids)))
     return {doc_id: DocumentRow(*row) for doc_id, *row in rows}
+
+
+def read_headings(tx: Tx, dialect: str, doc_ids: Sequence[int]) -> dict[int, list[str]]:
+    """Return the headings of the documents' chunks, in their order. There must be vectors of some document."""
+    headings: dict[int, list[str]] = {}
+    for doc_id, heading in tx.rows(_READ_HEADINGS[dialect], ids=jsontext.dump(list(doc_ids))):
+        headings.setdefault(doc_id, []).append(heading)
+    return headings
 
 
 def read_bodies(tx: Tx, paths: Iterable[str]) -> dict[str, str]:

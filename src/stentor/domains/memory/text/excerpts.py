@@ -7,13 +7,15 @@ from __future__ import annotations
 
 import math
 import re
+import sys
 from collections import Counter, deque
 from collections.abc import Iterator, Mapping, Sequence
+from itertools import groupby
 
 import msgspec
 
 from stentor.domains.memory.text import tokenizer
-from stentor_vault.text.markdown import split_sections
+from stentor_vault.text.markdown import Chunk, split_chunks, split_sections
 
 EXCERPT_CHARS = 200
 EXCERPT_LEAD_CHARS = 60
@@ -64,10 +66,13 @@ class _Paragraph(msgspec.Struct, frozen=True):
         return self.heading_terms | frozenset(self.counts)
 
 
-def make_excerpt(text: str, terms: frozenset[str]) -> str:
-    """Return about 200 characters with most of the terms, cut between words; the text's beginning without a hit."""
-    hit = _find_best_hit(text, terms)
-    start = max(0, hit[0] - EXCERPT_LEAD_CHARS) if hit else 0
+def make_excerpt(text: str, terms: frozenset[str], low: int = 0, high: int = sys.maxsize, default: int = 0) -> str:
+    """Return about 200 characters with most of the terms, cut between words.
+
+    Only terms between `low` and `high` count; without any the excerpt begins at `default`.
+    """
+    hit = _find_best_hit(text, terms, low, high)
+    start = max(0, hit[0] - EXCERPT_LEAD_CHARS) if hit else default
     if start and hit:
         space = text.find(" ", start, hit[0])
         start = space + 1 if space >= 0 else start
@@ -80,15 +85,48 @@ def make_excerpt(text: str, terms: frozenset[str]) -> str:
     return f"{'… ' if start else ''}{excerpt}{' …' if end < len(text) else ''}"
 
 
-def _find_best_hit(text: str, terms: frozenset[str]) -> tuple[int, int] | None:
+def make_chunk_excerpt(body: str, headings: Sequence[str], ordinal: int, terms: frozenset[str]) -> str:
+    """Return about 200 characters of one chunk with most of the terms, or of its beginning.
+
+    `headings` are those of all chunks of the body. A section with one chunk is found exactly. Of several in a section
+    the place is an estimate, because the lengths of chunks in tokens are not known here.
+    """
+    sections = groupby(split_sections(body), lambda section: section.heading)
+    for (heading, chunks), (_, parts) in zip(groupby(headings), sections, strict=False):
+        text, count = "\n\n".join(part.text for part in parts) or heading, len(list(chunks))
+        if ordinal < count:
+            starts = [*_chunk_starts(text, count), len(text)]
+            place = ordinal * (len(starts) - 1) // count
+            return make_excerpt(text, terms, starts[place], starts[place + 1], starts[place])
+        ordinal -= count
+    return make_excerpt(body, terms)  # it has changed since
+
+
+def _chunk_starts(text: str, count: int) -> list[int]:
+    """Return where the chunks begin if they may have as many characters as leads to this number of chunks."""
+    if count == 1:
+        return [0]
+    low, high, chunks = len(text) // count, 3 * len(text) // count, list[Chunk]()
+    while low <= high and len(chunks) != count:
+        length = (low + high) // 2
+        chunks = split_chunks("", text, length, len)
+        low, high = (length + 1, high) if len(chunks) > count else (low, length - 1)
+    starts = [0]
+    for chunk in chunks[1:]:
+        starts.append(max(starts[-1], text.find(chunk.text[:EXCERPT_CHARS].partition("\n")[0], starts[-1] + 1)))
+    return starts
+
+
+def _find_best_hit(text: str, terms: frozenset[str], low: int, high: int) -> tuple[int, int] | None:
     """Return the position of the first word of the excerpt with most terms, of several the first one."""
     width = EXCERPT_CHARS - EXCERPT_LEAD_CHARS
-    first = next(tokenizer.iter_hits(text, terms), None)
+    first = next(tokenizer.iter_hits(text, terms, low, high), None)
     if first is None:
         return None
     window: deque[tuple[int, int, str]] = deque()
     best, most = None, 0
-    for hit in tokenizer.iter_hits(text, terms, first[0], max(MAX_EXCERPT_OFFSET, first[1] + width)):
+    last = min(high, max(low + MAX_EXCERPT_OFFSET, first[1] + width))
+    for hit in tokenizer.iter_hits(text, terms, first[0], last):
         window.append(hit)
         while hit[1] - window[0][0] > width and len(window) > 1:
             window.popleft()

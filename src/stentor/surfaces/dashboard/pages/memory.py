@@ -175,7 +175,7 @@ def _keyword_terms(text: str) -> list[str]:
 
 def _present_hit(match: JsonObject, query_terms: frozenset[str], vault: str) -> SearchHit:
     """Return a match in one format for all three searches, whose field names differ."""
-    excerpt = str(match.get("excerpt", match.get("content_preview", "")))
+    excerpt = str(match["excerpt"])
     scores = {name: match.get(name) for name in ("keyword_score", "similarity_score")}
     path = str(match["path"])
     title = match.get("title") or path.rpartition("/")[2].removesuffix(".md")
