@@ -44,7 +44,7 @@ from stentor.domains.memory.validity.model import Exclusion
 PREVIEW_CHARS = 200
 MAX_CANDIDATES = 100
 """Candidates of each kind (keyword, semantic) that a hybrid search compares."""
-SEMANTIC_WEIGHT = 0.5
+SEMANTIC_WEIGHT = 0.55
 """Share of the similarity in a hybrid score, if both kinds of scores vary equally. Source: ADR 59."""
 
 
