@@ -352,6 +352,28 @@ def test_effects_side_by_side_are_no_timeout_when_they_have_ended(program: Progr
 
 
 @requirement("steps.cancelled")
+@pytest.mark.skipif(sys.version_info < (3, 11), reason="counts no cancellations")
+def test_a_timeout_that_an_effect_outlasts_holds_for_the_step_after_it(program: Program, outside: Outside) -> None:
+    async def send(key: str, what: str) -> str:
+        await asyncio.sleep(2 * SOON)
+        return await outside.send(key, what)
+
+    async def handler(task: Task) -> Any:
+        try:
+            async with asyncio.timeout(SOON):
+                await task.effect("pay", send, "plan")
+                await task.step("plan", outside.plan)
+        except TimeoutError:
+            await task.step("look", asyncio.sleep, 0)
+            await task.sleep(0)
+            return "timeout"
+
+    assert program.attempt(handler)[0] == "suspend"
+    assert program.result(handler) == "timeout"
+    assert outside.sent == ["plan"]
+
+
+@requirement("steps.cancelled")
 def test_a_timeout_does_not_count_how_long_the_journal_takes(
     program: Program, outside: Outside, monkeypatch: pytest.MonkeyPatch
 ) -> None:

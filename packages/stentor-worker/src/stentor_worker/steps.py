@@ -9,9 +9,11 @@ from __future__ import annotations
 
 import asyncio
 import inspect
+import sys
 from collections.abc import Awaitable, Callable, Coroutine, Iterator
 from contextlib import contextmanager, nullcontext, suppress
 from typing import Any, Protocol
+from weakref import WeakKeyDictionary
 
 from stentor_worker.branches import ENDS_ATTEMPT, Branch, is_cut, is_ending, note_end, running_in
 from stentor_worker.errors import AttemptEnded, EffectFailed, EffectUnknown, StepFailed, Suspended, TaskCancelled
@@ -22,8 +24,8 @@ Send = Callable[[str], Any]
 """Sends an effect with an idempotency key, or asks about it."""
 _ENDS = (TaskCancelled, AttemptEnded, Suspended, GeneratorExit)
 """What ends an attempt, and no error of the function that raises it."""
-
-
+_late: WeakKeyDictionary[asyncio.Task[Any], int] = WeakKeyDictionary()
+"""Asyncio tasks that were cancelled during an effect, and how often by then."""
 LOST_EVERY = 1.0
 """Seconds between two looks whether the task is still this worker's, while a step waits for its cancellation."""
 
@@ -81,6 +83,8 @@ async def _run_cancellable(journal: Journal, entry: Entry, function: Callable[[]
     within = Branch()
     running = asyncio.ensure_future(_hold_exit(_run_step(journal, entry, function, call, within)))
     try:
+        if _is_late():
+            raise asyncio.CancelledError
         await asyncio.wait([running])
     except asyncio.CancelledError as error:
         if journal.has_ended:
@@ -235,11 +239,27 @@ async def finish_first(coroutine: Awaitable[Any], running_effects: set[asyncio.F
 
     The program would go on without knowing whether the effect happened. It is in `running_effects` until its end.
     """
+    before = _count_cancellations()
     running = asyncio.ensure_future(coroutine)
     running_effects.add(running)
     running.add_done_callback(running_effects.discard)
     await _settle(running)
+    caller, cancellations = asyncio.current_task(), _count_cancellations()
+    if caller is not None and cancellations > before:
+        _late[caller] = cancellations
     return running.result()
+
+
+def _count_cancellations() -> int:
+    """Return how many cancellations of the caller have not ended in a timeout; 0 in Python 3.10, which counts none."""
+    caller = asyncio.current_task()
+    return caller.cancelling() if caller is not None and sys.version_info >= (3, 11) else 0
+
+
+def _is_late() -> bool:
+    """Return whether the caller was cancelled during an effect, as by a timeout around it that still holds."""
+    caller = asyncio.current_task() if _late else None
+    return caller in _late and _count_cancellations() >= _late[caller]
 
 
 async def _settle(running: asyncio.Future[Any]) -> None:
