@@ -46,12 +46,20 @@ def named() -> list[tuple[str, str, bool]]:
     for path in sorted(TESTS.rglob("test_*.py")):
         tree = ast.parse(path.read_text())
         all_slow = any(_is_slow(node) for node in tree.body if isinstance(node, ast.Assign))
-        for node in ast.walk(tree):
-            if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
-                slow = all_slow or any(map(_is_slow, node.decorator_list))
-                where = f"{path.relative_to(TESTS)}::{node.name}"
-                found += [(id_, where, slow) for decorator in node.decorator_list for id_ in _ids(decorator)]
+        for node in _defined(tree):
+            slow = all_slow or any(map(_is_slow, node.decorator_list))
+            where = f"{path.relative_to(TESTS)}::{node.name}"
+            found += [(id_, where, slow) for decorator in node.decorator_list for id_ in _ids(decorator)]
     return found
+
+
+def _defined(scope: ast.Module | ast.ClassDef) -> Iterator[ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef]:
+    """The tests and classes of a module. Nothing inside a function is a test, and most of a module is inside one."""
+    for node in scope.body:
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
+            yield node
+        if isinstance(node, ast.ClassDef):
+            yield from _defined(node)
 
 
 def _is_slow(node: ast.AST) -> bool:
