@@ -14,6 +14,7 @@ from tests.requirements import load
 pytestmark = pytest.mark.together("manifest")  # all read the sources, which takes seconds
 TESTS = Path(__file__).parent
 SLOW = {
+    "dashboard.back",
     "dashboard.clipped-tables",
     "dashboard.flows",
     "dashboard.keyboard",
@@ -24,6 +25,7 @@ SLOW = {
     "dashboard.pages-in-a-browser",
     "dashboard.print",
     "dashboard.saved-views",
+    "dashboard.unsent-texts",
     "monitoring.alerts",
     "monitoring.deployed-names-exist",
     "monitoring.scrape",
