@@ -127,7 +127,7 @@ def test_a_signal_is_sent_and_an_effect_resolved(served: Served, work: Work) -> 
     sent = program("task", "signal", work.task_id, "paid", "--value", '{"eur": 5}')
     assert "the signal is kept until it does" in sent.out
     bad = program("task", "signal", work.task_id, "paid", "--value", "eur")
-    assert (bad.code, "Texts need quotes" in bad.err.replace("\n", " ")) == (2, True)
+    assert (bad.code, "Put a text in double quotes" in bad.err.replace("\n", " ")) == (2, True)
     work.tell("effects", key="pay", name="pay")
     work.tell("fail", error={"message": "no"})
     asked = program("task", "decisions").out

@@ -56,7 +56,7 @@ def test_a_data_folder_that_cannot_be_used_is_refused_with_the_reason(program: P
         refused = program(*words)
         assert (refused.code, refused.out) == (3, "")
         assert f"The data folder {program.data_dir} is a file. Choose another one with --data-dir" in refused.err
-        assert "made one" not in refused.err
+        assert "created one" not in refused.err
     program.data_dir.unlink()
     (program.data_dir / LOCK_FILE).mkdir(parents=True)  # as in a folder that is read-only, also for root
     refused = program("serve", "--gateway-port", "0")
