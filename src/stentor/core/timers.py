@@ -37,7 +37,7 @@ async def wait_until_tick(event: asyncio.Event, seconds: float = 1.0, *, at_most
 
 
 async def tick_forever(job: str, wait: Callable[[], Awaitable[None]], tick: Callable[[], Awaitable[object]]) -> None:
-    """Wait and tick, for ever; waits out an outage of the database. `job` is the prefix of its log lines.
+    """Wait and tick in turn; does not return. Survives an outage of the database. `job` is the prefix of log lines.
 
     A tick that fails is logged and changes nothing for the next one.
     """

@@ -10,13 +10,14 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import Callable, Coroutine
+from collections.abc import Awaitable, Callable, Coroutine
+from functools import partial
 from typing import Any
 
 from stentor.core.db.driver import Driver
 from stentor.core.db.lock_session import LockSession
 from stentor.core.errors import StoreUnavailable
-from stentor.core.timers import sleep_until_tick
+from stentor.core.timers import sleep_until_tick, tick_forever
 
 SEQUENCER_LOCK_ID, VAULT_LOCK_ID, INDEX_LOCK_ID, JOBS_LOCK_ID, ARCHIVE_LOCK_ID = range(7305001, 7305006)
 """Advisory locks of the jobs: numbering run log events, mirroring the vault, writing the index of notes, the alerts
@@ -87,6 +88,15 @@ class LeaderElection:
             if await self.is_leader():
                 await self._run_as_leader(work)
             await sleep_until_tick(self._poll_seconds)
+
+    async def tick_while_leader(self, job: str, seconds: float, tick: Callable[[], Awaitable[object]]) -> None:
+        """Call `tick` every `seconds` if this process is the leader, like `tick_forever`. Does not return."""
+
+        async def tick_if_leader() -> None:
+            if await self.is_leader():
+                await tick()
+
+        await tick_forever(job, partial(sleep_until_tick, seconds), tick_if_leader)
 
     async def _run_as_leader(self, work: Callable[[], Coroutine[Any, Any, None]]) -> None:
         task = asyncio.create_task(work())

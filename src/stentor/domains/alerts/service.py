@@ -10,7 +10,6 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Iterable
-from functools import partial
 from typing import Literal
 
 from stentor.core import ids
@@ -20,7 +19,6 @@ from stentor.core.db.leader import LeaderElection
 from stentor.core.errors import Conflict, ServiceUnavailable
 from stentor.core.mail import Mailer, MailError
 from stentor.core.runlog import EventDraft, RunLog
-from stentor.core.timers import sleep_until_tick, tick_forever
 from stentor.domains.alerts import store
 from stentor.domains.alerts.model import RESOLVE_AFTER_US, Alert, AlertChanges, AlertKey, AlertMail, Finding, compare
 
@@ -52,12 +50,7 @@ class AlertService:
 
     async def run(self, leader: LeaderElection) -> None:
         """Check forever, while this process is the leader."""
-
-        async def check_as_leader() -> None:
-            if await leader.is_leader():
-                await self.check()
-
-        await tick_forever("alerts", partial(sleep_until_tick, INTERVAL_SECONDS), check_as_leader)
+        await leader.tick_while_leader("alerts", INTERVAL_SECONDS, self.check)
 
     async def check(self) -> None:
         """Check everything once, and mail what changed."""

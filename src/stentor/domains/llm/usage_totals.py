@@ -8,7 +8,6 @@ from functools import partial
 
 from stentor.core.db import NO_LOCKS, Database
 from stentor.core.db.leader import LeaderElection
-from stentor.core.timers import sleep_until_tick, tick_forever
 from stentor.domains.llm import usage_store
 
 INTERVAL_SECONDS = 60.0
@@ -22,12 +21,7 @@ class UsageTotals:
 
     async def run(self, leader: LeaderElection) -> None:
         """Add the usage of all tenants forever, while this process is the leader."""
-
-        async def add_as_leader() -> None:
-            if await leader.is_leader():
-                await self.add_all()
-
-        await tick_forever("model usage", partial(sleep_until_tick, INTERVAL_SECONDS), add_as_leader)
+        await leader.tick_while_leader("model usage", INTERVAL_SECONDS, self.add_all)
 
     async def add_all(self) -> None:
         """Add the calls of all tenants that ended before `usage_store.MARGIN`, one day in each transaction."""

@@ -22,7 +22,7 @@ from stentor.domains.registry.model import Agent, Runtime
 from stentor.domains.sandbox import bubblewrap
 from stentor.domains.sandbox.broker.model import SandboxRun
 from stentor.domains.sandbox.broker.service import ToolBroker
-from stentor.domains.sandbox.bubblewrap import RunPlan, find_program_folder
+from stentor.domains.sandbox.bubblewrap import RunPlan, SandboxOptions, find_program_folder
 from stentor.domains.sandbox.process import OutputTooLarge, SandboxedProcess
 from stentor.domains.sandbox.process_sandbox import ProcessSandbox, RunFolders
 from stentor.domains.tasks.model import TaskClaim
@@ -59,7 +59,7 @@ class CommandDriver:
             self.check_runtime(agent.runtime)
             options = bubblewrap.parse_options(agent.runtime.options)
             async with self._sandbox.run_folders(agent.agent_id if options.folder == "kept" else None) as folders:
-                return await self._run(claim, agent, folders, OutputParser(emit))
+                return await self._run(claim, agent, options, folders, OutputParser(emit))
         except SandboxUnavailable as error:
             raise ProviderFailed(error.code, error.message) from None
         except InvalidRequest as error:
@@ -67,8 +67,9 @@ class CommandDriver:
         except OSError as error:
             raise ProviderFailed("CAGE_UNAVAILABLE", f"The sandbox could not be started: {error.strerror}.") from None
 
-    async def _run(self, claim: TaskClaim, agent: Agent, folders: RunFolders, output: OutputParser) -> AttemptOutcome:
-        options = bubblewrap.parse_options(agent.runtime.options)
+    async def _run(
+        self, claim: TaskClaim, agent: Agent, options: SandboxOptions, folders: RunFolders, output: OutputParser
+    ) -> AttemptOutcome:
         program = find_program_folder(self._sandbox.roots, options.program)
         plan = RunPlan(
             agent.runtime.command, folders.work_folder, options, claim.timeout_seconds, folders.socket_path, program

@@ -20,7 +20,6 @@ from stentor.core.jsontext import JsonObject
 from stentor.core.runlog import EventDraft, RunLog
 from stentor.core.security.content_redaction import ContentRedactor
 from stentor.core.security.pattern_process import PatternProcess, PatternsTooSlow
-from stentor.core.timers import sleep_until_tick, tick_forever
 from stentor.domains.llm import queries
 from stentor.domains.llm.contents import store
 from stentor.domains.llm.contents.model import CallContent, Content, KeptText, compress
@@ -127,14 +126,9 @@ class ContentService:
 
     async def run(self, leader: LeaderElection) -> None:
         """Delete expired contents forever, while this process is the leader."""
-
-        async def delete_as_leader() -> None:
-            # One process is enough, and several would only wait for each other's rows.
-            if await leader.is_leader():
-                await self.delete_expired()
-
         if self.days:
-            await tick_forever("expired contents", partial(sleep_until_tick, INTERVAL_SECONDS), delete_as_leader)
+            # One process is enough, and several would only wait for each other's rows.
+            await leader.tick_while_leader("expired contents", INTERVAL_SECONDS, self.delete_expired)
 
     async def delete_expired(self) -> int:
         """Delete the contents that are older than their days, in small transactions; return how many."""
