@@ -190,9 +190,12 @@ def test_back_leads_to_the_list_as_long_as_it_was(tab: Tab, installation: Instal
             installation.seed.post("/tasks", body | {"agent_preference": installation.made.agents["archivist"]})
         else:
             httpx.post(f"{tab.board}/sign-in", data={"key": KEYS["READER"].split(":")[0]}, timeout=200)
-    page, rows = tab.open(path).page, tab.page.locator("[data-row]")
-    page.get_by_role("link", name="Show more").click()
-    expect(rows.nth(50)).to_be_attached()
+    page, rows = tab.page, tab.page.locator("[data-row]")
+    # Live changes are never answered: one would exchange the link between the focus and the key.
+    page.route("**/*", lambda route: None if route.request.headers.get("x-live") else route.continue_())
+    tab.open(path)
+    page.get_by_role("link", name="Show more").press("Enter")
+    expect(rows.nth(50).locator("a").first).to_be_focused()
     link = rows.nth(50).locator(".title a").first
     opened = link.get_attribute("href")
     link.click()

@@ -173,6 +173,14 @@
     const href = target.closest("[data-row] a")?.getAttribute("href");
     if (href && history.state?.pages) remember({ opened: href });
   });
+  let before = null; // the row above a "Show more" that was pressed with a key: its place in the page goes on below it
+  document.addEventListener("htmx:beforeSwap", ({ detail: { target } }) => {
+    if (target.matches("tr.more") && target.contains(document.activeElement)) before = target.previousElementSibling;
+  });
+  document.addEventListener("htmx:afterSettle", () => {
+    if (before) $("a", before.nextElementSibling || before)?.focus({ preventScroll: true });
+    before = null;
+  });
   const growAgain = async ({ pages, opened }) => {
     remember({ pages: 0 }); // each page counts itself
     for (let n = 0; n < pages; n += 1) {
@@ -263,6 +271,7 @@
   const move = (by) => {
     const rows = all("tr[data-row], li[data-row]");
     if (!rows.length) return;
+    if (document.activeElement.closest("[data-row] a")) document.activeElement.blur(); // Enter opens the row
     const at = rows.findIndex((row) => row.classList.contains("at"));
     rows[at]?.classList.remove("at");
     const row = rows[Math.max(0, Math.min(rows.length - 1, at + by))];
