@@ -39,6 +39,7 @@ DENIED_CALLS = {
     "kexec_load": "libc.syscall(N, 0, 0, 0, 0)",
     "sethostname": "libc.syscall(N, b'x', 1)",
     "shmget": "libc.syscall(N, 0, 4096, 0o1600)",
+    "semget": "libc.syscall(N, 0, 1, 0o1600)",
     "msgget": "libc.syscall(N, 0, 0o1600)",
     "memfd_create": "libc.syscall(N, b'x', 0)",
     "memfd_secret": "libc.syscall(N, 0)",

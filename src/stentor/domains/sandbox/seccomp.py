@@ -89,6 +89,7 @@ _DENIED: tuple[tuple[str, int | None, int | None], ...] = (
     ("move_pages", 279, 239),
     # Memory that stays when it is mapped nowhere, so that no limit of a process counts it.
     ("shmget", 29, 194),
+    ("semget", 64, 190),
     ("msgget", 68, 186),
     ("memfd_create", 319, 279),
     ("memfd_secret", 447, 447),
