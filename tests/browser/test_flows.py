@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
 
 import httpx
 import pytest
-from playwright.sync_api import Browser, Dialog, expect
+from playwright.sync_api import Browser, Dialog, Route, expect
 
 from tests.browser.conftest import Installation, Tab
 from tests.conftest import KEYS
@@ -332,12 +333,20 @@ def test_the_buttons_for_several_tasks_or_agents_need_a_selection(tab: Tab) -> N
 def test_a_text_is_not_sent_to_a_service_that_does_not_answer(tab: Tab) -> None:
     page = tab.open("/memory/edit?path=Notes/kept.md").page
     text, save = page.get_by_label("Text"), page.get_by_role("button", name="Save")
-    page.route("**/*", lambda route: route.abort("connectionrefused"))
     text.fill("An hour's work.")
-    save.click()
-    expect(page.get_by_role("alert")).to_contain_text("The service does not answer, so nothing was sent.")
-    expect(text).to_have_value("An hour's work.")
-    page.unroute("**/*")
+    page.evaluate("timeout = AbortSignal.timeout; AbortSignal.timeout = () => timeout.call(AbortSignal, 100)")
+    refused: list[Callable[[Route], None]] = [
+        lambda route: route.abort("connectionrefused"),
+        lambda route: route.fulfill(status=503),  # a proxy without the service
+        lambda route: None,
+    ]
+    for refuse in refused:
+        page.route("**/*", refuse)
+        save.click()
+        expect(page.get_by_role("alert")).to_contain_text("The service does not answer, so nothing was sent.")
+        expect(text).to_have_value("An hour's work.")
+        page.unroute("**/*")
+    page.evaluate("AbortSignal.timeout = timeout")
     save.click()
     page.wait_for_url(re.compile("/memory/note"))
     expect(page.get_by_text("An hour's work.").first).to_be_visible()

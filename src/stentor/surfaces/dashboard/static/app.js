@@ -198,12 +198,13 @@
   // show an error of its own in place of the page, and the text would be lost.
   const asked = new WeakSet(); // forms for which the service was asked whether it answers
   const answering = new WeakSet(); // and answered
+  const ANSWER = 10_000; // milliseconds that the service has for it
   const askFirst = async (form, submitter) => {
     asked.add(form);
     $(":scope > .notice", form)?.remove();
-    const answer = await fetch("/health", { cache: "no-store" }).catch(() => null);
+    const answer = await fetch("/health", { cache: "no-store", signal: AbortSignal.timeout(ANSWER) }).catch(() => null);
     asked.delete(form);
-    if (answer && ![502, 504].includes(answer.status)) { // these two are of a proxy
+    if (answer && ![502, 503, 504].includes(answer.status)) { // these are of a proxy
       answering.add(form);
       form.requestSubmit(submitter);
       return;
