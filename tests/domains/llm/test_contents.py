@@ -260,7 +260,14 @@ async def test_a_token_in_place_of_a_urls_user_is_redacted(password: str, shown:
 
 
 @requirement("llm.content-redacted")
-@pytest.mark.parametrize("url", ["https://host/back#access_token=", "https://host/?next=%2Fa%3Faccess_token%3D"])
+@pytest.mark.parametrize(
+    "url",
+    [
+        "https://host/back#access_token=",
+        "https://host/?next=%2Fa%3Faccess_token%3D",
+        "https://host/?next=%252Fa%253Faccess_token%253d",
+    ],
+)
 async def test_a_token_in_a_url_is_redacted(url: str) -> None:
     assert await redacted({"prompt": url + BEARER}) == {"prompt": url + "[redacted: secret]"}
 

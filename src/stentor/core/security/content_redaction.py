@@ -19,7 +19,7 @@ _WORD = r"(?<![A-Za-z0-9])"
 _PRIVATE_KEY_BEGIN = re.compile(r"-----BEGIN [A-Z0-9 ]{0,40}PRIVATE KEY(?: BLOCK)?-----")
 _PRIVATE_KEY_END = re.compile(r"-----END [A-Z0-9 ]{0,40}PRIVATE KEY(?: BLOCK)?-----")
 _KEY_BODY = re.compile(r"[A-Za-z0-9+/=\s\\:,-]*")
-_SEPARATOR = r"[\"'\\]{0,3}\s{0,5}(?:[:=]|%3D)\s{0,5}[\"'\\]{0,3}"
+_SEPARATOR = r"[\"'\\]{0,3}\s{0,5}(?:[:=]|%(?:25){0,3}3D)\s{0,5}[\"'\\]{0,3}"
 _LABELS = (
     *("api key", "secret key", "access key", "client secret", "access token", "auth token", "refresh token"),
     *("password", "passwd"),
