@@ -264,14 +264,18 @@ async def test_a_busy_service_is_asked_again_and_a_refusal_is_told_without_the_k
 
 @requirement("memory.without-model-degraded")
 @pytest.mark.parametrize(
-    "body",
-    [b" " * 40_000_000 + b'{"data": [{"index": 0, "embedding": [1.0]}]}', b"[" * 100_000],
-    ids=["large", "deep"],
+    ("body", "problem"),
+    [
+        (b" " * 40_000_000 + b'{"data": [{"index": 0, "embedding": [1.0]}]}', "returned more than 33554432 bytes"),
+        (b"[" * 100_000, "returned a body that is not valid JSON"),
+        (b"<html>", "returned a body that is not valid JSON"),
+    ],
+    ids=["large", "deep", "html"],
 )
-async def test_a_body_that_is_too_large_or_too_deep_is_not_read(service: str, body: bytes) -> None:
+async def test_a_body_that_cannot_be_read_is_named(service: str, body: bytes, problem: str) -> None:
     remote = RemoteEmbedder(service, "m")
     Service.answers[:] = [body]
-    with pytest.raises(EmbeddingUnavailable):
+    with pytest.raises(EmbeddingUnavailable, match=problem):
         await remote.load()
     await remote.close()
 

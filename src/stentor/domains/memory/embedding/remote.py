@@ -128,7 +128,7 @@ class RemoteEmbedder:
         for attempt in range(MAX_ATTEMPTS):
             try:
                 status, response, retry_after = await self._post(body)
-            except (aiohttp.ClientError, TimeoutError, ValueError, InvalidRequest) as error:
+            except (aiohttp.ClientError, TimeoutError, ValueError) as error:
                 raise EmbeddingUnavailable(f"{self._url} cannot be reached ({type(error).__name__}).") from None
             if status == 200:
                 return _parse_vectors(response, len(texts), self._url)
@@ -154,7 +154,10 @@ class RemoteEmbedder:
             if response.status == 200:
                 if (data := await read_body(response, MAX_RESPONSE_BYTES)) is None:
                     raise EmbeddingUnavailable(f"{self._url} returned more than {MAX_RESPONSE_BYTES} bytes.")
-                content = jsontext.decode(data)
+                try:
+                    content = jsontext.decode(data)
+                except InvalidRequest:
+                    raise EmbeddingUnavailable(f"{self._url} returned a body that is not valid JSON.") from None
             return response.status, content, float(retry_after) if retry_after.isdigit() else None
 
 
