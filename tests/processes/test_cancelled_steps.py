@@ -7,6 +7,7 @@ import sys
 import threading
 import time
 from collections.abc import Awaitable, Callable
+from contextlib import suppress
 from typing import Any
 
 import pytest
@@ -36,6 +37,10 @@ class Outside:
     async def send(self, key: str, what: str) -> str:
         self.sent.append(what)
         return what
+
+    async def send_slowly(self, key: str, what: str) -> str:
+        await asyncio.sleep(2 * SOON)
+        return await self.send(key, what)
 
     async def order(self, task: Task) -> str:
         try:
@@ -353,15 +358,15 @@ def test_effects_side_by_side_are_no_timeout_when_they_have_ended(program: Progr
 
 @requirement("steps.cancelled")
 @pytest.mark.skipif(sys.version_info < (3, 11), reason="counts no cancellations")
-def test_a_timeout_that_an_effect_outlasts_holds_for_the_step_after_it(program: Program, outside: Outside) -> None:
-    async def send(key: str, what: str) -> str:
-        await asyncio.sleep(2 * SOON)
-        return await outside.send(key, what)
-
+@pytest.mark.parametrize("is_beside", [False, True])
+def test_a_timeout_that_an_effect_outlasts_holds_for_the_step_after_it(
+    program: Program, outside: Outside, is_beside: bool
+) -> None:
     async def handler(task: Task) -> Any:
         try:
             async with asyncio.timeout(SOON):
-                await task.effect("pay", send, "plan")
+                paid = task.effect("pay", outside.send_slowly, "plan")
+                await (task.gather(paid) if is_beside else paid)
                 await task.step("plan", outside.plan)
         except TimeoutError:
             await task.step("look", asyncio.sleep, 0)
@@ -371,6 +376,36 @@ def test_a_timeout_that_an_effect_outlasts_holds_for_the_step_after_it(program: 
     assert program.attempt(handler)[0] == "suspend"
     assert program.result(handler) == "timeout"
     assert outside.sent == ["plan"]
+
+
+@requirement("steps.cancelled")
+@pytest.mark.skipif(sys.version_info < (3, 11), reason="counts no cancellations")
+@pytest.mark.parametrize("is_over", [False, True])
+def test_a_timeout_that_an_effect_outlasts_cancels_only_one_step(
+    program: Program, outside: Outside, is_over: bool
+) -> None:
+    async def plan(task: Task) -> None:
+        try:
+            await task.step("plan", outside.plan)
+        finally:
+            await task.step("clean up", outside.send, "key", "cleaned")
+
+    async def handler(task: Task) -> Any:
+        with suppress(TimeoutError):
+            async with asyncio.timeout(SOON):
+                await task.effect("pay", outside.send_slowly, "plan")
+                if not is_over:
+                    await plan(task)
+        if is_over:
+            with suppress(TimeoutError):
+                async with asyncio.timeout(SOON):
+                    await plan(task)
+        await task.sleep(0)
+        return outside.sent
+
+    assert program.attempt(handler)[0] == "suspend"
+    assert outside.sent == ["plan", "cleaned"]
+    assert program.result(handler) == ["plan", "cleaned"]
 
 
 @requirement("steps.cancelled")

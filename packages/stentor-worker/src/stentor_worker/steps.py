@@ -25,7 +25,7 @@ Send = Callable[[str], Any]
 _ENDS = (TaskCancelled, AttemptEnded, Suspended, GeneratorExit)
 """What ends an attempt, and no error of the function that raises it."""
 _late: WeakKeyDictionary[asyncio.Task[Any], int] = WeakKeyDictionary()
-"""Asyncio tasks that were cancelled during an effect, and how often by then."""
+"""Asyncio tasks that were cancelled during an effect and began no step since, and how often by then."""
 LOST_EVERY = 1.0
 """Seconds between two looks whether the task is still this worker's, while a step waits for its cancellation."""
 
@@ -83,7 +83,7 @@ async def _run_cancellable(journal: Journal, entry: Entry, function: Callable[[]
     within = Branch()
     running = asyncio.ensure_future(_hold_exit(_run_step(journal, entry, function, call, within)))
     try:
-        if _is_late():
+        if _take_late():
             raise asyncio.CancelledError
         await asyncio.wait([running])
     except asyncio.CancelledError as error:
@@ -244,10 +244,15 @@ async def finish_first(coroutine: Awaitable[Any], running_effects: set[asyncio.F
     running_effects.add(running)
     running.add_done_callback(running_effects.discard)
     await _settle(running)
+    note_late(before)
+    return running.result()
+
+
+def note_late(before: int = 0) -> None:
+    """Remember for the next step that the caller was cancelled, if it has more than `before` cancellations."""
     caller, cancellations = asyncio.current_task(), _count_cancellations()
     if caller is not None and cancellations > before:
         _late[caller] = cancellations
-    return running.result()
 
 
 def _count_cancellations() -> int:
@@ -256,10 +261,14 @@ def _count_cancellations() -> int:
     return caller.cancelling() if caller is not None and sys.version_info >= (3, 11) else 0
 
 
-def _is_late() -> bool:
-    """Return whether the caller was cancelled during an effect, as by a timeout around it that still holds."""
+def _take_late() -> bool:
+    """Return whether the caller was cancelled during an effect, as by a timeout around it that still holds.
+
+    True once: what the program does about the cancellation is not cancelled by it.
+    """
     caller = asyncio.current_task() if _late else None
-    return caller in _late and _count_cancellations() >= _late[caller]
+    late = None if caller is None else _late.pop(caller, None)
+    return late is not None and _count_cancellations() >= late
 
 
 async def _settle(running: asyncio.Future[Any]) -> None:

@@ -15,7 +15,7 @@ from stentor_worker.client import ServiceError, segment
 from stentor_worker.errors import AttemptEnded, ChildFailed, Failed, ServiceGone, StepMismatch, Suspended
 from stentor_worker.journal import Journal, Recorded, ValueRejected
 from stentor_worker.scope import MAX_NAME, Entry, Scope
-from stentor_worker.steps import finish, here, in_thread, run_step
+from stentor_worker.steps import finish, here, in_thread, note_late, run_step
 
 Duration = float | timedelta
 """Seconds, or a timedelta."""
@@ -201,6 +201,7 @@ async def gather(awaitables: Iterable[Awaitable[Any]]) -> list[Any]:
         # Effects are not cancelled: as one alone does, they return what a timeout came too late for.
         if not all(one.done() and not one.cancelled() for one in running):
             raise
+        note_late()
         ends = await asyncio.gather(*running, return_exceptions=True)
     return to_results((branch, end) for (branch, _), end in zip(branches, ends, strict=True))
 
