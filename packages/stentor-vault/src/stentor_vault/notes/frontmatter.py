@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
+from types import ModuleType
 from typing import Any
 
 import msgspec
@@ -92,31 +93,30 @@ def parse_values(parts: NoteParts) -> JsonObject:
         return {}
     if len(parts.block) > MAX_BLOCK_CHARS:
         raise InvalidFrontmatter(f"The frontmatter has more than {MAX_BLOCK_CHARS} characters.")
-    # Imported here, because a server starts with this module and may never read frontmatter.
-    from stentor_vault.notes.yaml_parser import InvalidYaml, NotAMapping, load_mapping
-
+    yaml_parser = _yaml_parser()
     try:
-        return load_mapping(parts.block)
-    except InvalidYaml as error:
+        values: JsonObject = yaml_parser.load_mapping(parts.block)
+    except yaml_parser.InvalidYaml as error:
         invalid = InvalidFrontmatter(f"The frontmatter is invalid: {error}.")
-        invalid.is_not_mapping = isinstance(error, NotAMapping)
+        invalid.is_not_mapping = isinstance(error, yaml_parser.NotAMapping)
         raise invalid from None
+    return values
 
 
 def validate(text: str) -> None:
     """Raise InvalidFrontmatter if the block is not YAML; its values are not checked."""
-    from stentor_vault.notes.yaml_parser import InvalidYaml
-
+    yaml_parser = _yaml_parser()
     try:
-        _find_key_spans(split(text).block or "")
-    except InvalidYaml as error:
+        yaml_parser.find_key_spans(split(text).block or "")
+    except yaml_parser.InvalidYaml as error:
         raise InvalidFrontmatter(f"The frontmatter is invalid: {error}.") from None
 
 
-def _find_key_spans(block: str) -> dict[str, tuple[int, int]]:
-    from stentor_vault.notes.yaml_parser import find_key_spans
+def _yaml_parser() -> ModuleType:
+    # A server starts with this module and may never read frontmatter.
+    from stentor_vault.notes import yaml_parser
 
-    return find_key_spans(block)
+    return yaml_parser
 
 
 def edit(text: str, changes: Mapping[str, Any], removed: frozenset[str] = frozenset()) -> str:
@@ -161,7 +161,7 @@ def insert_keys(text: str, beside: str, added: Mapping[str, Any], *, after: bool
 
 
 def _find_span(parts: NoteParts, key: str) -> tuple[int, int]:
-    span = _find_key_spans(parts.block or "").get(key)
+    span: tuple[int, int] | None = _yaml_parser().find_key_spans(parts.block or "").get(key)
     if span is None:
         raise InvalidFrontmatter(_UNEDITABLE)
     return span
@@ -184,7 +184,7 @@ def _replace_block(parts: NoteParts, block: str, expected: Mapping[str, Any], er
 
 
 def _edit_block(block: str, changed: Mapping[str, Any], deleted: set[str], newline: str) -> str:
-    spans = _find_key_spans(block)
+    spans: dict[str, tuple[int, int]] = _yaml_parser().find_key_spans(block)
     pieces: list[str] = []
     position = 0
     for key, (start, end) in spans.items():
