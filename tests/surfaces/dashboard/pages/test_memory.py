@@ -9,7 +9,7 @@ from urllib.parse import urlencode
 
 import pytest
 
-from stentor.core.clock import SECOND
+from stentor.core.clock import HOUR
 from stentor.core.db import Sql
 from stentor.core.jsontext import JsonObject
 from stentor.domains.memory import history
@@ -24,6 +24,12 @@ from tests.domains.messaging.test_agents import all_events
 from tests.patience import soon
 from tests.requirements import requirement
 from tests.surfaces.dashboard.signed_in import Site
+
+
+@pytest.fixture(autouse=True)
+def find_writers_at_any_speed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The ids of events are of the real time, and the versions of the test's clock, which stands still."""
+    monkeypatch.setattr(history, "EVENT_ID_SKEW_US", HOUR)
 
 
 @pytest.fixture
@@ -116,10 +122,7 @@ async def test_a_link_to_no_note_leads_to_a_search(site: Site, name: str) -> Non
 
 
 @requirement("dashboard.page-memory")
-async def test_versions_name_their_writer_and_are_compared_with_the_present_one(
-    site: Site, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(history, "EVENT_ID_SKEW_US", 3_600 * SECOND)  # ids of events are of the real time
+async def test_versions_name_their_writer_and_are_compared_with_the_present_one(site: Site) -> None:
     agent = await site.world.register("ann")
     await write(site, "a.md", "one\nsame\n<b>old</b>\n", source_agent=agent)
     site.world.clock.advance(seconds=0.01)
@@ -224,10 +227,7 @@ async def two_vaults(make_world: MakeWorld, make_board: Any, tmp_path: Path) -> 
 
 
 @requirement("dashboard.page-memory-vaults")
-async def test_each_vault_has_its_own_search_notes_links_and_versions(
-    two_vaults: Site, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(history, "EVENT_ID_SKEW_US", 3_600 * SECOND)  # ids of events are of the real time
+async def test_each_vault_has_its_own_search_notes_links_and_versions(two_vaults: Site) -> None:
     site = two_vaults
     for vault in ("default", "archive"):
         document = {"path": "a.md", "content": f"Of {vault}, a zeppelin. [[b]]\n"}
