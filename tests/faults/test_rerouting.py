@@ -60,12 +60,17 @@ def done(client: httpx.Client, task_id: str) -> dict[str, Any]:
     )
 
 
-def moves(client: httpx.Client, task_id: str) -> list[dict[str, Any]]:
-    """The decisions of a task that moved it; each is recomputed from the log."""
+def decisions(client: httpx.Client, task_id: str) -> list[dict[str, Any]]:
+    """The routing decisions of a task; each is recomputed from the log."""
     events = client.get(f"/api/v1/tasks/{task_id}/activity", params={"limit": 500}).json()["events"]
     decided = [event["metadata"] for event in events if event["event_type"] == "routing_decision"]
     assert all(explain.check_decision(made["routing"]).is_reproduced for made in decided)
-    return [made for made in decided if "rerouted_from" in made]
+    return decided
+
+
+def moves(client: httpx.Client, task_id: str) -> list[dict[str, Any]]:
+    """The decisions of a task that moved it."""
+    return [made for made in decisions(client, task_id) if "rerouted_from" in made]
 
 
 @requirement("routing.offline-again")
@@ -119,11 +124,13 @@ def test_of_several_processes_one_moves_each_task_once(start: Start) -> None:
         one, two = registered(client, "one", 0.9), registered(client, "two", 0.6)
         until(lambda: second.get("/api/v1/registry/agents").text.count(two))
         ids = [*submitted(client, 20), *submitted(second, 20)]
-        before = Counter(client.get(f"/api/v1/tasks/{task_id}").json()["assigned_agent"] for task_id in ids)
         with working(gateways[1], two):
             ends = [done(client, task_id) for task_id in ids]
             assert {end["assigned_agent"] for end in ends} == {two}
-            assert sum(len(moves(client, task_id)) for task_id in ids) == before[one] > 0
+            # From the log: on a busy machine tasks move before all are submitted.
+            given = {tuple(made["routing"]["agent_id"] for made in decisions(client, task_id)) for task_id in ids}
+            assert (one, two) in given
+            assert given <= {(two,), (one, two)}
     for gateway in gateways:
         gateway.kill()
     assert check(gateways[0].database, ids) == []
