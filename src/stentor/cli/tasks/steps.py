@@ -19,6 +19,8 @@ from stentor.domains.steps import decision_text
 
 MAX_VALUE = 60
 """Characters of a value in the tree."""
+MAX_ROWS = 500
+"""How many of the first and of the last steps are in the tree: of 100,000 nobody reads all, and they take a minute."""
 
 
 class StepRow(msgspec.Struct, frozen=True):
@@ -64,20 +66,27 @@ class SignalResult(msgspec.Struct, frozen=True):
 
 
 def show_steps(page: StepList) -> None:
-    """Print the steps as a tree: those that ran within another one below it."""
+    """Print the first and the last steps as a tree: those that ran within another one below it."""
     if not page.steps:
         console.print("The task has recorded no steps.", style="dim")
         return
+    steps = page.steps
+    if omitted := max(0, len(steps) - 2 * MAX_ROWS):
+        steps = steps[:MAX_ROWS] + steps[-MAX_ROWS:]
     tree = Tree("Steps (times in UTC)")
     nodes: dict[str, Tree] = {}
     # A step is recorded when it ends, so after those that ran in it; by their keys it comes first.
-    inner = {step.key.rpartition("/")[0] for step in page.steps}
-    for step in sorted(page.steps, key=lambda step: step.key.count("/")):
+    inner = {step.key.rpartition("/")[0] for step in steps}
+    for step in sorted(steps, key=lambda step: step.key.count("/")):
         parent = nodes.get(step.key.rpartition("/")[0], tree)
         node = parent.add(_format_step(step))
         if step.key in inner:
             nodes[step.key] = node
     console.print(tree)
+    if omitted:
+        output.print_notice(
+            f"{omitted:,} steps between the first {MAX_ROWS} and the last are left out; --json has all."
+        )
 
 
 def show_step_value(step: StepRow) -> None:
