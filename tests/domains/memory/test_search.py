@@ -157,6 +157,8 @@ async def test_other_values_are_400(notes: Notes, body: dict[str, Any]) -> None:
         ("checkChanges", "self.checkChanges()"),
         ("1.2.3", "since v1.2.3"),
         ("v1.2.3", "since v1.2.3"),
+        ("v1.2.3", "since 1.2.3"),
+        ("(V1.2.3-rc1)?", "since 1.2.3-rc1"),
         ("v1", "since v1.2.3"),
         ("1.2.3-rc1", "since V1.2.3-rc1"),
         ("C++ style", "our c++ style"),

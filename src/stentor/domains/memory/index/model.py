@@ -318,7 +318,7 @@ class KeywordResult(msgspec.Struct, frozen=True, omit_defaults=True):
 
 def build_query(texts: Sequence[str], fields: Sequence[SearchField], mode: MatchMode) -> KeywordQuery | None:
     """Build a query; a text of several words is a phrase. Return None if no text has a word."""
-    phrases = tuple(dict.fromkeys(tuple(terms) for text in texts if (terms := tokenizer.tokenize(text))))
+    phrases = tuple(dict.fromkeys(tuple(terms) for text in texts if (terms := tokenizer.tokenize_query(text))))
     return KeywordQuery(phrases, frozenset(fields), mode) if phrases and fields else None
 
 

@@ -40,6 +40,7 @@ _TERM = re.compile(rf"[{_CJK}]|[^\W_{_CJK}]+(?:{_MARK}{{1,8}}[^\W_{_CJK}]+)*{_MA
 _CAMEL_PART = re.compile(r"[A-Z]+s?(?![a-z])|[A-Z]?[a-z]+")
 """`HTTP`, `Response` and `IDs` of `HTTPResponseIDs`."""
 _VERSION = re.compile(r"(?<![A-Za-z0-9_])[vV](\d+(?:\.\d+)+(?:-[^\W_]+)?)")
+_VERSION_ALONE = re.compile(rf"\W*{_VERSION.pattern}\W*")
 _QUOTED = re.compile(r'"([^"]+)"|[“„]([^“”]+)[“”]')
 _CJK_OR_REST = re.compile(f"[{_CJK}]{_MARK}*|[^{_CJK}]+")
 _COMPOUND = re.compile(r"(?<=[A-Za-z]{2})[-/\u2010\u2011](?=[A-Za-z]{2})")
@@ -108,6 +109,12 @@ def find_quoted(text: str) -> list[str]:
 def tokenize(text: str) -> list[str]:
     """Return the terms of a text, in order."""
     return _normalize_words(find_words(text))
+
+
+def tokenize_query(text: str) -> list[str]:
+    """Return the terms that a word or phrase of a query is looked for by: those of `1.2` for v1.2, which find both."""
+    version = _VERSION_ALONE.fullmatch(text)
+    return tokenize(version[1] if version else text)
 
 
 def join_terms(text: str) -> str:
