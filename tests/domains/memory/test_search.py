@@ -218,6 +218,16 @@ async def test_the_words_of_a_compound_are_words_of_a_hybrid_query(notes: Notes)
         assert [match["path"] for match in found] == paths
 
 
+@requirement("memory.long-questions")
+async def test_of_a_very_long_question_the_words_of_its_phrases_count_alone(notes: Notes) -> None:
+    await notes.write("a.md", "of IL alone")
+    await notes.write("b.md", "nothing of it, and the")
+    for pasted, paths in {40: [], 70: ["a.md"]}.items():
+        query = " ".join(f"word{i}" for i in range(pasted)) + ' "and the IL-6"'
+        found = (await notes.post("search/hybrid", query=query)).json()["matches"]
+        assert [match["path"] for match in found if match["keyword_score"]] == paths
+
+
 @requirement("memory.quoted-phrases")
 @pytest.mark.parametrize("query", ['"quick brown fox"', "where is the “quick brown fox”"])
 async def test_a_phrase_in_quotes_is_before_its_words_in_another_order(notes: Notes, query: str) -> None:

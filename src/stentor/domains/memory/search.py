@@ -21,7 +21,6 @@ from stentor.domains.memory.embedding.embedder import EmbeddingUnavailable
 from stentor.domains.memory.embedding_worker import EmbeddingWorker
 from stentor.domains.memory.index.index import SearchIndex, exclude_at
 from stentor.domains.memory.index.model import (
-    SEARCH_FIELDS,
     DocumentRow,
     Folders,
     KeywordResult,
@@ -31,6 +30,7 @@ from stentor.domains.memory.index.model import (
     SearchFilters,
     VectorHit,
     build_query,
+    build_question,
     build_results,
 )
 from stentor.domains.memory.model import MaySearch, MemoryCaller
@@ -188,7 +188,7 @@ class SearchService:
         if may_search is not None and filters.folder is None:
             filters = msgspec.structs.replace(filters, folder=await self._folders(may_search))
         words = tokenizer.drop_stop_words(tokenizer.split_words(query))
-        keyword_query = build_query([*words, *tokenizer.find_quoted(query)], SEARCH_FIELDS, "any")
+        keyword_query = build_question([*words, *tokenizer.find_quoted(query)])
         exclude = self._exclude(scope)
         hits, _, excluded = (
             ([], 0, await self._index.list_excluded(exclude))

@@ -287,6 +287,9 @@ MAX_LENGTH_RATIO = 6.0
 """Length in BM25 of a longer document, in mean lengths: else a note of hundreds of pages is behind any short one that
 has a single word of the query. Queries with phrases know no such limit, because FTS5 computes their scores."""
 
+MAX_QUESTION_TERMS = 64
+"""A question of more terms has no phrases: a log pasted into the search takes seconds with them."""
+
 
 class KeywordQuery(msgspec.Struct, frozen=True):
     """A parsed query. `phrases` are distinct, each of one term or of several adjacent ones in this order."""
@@ -320,6 +323,16 @@ def build_query(texts: Sequence[str], fields: Sequence[SearchField], mode: Match
     """Build a query; a text of several words is a phrase. Return None if no text has a word."""
     phrases = tuple(dict.fromkeys(tuple(terms) for text in texts if (terms := tokenizer.tokenize_query(text))))
     return KeywordQuery(phrases, frozenset(fields), mode) if phrases and fields else None
+
+
+def build_question(texts: Sequence[str]) -> KeywordQuery | None:
+    """Build the query of a question: any of the texts suffices. Of a very long one only the words count."""
+    query = build_query(texts, SEARCH_FIELDS, "any")
+    # Not those of scripts without spaces: their words are pairs, of which `split_words` limits the number.
+    if query is None or sum(len(phrase) for phrase in query.phrases if phrase[0].isascii()) <= MAX_QUESTION_TERMS:
+        return query
+    terms = dict.fromkeys(term for phrase in query.phrases for term in phrase)
+    return KeywordQuery(tuple((term,) for term in tokenizer.drop_stop_words(list(terms))), query.fields, query.mode)
 
 
 def build_results(hits: list[KeywordHit], terms: frozenset[str], marks: Mapping[int, Exclusion]) -> list[KeywordResult]:
