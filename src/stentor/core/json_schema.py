@@ -59,7 +59,7 @@ def check_value(value: Any, schema: JsonObject) -> None:
             nonlocal followed
             followed += 1
             if followed > MAX_REFERENCES:
-                raise SchemaUnusable("The references of the schema are nested too deep.")
+                raise SchemaUnusable(f"The value needs more than {MAX_REFERENCES:,} references of the schema.")
             yield from base.VALIDATORS[keyword](validator, reference, instance, schema) or ()
 
         return check
