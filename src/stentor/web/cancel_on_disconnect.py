@@ -22,7 +22,7 @@ async def cancel_on_disconnect(request: Request, work: Coroutine[Any, Any, T]) -
     try:
         return await work
     except asyncio.CancelledError:
-        # A cancellation from elsewhere, such as a shutdown, must continue.
+        # A cancellation from elsewhere, such as a shutdown, must propagate.
         if not watcher.caused_cancellation():
             raise
         raise HTTPException(400, "The client disconnected.") from None

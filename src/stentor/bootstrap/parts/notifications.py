@@ -63,7 +63,7 @@ def open_webhooks(infra: Infrastructure) -> WebhookParts:
     """From now on a commit that appends an event to the run log also queues its deliveries."""
     settings, db, runlog = infra.settings, infra.db, infra.runlog
     outbound = OutboundHttp(
-        # 0 is not a limit: the dispatcher limits its attempts itself, and a slow endpoint must not hold up the others.
+        # 0 means no limit: the dispatcher limits its attempts itself, and a slow endpoint must not hold up the others.
         settings.server.outbound_allow,
         max_connections=0,
         resolver_threads=RESOLVER_THREADS,

@@ -91,7 +91,9 @@ def append(
     role: Annotated[str, typer.Option(help="Who says it: user, assistant, system or tool.")] = "user",
     value: Annotated[str | None, typer.Option(metavar="JSON", help="A whole value in place of a message.")] = None,
     file: Annotated[Path | None, typer.Option(help="File with the text; - for standard input.")] = None,
-    summary: Annotated[bool, typer.Option("--summary", help="A summary, which replaces all items before it.")] = False,
+    summary: Annotated[
+        bool, typer.Option("--summary", help="A summary: models get it in place of all items before it.")
+    ] = False,
     expected_count: Annotated[
         int | None, typer.Option(min=0, help="Append only if the session has this many items.")
     ] = None,

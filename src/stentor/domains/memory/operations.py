@@ -270,7 +270,7 @@ class MemoryOperations:
         limit: Annotated[int, Query(ge=1, le=500)] = 100,
         cursor: Annotated[str | None, Query(max_length=8192)] = None,
     ) -> InvalidListOut:
-        """List the sources, passages and notes that are invalid, each with the reason, the author and the time."""
+        """List the sources, passages and notes that are invalid, each with the reason, who marked it and when."""
         self._identify(caller)
         (after,) = ("",) if cursor is None else decode_cursor(cursor, str)
         index = self._vaults.get(vault).index

@@ -21,5 +21,5 @@ def _read_day(filters: dict[str, str], name: str) -> date | None:
 
 
 def _end_of(day: date) -> str:
-    """Return the start of the next day; "", which is not a limit, for the last one that a date can be."""
+    """Return the start of the next day; "", which means no limit, for the last possible date."""
     return "" if day == date.max else f"{day + timedelta(days=1)}T00:00:00Z"

@@ -173,7 +173,7 @@
     const href = target.closest("[data-row] a")?.getAttribute("href");
     if (href && history.state?.pages) remember({ opened: href });
   });
-  let before = null; // the row above a "Show more" that was pressed with a key: its place in the page goes on below it
+  let before = null; // the row above a focused "Show more": the focus moves to the row that comes after it
   document.addEventListener("htmx:beforeSwap", ({ detail: { target } }) => {
     if (target.matches("tr.more") && target.contains(document.activeElement)) before = target.previousElementSibling;
   });
@@ -227,7 +227,7 @@
   });
 
   // A list that is searched while one types is up to date when the field is left: its rows stay under the pointer.
-  // Other lists wait with a text that was typed until the pointer that leaves its field has let go.
+  // Other lists apply a text that was typed when the pointer that left its field is up again.
   document.addEventListener("change", (event) => {
     const { target } = event;
     if (target.matches("form[hx-trigger*='input changed'] [type=search]")) event.stopPropagation();
