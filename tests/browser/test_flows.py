@@ -353,6 +353,26 @@ def test_a_text_is_not_sent_to_a_service_that_does_not_answer(tab: Tab) -> None:
     tab.errors.clear()  # of the requests that were refused
 
 
+@requirement("dashboard.unsent-texts")
+def test_the_service_is_asked_again_if_a_form_became_invalid_meanwhile(tab: Tab) -> None:
+    page, held = tab.open("/memory/edit").page, list[Route]()
+    path, text, save = page.get_by_label("Path"), page.get_by_label("Text"), page.get_by_role("button", name="Save")
+    path.fill("Notes/new.md")
+    text.fill("An hour's work.")
+    page.route("**/health", lambda route: held.append(route))
+    with page.expect_request("**/health"):
+        save.click()
+    path.clear()
+    text.focus()
+    held.pop().fulfill(status=200)
+    expect(path).to_be_focused()  # it is required
+    path.fill("Notes/new.md")
+    page.route("**/*", lambda route: route.abort("connectionrefused"))
+    save.click()
+    expect(page.get_by_role("alert")).to_contain_text("The service does not answer, so nothing was sent.")
+    tab.errors.clear()  # of the request that was refused
+
+
 @requirement("dashboard.page-selection")
 def test_back_after_an_action_on_several_tasks_leads_to_the_list(tab: Tab) -> None:
     page = tab.open("/tasks?status=queued").page

@@ -207,6 +207,7 @@
     if (answer && ![502, 503, 504].includes(answer.status)) { // these are of a proxy
       answering.add(form);
       form.requestSubmit(submitter);
+      answering.delete(form); // the form is not submitted if a field became invalid
       return;
     }
     const notice = Object.assign(document.createElement("p"), { className: "notice warn", role: "alert" });
