@@ -141,7 +141,9 @@ class OwnOutages:
         agent_id, failures = weight.agent_id, count_trailing_failures(weight)
         if previous and failures < new and count_outage_failures(previous):
             self._ended[agent_id] = weight.samples, self._began(previous)
-        if failures and (failures <= new or agent_id not in self._first_failures):
+        if not failures:
+            self._first_failures.pop(agent_id, None)
+        elif failures <= new or agent_id not in self._first_failures:
             self._first_failures[agent_id] = weight
 
     def first_failure(self, weight: Weight) -> Weight:
