@@ -47,12 +47,13 @@ async def test_the_next_best_answers_when_the_first_fails_and_the_failure_is_evi
 
 
 @requirement("modelrouting.recovery")
+@pytest.mark.parametrize("requests", [8, 20])
 async def test_after_an_outage_of_its_provider_a_cheaper_model_gets_its_requests_back(
-    make_auto: Make, providers: Providers
+    make_auto: Make, providers: Providers, requests: int
 ) -> None:
     world = await make_auto(SERVICE_LLM_PRICES="east/*=1/1,west/*=400/400")
     client = openai_client(world)
-    for _ in range(20):
+    for _ in range(requests):
         await ask(client)
     providers["east"].mood = status(503)
     assert {(await ask(client)).model for _ in range(8)} == {"west/m"}

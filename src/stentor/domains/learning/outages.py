@@ -162,8 +162,8 @@ class OwnOutages:
         return began if ended_at and first.samples - ended_at <= MIN_OUTCOMES_BETWEEN else first.tick
 
 
-def count_outage_failures(weight: Weight) -> int:
-    """Return how many failures in a row an agent or a model had last; 0 if they may be chance."""
+def count_outage_failures(weight: Weight, max_chance: float = MAX_CHANCE) -> int:
+    """Return how many failures in a row an agent or a model had last; 0 if they are more probable than that."""
     failures = count_trailing_failures(weight)
     outcomes = len(weight.recent) - failures
     if failures < MIN_OWN_FAILURES:
@@ -173,12 +173,12 @@ def count_outage_failures(weight: Weight) -> int:
         return failures
     earlier_failures = outcomes - weight.recent.count("S")
     chance = math.prod((earlier_failures + 1 + n) / (outcomes + 2 + n) for n in range(failures))
-    return failures if chance <= MAX_CHANCE else 0
+    return failures if chance <= max_chance else 0
 
 
-def without_outage(weight: Weight) -> Weight:
+def without_outage(weight: Weight, max_chance: float = MAX_CHANCE) -> Weight:
     """Return a record without the failures of an outage of this agent or model alone, if it ends with some."""
-    failures = count_outage_failures(weight)
+    failures = count_outage_failures(weight, max_chance)
     if not failures:
         return weight
     # The loads stay: where results depend on the load, the failures say so.

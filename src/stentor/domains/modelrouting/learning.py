@@ -23,7 +23,7 @@ from stentor.domains.learning.outages import without_outage
 from stentor.domains.learning.service import LearningView
 from stentor.domains.llm.call_guard import LlmCaller
 from stentor.domains.modelrouting import store
-from stentor.domains.modelrouting.model import AutoAnswer
+from stentor.domains.modelrouting.model import MAX_CHANCE, AutoAnswer
 
 GRADING_DAYS = 30
 """Days within which an answer may be graded."""
@@ -104,7 +104,7 @@ class ModelOutcomeRecorder:
         records = self._records.view_of(tenant).records(tenant, kind)
         previous, progress = records.before_outcome(previous, success=outcome.reward > 0)
         if outcome.reward > 0:
-            previous = without_outage(previous)
+            previous = without_outage(previous, MAX_CHANCE)
         weight = apply_outcome(
             previous,
             success=outcome.reward > 0,

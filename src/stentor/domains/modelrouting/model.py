@@ -26,6 +26,8 @@ from stentor.domains.routing.track_record import TrackRecord
 
 NEUTRAL_PRIOR = 0.5
 """The prior of every model: models have no declared scores."""
+MAX_CHANCE = 0.015
+"""How probable the failures of an outage may be at most: more than for an agent, because a retry costs only time."""
 RETRY_US, MAX_RETRY_US = 30 * SECOND, DAY
 """How long after its last failure a model is tried again at least and at most, else after as long as its outage took so
 far."""
@@ -158,7 +160,7 @@ def is_retry_due(weight: Weight, first_failure: Weight, now: int) -> bool:
     `first_failure` is its record when that began. If it fails again another one replies, so a retry costs little, while
     the others may cost much more.
     """
-    if not count_outage_failures(weight):
+    if not count_outage_failures(weight, MAX_CHANCE):
         return False
     outage = weight.updated_at - first_failure.updated_at
     return now - weight.updated_at >= min(MAX_RETRY_US, max(RETRY_US, outage))
