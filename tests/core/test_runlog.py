@@ -204,6 +204,7 @@ def test_a_malformed_request_is_no_line_of_the_log(
 ) -> None:
     root, server = logging.getLogger(), logging.getLogger("uvicorn.error")
     monkeypatch.setattr(root, "handlers", [])
+    monkeypatch.setattr(server, "level", logging.NOTSET)
     level = root.level
     try:
         configure_logging("debug", Redactor())

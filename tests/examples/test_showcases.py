@@ -20,7 +20,7 @@ TELLS = {
         r"#28 \S.* docs +small +yes +0\.\d\d, 0\.\d\d  0\.\d\d, 0\.\d\d\n",
         r"#32 \S.* security +large +yes",
         r"the task is pending_approval\. Approved",
-        r"Saved: [3-6]\d %\.",
+        r"Saved: [3-6]\d%\.",
         r"/agents/compare\?agent=",
     ],
     "triage": [
@@ -47,7 +47,7 @@ TELLS = {
         r"Over MCP the assistant reads Projects/launch\.md",
         r"not granted: AUTHORITY_DENIED",
         r"merged: True\n +\| We launch on 19 May\..*\n +\| Done: the price list\.",
-        r"version before, of 3: Open: the price list\.",
+        r"version before its change is restored: Open: the price list\.",
         r"/memory/note\?path=Projects%2Flaunch\.md",
     ],
 }

@@ -29,7 +29,7 @@ OTHER_KEY = "canary-api-77aa-secret"
 @asynccontextmanager
 async def listening(world: World) -> AsyncIterator[httpx.AsyncClient]:
     """The world's gateway on a socket, in this process."""
-    server = uvicorn.Server(uvicorn.Config(world.app, port=0, log_level="error", lifespan="off"))
+    server = uvicorn.Server(uvicorn.Config(world.app, port=0, log_config=None, lifespan="off"))
     running = asyncio.create_task(server.serve())
     await soon(lambda: server.started)
     port = server.servers[0].sockets[0].getsockname()[1]

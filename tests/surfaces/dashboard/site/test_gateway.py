@@ -32,7 +32,7 @@ async def caller(request: pytest.FixtureRequest, world: World) -> AsyncIterator[
         rows = operations(world.kernel, world.context)
         yield InProcessGatewayClient(rows, world.kernel.tasks.activity, world.ring)
         return
-    server = uvicorn.Server(uvicorn.Config(world.app, port=0, log_level="error", lifespan="off"))
+    server = uvicorn.Server(uvicorn.Config(world.app, port=0, log_config=None, lifespan="off"))
     serving = asyncio.create_task(server.serve())
     await soon(lambda: server.started)
     port = server.servers[0].sockets[0].getsockname()[1]
