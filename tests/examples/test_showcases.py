@@ -47,7 +47,7 @@ TELLS = {
         r"Over MCP the assistant reads Projects/launch\.md",
         r"not granted: AUTHORITY_DENIED",
         r"merged: True\n +\| We launch on 19 May\..*\n +\| Done: the price list\.",
-        r"version before its change is restored: Open: the price list\.",
+        r"its change is undone: Open: the price list\.",
         r"/memory/note\?path=Projects%2Flaunch\.md",
     ],
 }

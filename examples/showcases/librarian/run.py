@@ -114,7 +114,7 @@ def undo(service: Showcase, vault: Path) -> None:
     old = service.person.get(f"/memory/versions/{before}", params=params).raise_for_status().json()["document"]
     service.person.post("/memory/write", json={"operation": "write", "document": old}).raise_for_status()
     last = (vault / PATH).read_text().strip().splitlines()[-1]
-    print(f"The agent was too early. The version before its change is restored: {last}")
+    print(f"The agent was too early; its change is undone: {last}")
 
 
 if __name__ == "__main__":
