@@ -14,6 +14,7 @@ import unicodedata
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from datetime import UTC, datetime
+from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -52,12 +53,16 @@ StyledPart = str | tuple[str, str]
 
 
 def __getattr__(name: str) -> Any:
-    """Make `console` and `error_console` at their first use."""
+    """Return `console` or `error_console`, made at their first use."""
     if name not in ("console", "error_console"):
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return _console(is_error=name == "error_console")
+
+
+@cache
+def _console(*, is_error: bool) -> Console:
     # Without emoji, which would replace texts such as `:id:` in a message.
-    made = rich_console.Console(stderr=name == "error_console", highlight=False, emoji=False)
-    return globals().setdefault(name, made)
+    return rich_console.Console(stderr=is_error, highlight=False, emoji=False)
 
 
 def own_command() -> str:
@@ -95,20 +100,20 @@ def _is_control(character: str) -> bool:
 
 def print_notice(message: str, style: str = "") -> None:
     """Print a line for people on standard error."""
-    _print_parts("error_console", [(message, style)])
+    _print_parts([(message, style)], is_error=True)
 
 
 def print_line(*parts: StyledPart) -> None:
     """Print a line of texts, of which each may have a style, on standard output."""
-    _print_parts("console", parts)
+    _print_parts(parts)
 
 
-def _print_parts(name: str, parts: Iterable[StyledPart]) -> None:
+def _print_parts(parts: Iterable[StyledPart], *, is_error: bool = False) -> None:
     pairs = [(part, "") if isinstance(part, str) else part for part in parts]
     pairs = [(strip_controls(text), style) for text, style in pairs]
-    stream = sys.stderr if name == "error_console" else sys.stdout
+    stream = sys.stderr if is_error else sys.stdout
     if stream.isatty() or os.environ.get("FORCE_COLOR"):
-        getattr(sys.modules[__name__], name).print(rich_text.Text.assemble(*pairs), soft_wrap=True)
+        _console(is_error=is_error).print(rich_text.Text.assemble(*pairs), soft_wrap=True)
     else:
         # The same without rich.
         stream.write("".join([text for text, _ in pairs]) + "\n")
@@ -142,7 +147,7 @@ def report_errors(*, as_json: bool = False) -> Iterator[None]:
         # On standard output, where a script reads; the text for people goes to standard error as well.
         if as_json:
             print_json({"error": message, "details": getattr(error, "details", None)})
-        _print_parts("error_console", [("error:", "red"), f" {message}"])
+        _print_parts([("error:", "red"), f" {message}"], is_error=True)
         raise typer.Exit(int(code) if isinstance(code, int) else EXIT_REFUSED) from None
     except KeyboardInterrupt:
         raise typer.Exit(EXIT_INTERRUPTED) from None
