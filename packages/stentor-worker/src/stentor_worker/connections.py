@@ -1,4 +1,4 @@
-"""HTTP/1.1 over persistent connections, with what the SDK needs of it.
+"""The part of HTTP/1.1 that the SDK needs, over persistent connections.
 
 A durable step is one request, and urllib3 took a third of all processor time of a step.
 """

@@ -87,7 +87,7 @@ class Journal:
         return self._recorded is not None
 
     def load(self) -> None:
-        """Read what earlier attempts recorded, so that a timeout of the program does not count the time of it."""
+        """Read now what earlier attempts recorded, so that no timeout of the program includes the time it takes."""
         with self._lock:
             self._loaded()
 

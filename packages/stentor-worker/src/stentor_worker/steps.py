@@ -116,7 +116,7 @@ async def _run_cancellable(journal: Journal, entry: Entry, function: Callable[[]
 async def _end_first(running: asyncio.Future[Any], within: Branch) -> None:
     """Wait for the end of a step that the end of the attempt has cancelled. Raises Suspended at another cancellation.
 
-    That is no CancelledError: from a timeout the program would go on, which the next attempt would not know of.
+    Not CancelledError: after a timeout the program would go on, in a way that the next attempt would not repeat.
     """
     if not is_cut():
         with suppress(asyncio.CancelledError):
@@ -140,7 +140,7 @@ async def _record_cancelled(
 ) -> None:
     """Record that a step was cancelled; if its value or its error is recorded already, with an entry of its own.
 
-    The program may take the cancellation for that of all that it had begun, as at a timeout around a TaskGroup.
+    The program may assume that all it had begun was cancelled, as at a timeout around a TaskGroup.
     """
     if is_late or not await _is_end_cancelled(call(journal.fail, entry, error)):
         await _is_end_cancelled(call(journal.fail, entry.as_cancelled(), error))

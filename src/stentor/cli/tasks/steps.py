@@ -20,7 +20,7 @@ from stentor.domains.steps import decision_text
 MAX_VALUE = 60
 """Characters of a value in the tree."""
 MAX_ROWS = 500
-"""How many of the first and of the last steps are in the tree: of 100,000 nobody reads all, and they take a minute."""
+"""How many of the first and of the last steps are in the tree: nobody reads 100,000, and they take a minute."""
 
 
 class StepRow(msgspec.Struct, frozen=True):

@@ -107,7 +107,7 @@ class LimitedConnection(psycopg.Connection[Row]):
     def wait_ready(self, events: int) -> int:
         """Wait until the socket is ready for some of these events of `select.poll`, and return for which.
 
-        For those who use libpq themselves: psycopg's own wait, with its generators, takes twice as long.
+        For callers that use libpq directly: psycopg's own wait, with its generators, takes twice as long.
         """
         poll, waited_for = self._poll
         if events != waited_for:
