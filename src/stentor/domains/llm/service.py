@@ -277,7 +277,8 @@ async def _fail_on_error(
         is_billed = call.evidence.may_be_billed(error)
         if is_billed and isinstance(error, ProviderFault):
             error.is_repeatable = False
-        estimate = (isinstance(error, asyncio.CancelledError) and estimate_left) or estimate_sent
+        has_left = isinstance(error, asyncio.CancelledError)
+        estimate = estimate_left if has_left and estimate_left else estimate_sent
         await call.fail(error, estimate() if is_billed else None)
         raise
 
