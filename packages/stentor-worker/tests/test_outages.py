@@ -17,7 +17,8 @@ from worker_service import TIMEOUT_S, Reply, Service, run_service
 
 from stentor_worker import ServiceError, Task, Worker
 from stentor_worker.client import MAX_PAGES, Client
-from stentor_worker.worker import REPEAT_SECONDS, _Interrupted
+from stentor_worker.running import REPEAT_SECONDS
+from stentor_worker.worker import _Interrupted
 
 DOWN: Reply = (503, {"error": {"code": "SERVICE_UNAVAILABLE", "message": "down"}})
 TIME = "2026-01-01T00:00:00.000000Z"
@@ -291,7 +292,7 @@ def test_an_interrupted_worker_says_what_it_waits_for_and_a_later_interrupt_ends
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     said, pausing, later, changed = (threading.Event() for _ in range(4))
-    log, change_handler = logging.getLogger("stentor_worker.worker"), signal.signal
+    log, change_handler = logging.getLogger("stentor_worker.running"), signal.signal
     pauses, waited, on_next = list[float](), list[float](), list[object]()
 
     def pause(seconds: float) -> None:
@@ -307,7 +308,8 @@ def test_an_interrupted_worker_says_what_it_waits_for_and_a_later_interrupt_ends
         return before
 
     monkeypatch.setattr(log, "info", lambda text, *args: said.set() if "stopping" in text and args == (1,) else None)
-    monkeypatch.setattr("stentor_worker.worker.time", SimpleNamespace(sleep=pause, monotonic=lambda: 0.0))
+    monkeypatch.setattr("stentor_worker.running.time", SimpleNamespace(sleep=pause))
+    monkeypatch.setattr("stentor_worker.worker.time", SimpleNamespace(monotonic=lambda: 0.0))
     monkeypatch.setattr(signal, "signal", change)
 
     def handler(task: Task) -> None:

@@ -8,7 +8,6 @@ from __future__ import annotations
 import asyncio
 import inspect
 import logging
-import os
 import signal
 import threading
 import time
@@ -17,6 +16,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from typing import Any
 
+from stentor_worker import running
 from stentor_worker.branches import Branch, running_in
 from stentor_worker.client import Client, ServiceError, segment
 from stentor_worker.errors import Failed, TaskCancelled, most_urgent, to_message, to_plain
@@ -37,13 +37,7 @@ RETRY_SECONDS = 5.0
 """How long a worker waits before it claims again, when the service rejected a claim that it may accept later."""
 LEAVE_SECONDS = 3.0
 """How long a worker that ends waits for the service's response."""
-REPEAT_SECONDS = 1.0
-"""How long another Ctrl-C changes nothing: it may be the same one, which a program that started this one passes on."""
-MAIN_ENDED = "worker: stopping, because the main thread of the program has ended"
 log = logging.getLogger(__name__)
-_running: dict[Worker, threading.Thread] = {}
-"""The workers of this program that run, and where."""
-_main_ended = threading.Event()
 
 
 class _Interrupted(Exception):
@@ -154,10 +148,7 @@ class Worker:
             replaced = {number: signal.signal(number, self._on_signal) for number in (signal.SIGINT, signal.SIGTERM)}
         heartbeats = threading.Thread(target=self._send_heartbeats, daemon=True)
         heartbeats.start()
-        _running[self] = threading.current_thread()
-        if _main_ended.is_set():
-            log.info(MAIN_ENDED)
-            self.stop()
+        running.add(self)
         try:
             # Twice the concurrency: a thread that reports a result is not available to a handler.
             with ThreadPoolExecutor(2 * self._concurrency) as pool:
@@ -166,14 +157,14 @@ class Worker:
                         pool.submit(self._run_task, task)
                 if self._interrupted_at is not None:
                     # Also those of the other workers: once this returns, another Ctrl-C would find them running.
-                    _await_workers(self)
+                    running.wait_for_all(self)
         except ServiceError as error:
             if threading.current_thread() is not threading.main_thread():
                 raise
             log.error("worker: rejected by %s error=%s", self._client.url, error)
             raise SystemExit(1) from None
         finally:
-            _running.pop(self, None)
+            running.remove(self)
             self._ended.set()
             heartbeats.join()
             self._leave()
@@ -202,6 +193,10 @@ class Worker:
         """Stop claiming tasks; `run` returns when the running ones have ended."""
         self._stopping.set()
 
+    def count_tasks(self) -> int:
+        """Return how many claimed tasks have not been reported."""
+        return len(self._tasks)
+
     def _leave(self) -> None:
         """Tell the service that this worker ends, so that its agent is offline at once and not only after a timeout."""
         if self._is_connected:
@@ -214,13 +209,13 @@ class Worker:
         now = time.monotonic()
         if self._interrupted_at is None:
             self._interrupted_at = now
-        elif number == signal.SIGINT and now - self._interrupted_at > REPEAT_SECONDS:
+        elif number == signal.SIGINT and now - self._interrupted_at > running.REPEAT_SECONDS:
             # Not Python's handler, whose exception would wait for the threads.
             signal.signal(signal.SIGINT, signal.SIG_DFL)
             signal.raise_signal(signal.SIGINT)
         # Of all workers: Python passes no signal to the other threads.
-        for worker in {self, *_running}:
-            worker.stop()
+        self.stop()
+        running.stop_all()
         # The exception ends the long poll at once. Elsewhere it would hit code that must complete, such as a claim, or
         # the end of the poll that the first one brought about.
         if self._polling:
@@ -359,49 +354,6 @@ class Worker:
                 thread.start()
             for thread in beats:
                 thread.join()
-
-
-def _await_workers(own: Worker | None = None) -> None:
-    """Wait for the tasks of all workers, and for the others than `own` to end; let another Ctrl-C end the program."""
-    workers = list(_running)
-    tasks = sum(len(worker._tasks) for worker in workers)
-    if tasks:
-        log.info("worker: stopping when its tasks end; another Ctrl-C ends it at once tasks=%d", tasks)
-    pauses = 0
-    while any(worker._tasks or (worker is not own and _holds_program(worker)) for worker in workers):
-        time.sleep(REPEAT_SECONDS / 10)
-        pauses += 1
-        if pauses == 10:
-            # From now on a Ctrl-C is another one than the first. Not left to `_on_signal`, which runs only between two
-            # instructions of the main thread. A second SIGTERM changes nothing: programs such as `timeout` send each
-            # twice.
-            signal.signal(signal.SIGINT, signal.SIG_DFL)
-
-
-def _holds_program(worker: Worker) -> bool:
-    """Return whether Python waits for the thread of a worker before it ends the program."""
-    thread = _running.get(worker)
-    return thread is not None and not thread.daemon
-
-
-def _stop_with_main_thread() -> None:
-    """Stop the workers that the main thread has left running, and wait for their tasks."""
-    _main_ended.set()
-    if _running:
-        log.info(MAIN_ENDED)
-        for worker in list(_running):
-            worker.stop()
-        # The first one may have ended the main thread.
-        signal.signal(signal.SIGINT, signal.SIG_IGN)
-        _await_workers()
-
-
-# Registered after `concurrent.futures`, which is imported above, so called before thread pools refuse work, including
-# the one of asyncio.to_thread. `atexit` would be too late: it runs when all threads have ended.
-threading._register_atexit(_stop_with_main_thread)  # type: ignore[attr-defined]
-if hasattr(os, "register_at_fork"):
-    # The threads of the workers are not in the new process.
-    os.register_at_fork(after_in_child=_running.clear)
 
 
 def _configure_logging() -> None:

@@ -1,0 +1,87 @@
+"""The workers that run in this program: a signal stops all of them, and so does the end of the main thread."""
+
+from __future__ import annotations
+
+import concurrent.futures.thread  # noqa: F401 - see `_register_atexit` below
+import logging
+import os
+import signal
+import threading
+import time
+from typing import Protocol
+
+REPEAT_SECONDS = 1.0
+"""How long another Ctrl-C changes nothing: it may be the same one, which a program that started this one passes on."""
+MAIN_ENDED = "worker: stopping, because the main thread of the program has ended"
+log = logging.getLogger(__name__)
+
+
+class Running(Protocol):
+    """What this module needs of a worker."""
+
+    def stop(self) -> None: ...
+
+    def count_tasks(self) -> int: ...
+
+
+_threads: dict[Running, threading.Thread] = {}
+_main_ended = threading.Event()
+
+
+def add(worker: Running) -> None:
+    """Note that a worker runs in this thread. It is stopped at once if the main thread has ended."""
+    _threads[worker] = threading.current_thread()
+    if _main_ended.is_set():
+        log.info(MAIN_ENDED)
+        worker.stop()
+
+
+def remove(worker: Running) -> None:
+    _threads.pop(worker, None)
+
+
+def stop_all() -> None:
+    for worker in list(_threads):
+        worker.stop()
+
+
+def wait_for_all(own: Running | None = None) -> None:
+    """Wait for the tasks of all workers, and for the others than `own` to end; let another Ctrl-C end the program."""
+    workers = list(_threads)
+    tasks = sum(worker.count_tasks() for worker in workers)
+    if tasks:
+        log.info("worker: stopping when its tasks end; another Ctrl-C ends it at once tasks=%d", tasks)
+    pauses = 0
+    while any(worker.count_tasks() or (worker is not own and _holds_program(worker)) for worker in workers):
+        time.sleep(REPEAT_SECONDS / 10)
+        pauses += 1
+        if pauses == 10:
+            # From now on a Ctrl-C is another one than the first. Not left to the worker's handler of signals, which
+            # runs only between two instructions of the main thread. A second SIGTERM changes nothing: programs such as
+            # `timeout` send each twice.
+            signal.signal(signal.SIGINT, signal.SIG_DFL)
+
+
+def _holds_program(worker: Running) -> bool:
+    """Return whether Python waits for the thread of a worker before it ends the program."""
+    thread = _threads.get(worker)
+    return thread is not None and not thread.daemon
+
+
+def _stop_with_main_thread() -> None:
+    """Stop the workers that the main thread has left running, and wait for their tasks."""
+    _main_ended.set()
+    if _threads:
+        log.info(MAIN_ENDED)
+        stop_all()
+        # The first one may have ended the main thread.
+        signal.signal(signal.SIGINT, signal.SIG_IGN)
+        wait_for_all()
+
+
+# Registered after the thread pools of Python, which are imported above, so called before they refuse work, including
+# the one of asyncio.to_thread. `atexit` would be too late: it runs when all threads have ended.
+threading._register_atexit(_stop_with_main_thread)  # type: ignore[attr-defined]
+if hasattr(os, "register_at_fork"):
+    # The threads of the workers are not in the new process.
+    os.register_at_fork(after_in_child=_threads.clear)
