@@ -29,9 +29,9 @@ DEFAULT_TENANT = "default"
 RESERVED_NAMES = frozenset(("dashboard", "development", "inbox", "system", "stentor", "shared"))
 """Names in the run log and the memory that mean the service itself, or everybody, and no key."""
 COUNTS_AFTER_LOSS = DAY
-"""How long a person who may approve no more still counts as an approver, in microseconds.
+"""How long a person who may no longer approve still counts as an approver, in microseconds.
 
-Otherwise an admin could take the permission from all others, approve alone, and give it back.
+Otherwise an admin could take the permission from everybody else, approve alone, and give it back.
 """
 
 

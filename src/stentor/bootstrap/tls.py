@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 MADE_FILE = "tls.pem"
 """The made certificate with its private key, in the folder of the keys."""
 PUBLIC_FILE = "tls.crt"
-"""The made certificate alone, for clients to trust."""
+"""The certificate that was made, without its key, for clients to trust."""
 
 
 def certificate_file(settings: Settings) -> Path:

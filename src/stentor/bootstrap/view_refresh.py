@@ -72,7 +72,7 @@ class ViewRefresher:
             self._infra.fanout.subscribe(message_type, lambda _: self._stale.set())
 
     async def load(self) -> None:
-        """Load what is held in memory. Trust alone may be missing: routing works without it, and says so."""
+        """Load what is held in memory. Only trust may be missing: routing works without it, and says so."""
         # People also without a provider: whether a person or a program did something earlier depends on their roles.
         self._read_at = await self._read_views((*self._required_views, self._people), 0)
         self._agents.presence.load_departures(await self._infra.db.read(agent_store.list_departures))

@@ -76,7 +76,7 @@ def _table(head: tuple[str, ...], rows: Iterator[tuple[str, ...]]) -> str:
 
 def settings_page() -> str:
     intro = (
-        "Each setting is an environment variable, or stands in `stentor.toml` by its name there: `server.port` is "
+        "Each setting is an environment variable, or is in `stentor.toml` under its name there: `server.port` is "
         "`port` in the table `[server]`. `stentor init` writes such a file with the usual settings; a command reads "
         "the one in the folder in which it is started, or the one that the variable `SERVICE_CONFIG_FILE` names. "
         "Relative paths in it start at that folder too. Command-line options win over variables, and variables over "

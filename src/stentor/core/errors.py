@@ -123,7 +123,7 @@ class StoreUnavailable(ServiceUnavailable):
     """The database failed or is unreachable. Nothing was written, unless the message says that it may have been."""
 
     is_silent = False
-    """Whether the server did not answer a connect at all, so that waiting for another connection is in vain."""
+    """Whether the server did not answer a connect at all, so that waiting for another connection is pointless."""
 
     @classmethod
     def of_driver(cls, text: str) -> Self:

@@ -28,7 +28,7 @@ def new_id() -> str:
     global _last, _millisecond, _prefix
     ms, us = divmod(time.time_ns() // 1000, 1000)
     with _lock:
-        # At least one more than the last: a clock that stands still or goes back must not break the order.
+        # At least one more than the last: a clock that stops or goes back must not break the order.
         _last = stamp = max(ms << 12 | us << 2, _last + 1)
         if stamp >> 12 != _millisecond:
             _millisecond = ms = stamp >> 12

@@ -2,7 +2,7 @@
 
 Never the source of truth: events are in the run log and are only announced here; tokens are stored in memory while the
 attempt runs. A watcher that is too slow is dropped instead of delaying the others, and resumes from the run log. With
-several processes, each one announces what it watches for half a minute and the others send the changes to it alone; a
+several processes, each one announces what it watches for half a minute and the others send those changes only to it; a
 message that is lost on the way is made up for by polling.
 """
 

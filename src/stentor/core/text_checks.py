@@ -47,7 +47,7 @@ def check_segment(text: str) -> str:
 
 
 def check_iso8601(text: object) -> str:
-    # pydantic alone would accept a number as seconds since 1970, and a date as its midnight.
+    # pydantic would accept a number as seconds since 1970, and a date as its midnight.
     if not isinstance(text, str) or not _TIME.match(text):
         raise ValueError("must be a time with its zone, such as 2026-11-20T21:45:00Z")
     return text

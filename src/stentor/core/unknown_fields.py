@@ -38,7 +38,7 @@ def _hint(name: str, model: type[BaseModel], root: type[BaseModel] | None, path:
         if any(name in nested.model_fields for nested in _models(info.annotation)):
             return f"; it belongs in `{field}`, as `{'.'.join([*path, field, name])}`"
     if path and root is not None and name in root.model_fields:
-        return f"; it belongs beside `{path[0]}`, not into it"
+        return f"; it belongs next to `{path[0]}`, not into it"
     # It takes time in proportion to the length, which is the client's choice.
     similar = difflib.get_close_matches(name, model.model_fields, 1) if len(name) <= MAX_COMPARED else []
     if similar:

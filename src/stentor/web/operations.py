@@ -3,7 +3,7 @@
 An operation is a typed function with a name and a permission. Its parameters are the input, its return type is the
 output; both are pydantic types, so the same declaration validates, serializes and documents. This module has the
 decorator and the HTTP adapter; the gRPC adapter is `surfaces/grpc/operations.py`. What does not fit (streams, foreign
-wire formats) is an ordinary route beside the operations.
+wire formats) is an ordinary route next to the operations.
 """
 
 from __future__ import annotations
@@ -242,7 +242,7 @@ def _of_application(request: Request, operation: Operation) -> Operation:
 
 
 def _with_parameters(endpoint: Callable[..., Any], operation: Operation, *http_only: str) -> Callable[..., Any]:
-    """Have FastAPI see the operation's parameters beside those of the endpoint: it reads the signature."""
+    """Have FastAPI see the operation's parameters and the endpoint's: it reads the signature."""
     own = inspect.signature(endpoint, eval_str=True).parameters
     every = [*(own[name] for name in http_only), *operation.signature.parameters.values()]
     # All become keywords: any order is valid.

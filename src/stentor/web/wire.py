@@ -167,7 +167,7 @@ Timestamp = Annotated[
 ]
 """Microseconds since 1970 inside, ISO 8601 with six decimals outside."""
 EntityTag = Annotated[str | None, Field(exclude=True)]
-"""For an output's `etag`: sent as the header alone."""
+"""For an output's `etag`: sent only as the header."""
 StructFields = Annotated[JsonObject, BeforeValidator(msgspec.to_builtins)]
 """The fields of a msgspec struct as a JSON object."""
 

@@ -48,7 +48,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--host", default="127.0.0.1", help="address to listen on (default: %(default)s)")
     parser.add_argument("--port", type=int, default=27123, help="HTTP port; 0 for any free one (default: %(default)s)")
     parser.add_argument("--tls-port", type=int, default=27124, help="HTTPS port (default: %(default)s)")
-    parser.add_argument("--no-tls", action="store_true", help="serve HTTP alone")
+    parser.add_argument("--no-tls", action="store_true", help="serve only HTTP")
     parser.add_argument(
         "--state", type=Path, default=state, help="folder of the key and the certificate (default: %(default)s)"
     )

@@ -20,10 +20,10 @@ ENDS_ATTEMPT = (Suspended, ServiceGone)
 
 @dataclass(eq=False)
 class Branch:
-    """A part of a program that runs beside others in a `gather`, or the function of a step, or a handler.
+    """A part of a program that runs in parallel with others in a `gather`, or the function of a step, or a handler.
 
     A gather's branch has an `outer` one, and `moments`: those of the outcomes that it got. `is_ending` says that the
-    attempt ends here, as at a wait, while the branches beside it go on. `is_cut` says that it does not end first.
+    attempt ends here, as at a wait, while the other branches go on. `is_cut` says that it does not end first.
     """
 
     outer: Branch | None = None

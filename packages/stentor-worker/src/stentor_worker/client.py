@@ -124,7 +124,7 @@ class Client:
                 return self._request(method, path, content, headers, timeout_s)
             except ServiceError as error:  # noqa: PERF203 - each is a request
                 tries -= 1
-                # A proxy's page for this request alone is not an outage: it may be too large for the proxy.
+                # A proxy's page for only this request is not an outage: it may be too large for the proxy.
                 pages += error.status not in OUTAGES and self._answered_at > failed_at
                 failed_at = time.monotonic()
                 if tries <= 0 or pages == MAX_PAGES or not self._may_repeat(error):

@@ -81,7 +81,7 @@ class _ReplayJournal(Journal):
         if recorded is not None:
             self.found.add(entry.key)
         elif waits := self._list_waits_within(entry):
-            # As in the run, which may have continued beside it.
+            # As in the run, which may have continued meanwhile.
             self.waits += waits
             raise Suspended
         is_effect = recorded is not None and recorded["kind"] == "effect"

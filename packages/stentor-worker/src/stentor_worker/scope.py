@@ -21,7 +21,7 @@ Place = tuple[threading.Thread, "asyncio.Task[Any] | None"]
 
 @dataclass(eq=False)
 class Entry:
-    """A step that runs. `position` is None for one that runs beside others.
+    """A step that runs. `position` is None for one that runs in parallel with others.
 
     `is_irreversible` says that it cannot be undone: an effect, or the start of a child. `handled` are the keys of
     failed steps after which the program came here.

@@ -160,7 +160,7 @@ async def _is_end_cancelled(outcome: Awaitable[Any]) -> bool:
 async def _hold_exit(coroutine: Coroutine[Any, Any, Any]) -> tuple[Any, BaseException | None]:
     """Return the value of a coroutine, or what it exits with, which an asyncio task must not raise.
 
-    It would end the event loop at once, and with it the effects beside it.
+    It would end the event loop at once, and with it the effects that run in parallel.
     """
     try:
         return await coroutine, None

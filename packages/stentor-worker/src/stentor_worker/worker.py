@@ -68,7 +68,7 @@ class Worker:
         self._client = Client(url, key, self._stopping, ca_file)
         self._free = threading.Semaphore(concurrency)
         # A slot is free as soon as the handler ends, so that the next task is fetched during the report. This bounds
-        # the reports that run beside the handlers.
+        # the reports that run in parallel with the handlers.
         self._reports = threading.Semaphore(concurrency)
         self._concurrency, self._lease_seconds = concurrency, lease_seconds
         self._tasks: set[Task] = set()

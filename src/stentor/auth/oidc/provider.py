@@ -131,7 +131,7 @@ class OidcProvider:
         """Return the claims of an ID token that was issued just now, with this nonce. Raises SignInFailed."""
         key_id = id_token.read_key_id(token)
         description = await self._describe()
-        # By the signature and not by the id alone: a provider may have other keys with the same id, or with none.
+        # By the signature and not only by the id: a provider may have other keys with the same id, or with none.
         keys = await self._find_keys(
             description.jwks_uri, lambda keys: id_token.is_signed(token, _matching(keys, key_id))
         )

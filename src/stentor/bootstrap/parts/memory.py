@@ -305,7 +305,7 @@ def _similarity_floors(settings: Settings) -> SimilarityFloors:
 
 
 def report_lookup(memory: Memory | None, tenant: str) -> ReportLookup:
-    """Return a function that finds the reports on a task; those in the vault belong to the vault's tenant alone."""
+    """Return a function that finds the reports on a task; those in the vault belong only to the vault's tenant."""
     if memory is None:
         return no_reports
     reports = ReportService(memory.default.vault)

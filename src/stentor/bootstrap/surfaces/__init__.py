@@ -1,1 +1,1 @@
-"""Wires the surfaces: one module for each, and `builder` for those that `stentor serve` starts beside the gateway."""
+"""Wires the surfaces: one module for each, and `builder` for those that `stentor serve` starts with the gateway."""

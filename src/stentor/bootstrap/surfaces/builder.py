@@ -1,4 +1,4 @@
-"""Builds the surfaces that `stentor serve` starts beside the gateway, each with a listener of its own."""
+"""Builds the surfaces that `stentor serve` starts with the gateway, each with a listener of its own."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ class Surface:
 
 
 def surface_names(settings: Settings) -> list[str]:
-    """Return the surfaces that this process starts beside the gateway; a vault behind a plugin is not served again."""
+    """Return the surfaces that this process starts with the gateway; a vault behind a plugin is not served again."""
     names = ["dashboard"] if settings.dashboard.enabled else []
     if settings.memory.enabled:
         names += ["notes", "mcp"] if settings.memory.plugin_url else ["vault", "notes", "mcp"]

@@ -1,4 +1,4 @@
-"""Wires the dashboard service beside the gateway: address and key now, the application at its first request.
+"""Wires the dashboard service into the gateway's process: address and key now, the application at its first request.
 
 The application itself is wired in `dashboard_parts`.
 """

@@ -1,4 +1,4 @@
-"""Wires the application of the dashboard: beside the gateway in one process, or alone over a data folder."""
+"""Wires the application of the dashboard: in the gateway's process, or by itself over a data folder."""
 
 from __future__ import annotations
 
@@ -100,7 +100,7 @@ def build(
     """Build the application; it never writes to the database. Raises StartRefused."""
     vault = _vault(settings)
     notes = vault if isinstance(vault, FolderVault) and settings.task_notes.enabled else None
-    # Fails closed: the pages act through the gateway alone, where permissions are checked and events recorded.
+    # Fails closed: the pages act only through the gateway, where permissions are checked and events recorded.
     db = Database(ReadOnlyDriver(driver))
     stores = DashboardStore(
         db, clock, settings.dashboard.tenant, notes, ReportService(vault), settings.routing.sentinel_threshold

@@ -40,7 +40,7 @@ class OpenedVault:
 
     @property
     def background(self) -> list[AsyncJob]:
-        """Jobs that run beside the listeners until they are cancelled."""
+        """Jobs that run in the background until they are cancelled."""
         if isinstance(self.certificate, ServerCertificate):
             return [self.texts.run, self.certificate.renew_periodically]
         return [self.texts.run]

@@ -77,7 +77,7 @@ def copy(
     target: TargetUrl,
     verifier: Annotated[
         list[str] | None,
-        typer.Option(help="Verifier key (or file) for checkpoints; repeatable. Default: the one beside the database."),
+        typer.Option(help="Verifier key (or file) for checkpoints; repeatable. Default: the one next to the database."),
     ] = None,
     data_dir: DataDir = None,
     as_json: AsJson = False,

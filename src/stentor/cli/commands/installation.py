@@ -59,7 +59,7 @@ def settings_document(inspection: ConfigInspection) -> JsonObject:
 
 
 def _show_settings(inspection: ConfigInspection) -> None:
-    # Not a table: the meanings are sentences, for which a terminal of 80 characters has no room beside the names.
+    # Not a table: the meanings are sentences, for which a terminal of 80 characters has no room next to the names.
     for setting in inspection.settings:
         _show_setting(setting)
     if inspection.keys:

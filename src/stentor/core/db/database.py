@@ -225,7 +225,7 @@ class Database:
             connection.close()
 
     def _observe(self, units: list[WriteUnit]) -> None:
-        # One statement alone fails so on a full disk, where others need no new page.
+        # A single statement may fail on a full disk, where others need no new page.
         failed = next((unit.error for unit in units if isinstance(unit.error, StoreUnavailable)), None)
         if failed is None:
             self._write_outages.record_success()

@@ -115,7 +115,7 @@ _TABLE = re.compile(r"\b(?:from|join|into|(?<!do )(?<!for )update) ([a-z_]+)")
 
 
 def as_literal(text: str) -> LiteralString:
-    """Return a statement of this program: psycopg's types ask for text that stands in the source as it is."""
+    """Return a statement of this program: psycopg's types ask for a literal of the source."""
     return cast("LiteralString", text)
 
 

@@ -88,7 +88,7 @@ def _attempt(connection: DbConnection, group: list[WriteUnit], locks: Locks, *, 
         _run_with_savepoints(connection, group, now)
     else:
         _run_without_savepoints(connection, group, now, ahead if reads else None)
-    # Last: the rows of counters are the same for many transactions, so their locks are held for the commit alone.
+    # Last: the rows of counters are the same for many transactions, so their locks are held only for the commit.
     write_increments(connection, chain.from_iterable([unit.added for unit in group]))
     connection.commit()
 

@@ -1,7 +1,7 @@
 """From which time on rows may still become visible that other processes write.
 
 A row has the time at which its transaction began, and is visible from the commit on, which may come much later: the
-transaction waits for a lock, its process stands still, or the commit waits for a standby.
+transaction waits for a lock, its process is stopped, or the commit waits for a standby.
 """
 
 from __future__ import annotations

@@ -309,7 +309,7 @@ class PostgresConnection:
             yield
         except psycopg.Error as error:
             # A connection that was lost before the commit has committed nothing, so the transaction may run again.
-            # Not after a long wait in vain, which the next server may cost again.
+            # Not after a long wait for nothing, which the next server may cost again.
             is_lost = self._raw.closed and not isinstance(error, NoAnswer)
             if error.sqlstate in _RETRYABLE or is_lost:
                 raise StoreConflict.of_driver(_outage_text(error)) from error

@@ -1,6 +1,6 @@
 """Limits on how long a process waits for a PostgreSQL server: to connect, and for the answer to a statement.
 
-TCP alone does not show that a server is lost: a pooler or a proxy before it, or a server that is frozen, keeps the
+TCP does not show that a server is lost: a pooler or a proxy before it, or a server that is frozen, keeps the
 connection open and says nothing.
 """
 

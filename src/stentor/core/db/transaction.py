@@ -16,7 +16,7 @@ from stentor.core.db.rows_sql import RowsSql
 
 
 class RetryWithSavepoints(BaseException):
-    """Part of a group failed and must be undone alone: run the group again, with savepoints.
+    """Part of a group failed and must be undone without the rest: run the group again, with savepoints.
 
     Like LockContended a BaseException, so that no `except Exception` of a transaction function swallows it.
     """

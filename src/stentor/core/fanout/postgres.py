@@ -39,7 +39,7 @@ QUIET_SECONDS, ANSWER_SECONDS = 30.0, 30.0
 
 
 def channel_of(process: Address) -> str:
-    """Return the channel on which a process listens alone."""
+    """Return the channel on which only this process listens."""
     return CHANNEL if process is None else f"{CHANNEL}_{process}"
 
 

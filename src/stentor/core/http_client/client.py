@@ -31,7 +31,7 @@ __all__ = ["ClientRequest", "ClientResponse", "ConnectError", "HttpClient", "Rem
 IDLE_SECONDS = 15.0
 """Seconds after which an idle connection is closed."""
 MAX_CONNECTIONS = 512
-"""Maximum number of open connections; a tenant alone can have half of them."""
+"""Maximum number of open connections; one tenant can have half of them."""
 
 
 class ConnectError(Exception):
@@ -225,7 +225,7 @@ def _authority(parsed: URL) -> str:
 
 
 class ConnectionSlots:
-    """A limit on connections that no tenant can use up alone. For one event loop.
+    """A limit on connections that no single tenant can use up. For one event loop.
 
     A tenant may take a slot while it holds fewer slots than are free. So one tenant gets half of all slots, two get a
     third each, and a tenant without any always gets one.

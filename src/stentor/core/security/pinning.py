@@ -1,4 +1,4 @@
-"""The trust of clients of this machine's own service: its certificate alone, whatever name or address they use.
+"""The trust of clients of this machine's own service: only its certificate, whatever name or address they use.
 
 The service writes its certificate into the lock file of its data folder (`core.filesystem`). A client that reads it
 there needs no certificate authority, and no name in the certificate that fits the loopback address.

@@ -189,7 +189,7 @@ def _actions(scope: JsonObject) -> set[str]:
 
 
 def _parse_error(cedar: ModuleType, statements: list[PolicySource], where: str, error: ValueError) -> PolicyInvalid:
-    # The engine reports no line, so each policy is parsed alone to find the first invalid one.
+    # The engine reports no line, so each policy is parsed by itself to find the first invalid one.
     for statement in statements:
         try:
             cedar.PolicySet.from_str(statement.text)

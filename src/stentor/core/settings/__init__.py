@@ -168,7 +168,7 @@ def _check_combinations(settings: Settings) -> None:
     if settings.storage.session_url and not settings.storage.database_url:
         raise StartRefused(
             "SERVICE_DATABASE_SESSION_URL needs SERVICE_DATABASE_URL, the address of the pooler; without a pooler set "
-            "SERVICE_DATABASE_URL alone."
+            "only SERVICE_DATABASE_URL."
         )
     if settings.process.nats_url and not settings.storage.database_url:
         raise StartRefused(

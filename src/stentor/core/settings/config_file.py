@@ -76,7 +76,7 @@ def find_config_file(environ: Mapping[str, str]) -> Path | None:
 
 
 def read_config_file(path: Path) -> dict[str, str]:
-    """Return the environment variables that the file stands for. Raises StartRefused, which names file and setting."""
+    """Return the environment variables that the file amounts to. Raises StartRefused, which names file and setting."""
     try:
         # Editors on Windows begin a file with a byte order mark.
         document = tomllib.loads(path.read_bytes().decode("utf-8-sig"))

@@ -120,7 +120,7 @@ class ConnectionSettings:
     allowed_hosts: tuple[str, ...] = setting(
         "SERVICE_ALLOWED_HOSTS",
         (),
-        "Host names that the gateway and the dashboard accept beside localhost, comma separated; `*` means any. Empty "
+        "Host names that the gateway and the dashboard accept besides localhost, comma separated; `*` means any. Empty "
         "means any name, but only localhost while the service listens on loopback (against DNS rebinding).",
         parsers.host_list,
     )

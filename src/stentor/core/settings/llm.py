@@ -87,7 +87,7 @@ class LlmSettings:
     log_content: bool = setting(
         "SERVICE_LLM_LOG_CONTENT",
         False,
-        "Keep prompts and answers of models, redacted, in the database beside the run log; without it only their "
+        "Keep prompts and answers of models, redacted, in the database next to the run log; without it only their "
         "hashes are recorded.",
         parsers.boolean,
     )
@@ -100,7 +100,7 @@ class LlmSettings:
     redact: tuple[str, ...] = setting(
         "SERVICE_LLM_REDACT",
         (),
-        "What is removed from kept prompts and answers beside secrets: `emails`, `cards`, or both with a comma.",
+        "What is removed from kept prompts and answers besides secrets: `emails`, `cards`, or both with a comma.",
         parsers.choice_list("emails", "cards"),
     )
     redact_patterns: tuple[str, ...] = setting(

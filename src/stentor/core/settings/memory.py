@@ -41,7 +41,7 @@ class MemorySettings:
     vaults: tuple[str, ...] = setting(
         "SERVICE_VAULTS",
         (),
-        "Vaults beside the default one: `<name>=<folder>`, comma separated; a request selects one with `vault`.",
+        "Vaults besides the default one: `<name>=<folder>`, comma separated; a request selects one with `vault`.",
         parse_named_folders,
     )
     plugin_url: str = setting(

@@ -58,7 +58,7 @@ class SignInSettings:
     client_secret: str = setting(
         "SERVICE_OIDC_CLIENT_SECRET",
         "",
-        "Secret of this client; empty for a public client, which has PKCE alone.",
+        "Secret of this client; empty for a public client, which uses only PKCE.",
         parsers.text,
         secret=True,
     )

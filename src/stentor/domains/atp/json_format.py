@@ -46,7 +46,7 @@ def read_json_message(value: Mapping[str, Any]) -> AtpMessage:
 
 
 def read_nested_message(name: str, value: Mapping[str, Any]) -> AtpMessage:
-    """Read a message that stands in the field `name`. Raises MessageInvalid with that prefix on its field names."""
+    """Read a message from the field `name`. Raises MessageInvalid with that prefix on its field names."""
     try:
         return read_json_message(value)
     except MessageInvalid as error:

@@ -78,7 +78,7 @@ def list_events(
     if text:
         # `!` and not a backslash, which PostgreSQL and SQLite treat differently in a text.
         pattern = "%" + re.sub("([!%_])", r"!\1", text.lower()) + "%"
-        # SQLite lowers ASCII alone: of other letters it only finds where they may be, and Python whether they are.
+        # SQLite lowers only ASCII: for other letters it finds candidates, and Python checks them.
         pattern = re.sub(r"[^\x00-\x7f]+", "%", pattern)
         most = limit + 1 if text.isascii() else MAX_SEARCHED_EVENTS
         rows = tx.rows(_SEARCH[category], **span, pattern=pattern, limit=most)

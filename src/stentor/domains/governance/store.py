@@ -184,7 +184,7 @@ _INSERT_ROLLBACK = Sql(
     f"insert into rollbacks ({_ROLLBACK_COLUMNS}) values ({', '.join(':' + f for f in Rollback.__struct_fields__)})"
 )
 _FIND_ROLLBACK = Sql(f"select {_ROLLBACK_COLUMNS} from rollbacks where tenant = :tenant and rollback_id = :rollback_id")
-# Fenced by the status alone, which only moves forward.
+# Fenced only by the status, which never goes back.
 _CHANGE_ROLLBACK = Sql(
     """update rollbacks set status = :status, completed_at = :completed_at, verified = :verified, notes = :notes,
         head_id = :head_id

@@ -42,7 +42,7 @@ class KeyIn(RequestModel):
 
 
 class KeyChange(RequestModel):
-    """Omitted fields stay unchanged; `expires_at` null means never. A new role alone brings its own permissions."""
+    """Omitted fields stay unchanged; `expires_at` null means never. A new role without `permissions` brings its own."""
 
     model_config = example_config(role="viewer")
 

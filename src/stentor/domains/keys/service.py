@@ -137,7 +137,7 @@ class KeyService:
             # Names are unique over all tenants, so the lock is one for all of them.
             tx.lock(_LOCK)
             model.check_expiry(draft.expires_at, tx.now)
-            # Also for a revoked key: its name stands in records, and must not mean somebody else later.
+            # Also for a revoked key: its name is in records, and must not mean somebody else later.
             if (taken := store.find(tx, draft.name)) is not None:
                 if not taken.created_by:
                     why = "is or was that of a key of the environment, which records mean by it"

@@ -4,7 +4,7 @@ An outage of all agents at a task type says nothing about which agent is better.
 they had before the current run of failures. When the run is long enough to be an outage of all, the success that ends
 it makes those records count again, in memory at once, in the database with each agent's next outcome.
 
-What one agent fails alone is a change of its results (`evidence.find_drop`), by which it loses its tasks. If that may
+Failures of only one agent are a change of its results (`evidence.find_drop`), by which it loses its tasks. If that may
 have been an outage, the agent is tried again with its record from before (`OwnOutages`); a success makes that count.
 """
 
@@ -177,7 +177,7 @@ def count_outage_failures(weight: Weight, max_chance: float = MAX_CHANCE) -> int
 
 
 def without_outage(weight: Weight, max_chance: float = MAX_CHANCE) -> Weight:
-    """Return a record without the failures of an outage of this agent or model alone, if it ends with some."""
+    """Return a record without the failures of an outage that only this agent or model has, if it ends with some."""
     failures = count_outage_failures(weight, max_chance)
     if not failures:
         return weight

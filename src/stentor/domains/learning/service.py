@@ -354,7 +354,7 @@ class LearningService:
 
 
 def learning_skipped_event(outcome_class: str, reason: str | None = None) -> EventDraft:
-    """Return the event of an outcome that is not learned from; `reason` if its class alone does not explain it."""
+    """Return the event of an outcome that is not learned from; `reason` if its class does not explain it."""
     meta: JsonObject = {"outcome_class": outcome_class, "learning_eligible": False}
     message = f"Not counted for routing: the outcome is {outcome_class}."
     if reason is not None:

@@ -335,7 +335,7 @@ def _window_sql(scope: tuple[str, ...]) -> Sql:
     key = ("window", *scope)
     if key not in _statements:
         where = " and ".join(["tenant = :tenant", *(_CONDITIONS[name] for name in scope)])
-        # By time alone, which an index gives without reading the calls.
+        # Only by time, which an index has without reading the calls.
         _statements[key] = Sql(
             f"select happened_at from llm_calls where {where} order by happened_at desc limit 1 "
             f"offset {MAX_WINDOW_CALLS - 1}"

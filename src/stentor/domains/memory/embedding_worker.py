@@ -48,7 +48,7 @@ log = logging.getLogger(__name__)
 
 
 class SimilarityFloors(msgspec.Struct, frozen=True):
-    """The similarities from which a document matches: in a hybrid search by it alone, and in a semantic search."""
+    """The similarities from which a document matches without a word in common: in a hybrid and in a semantic search."""
 
     hybrid: float
     semantic: float

@@ -228,7 +228,7 @@ def _is_conflict(draft: WriteDraft, current: bytes | None, seen_hashes: frozense
 
 
 def version_hashes(path: str, current: bytes | None) -> set[str]:
-    """Return the hashes of the file and of its content alone, by which callers may name a version."""
+    """Return the hashes of the file and of its content without the frontmatter, by which callers may name a version."""
     if current is None:
         return set()
     document = documents.parse_document(path, current)

@@ -284,7 +284,7 @@ class MemoryOperations:
 
     @operation("memory.reindex", "admin", "POST /memory/reindex", errors=(502, 504))
     async def reindex(self, caller: Caller, body: wire.StepIn) -> wire.StepOut:
-        """Index the next notes anew, in the order of their paths; call it again with `next` until that is null."""
+        """Index the next notes again, in the order of their paths; repeat it with `next` until that is null."""
         self._identify(caller)
         return wire.StepOut.of(await self._vaults.get(body.vault).maintenance.reindex(body.after, body.limit))
 

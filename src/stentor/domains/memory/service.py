@@ -314,7 +314,7 @@ class MemoryService:
             base = next(_read_versions(tx, key, hashes), None)
             if base is not None or wanted is None:
                 return base
-            # `base_hash` may be the hash of the content alone, without the frontmatter.
+            # `base_hash` may be the hash of the content without the frontmatter.
             newest = [version.content_hash for version in store.list_versions(tx, key)[:MAX_COMPARED_VERSIONS]]
             contents = _read_versions(tx, key, [*seen_hashes, *newest])
             return next((content for content in contents if wanted in model.version_hashes(draft.path, content)), None)

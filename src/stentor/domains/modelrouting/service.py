@@ -186,7 +186,7 @@ class AutoModelRouter:
     async def _options(self, caller: LlmCaller, targets: list[ModelTarget], request: ChatRequest) -> list[ModelOption]:
         await self._prices.load()
         usage = expected_usage(request)
-        # With all of `max_tokens` an untried model would look dear beside those whose answers are known.
+        # With all of `max_tokens` an untried model would look dear compared with those whose answers are known.
         likely = msgspec.structs.replace(usage, output_tokens=min(usage.output_tokens, EXPECTED_OUTPUT_TOKENS))
         remaining = await self._guard.ledger.remaining_dollars(caller.accounts, caller.budgets)
         options = []

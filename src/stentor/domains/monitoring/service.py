@@ -72,7 +72,7 @@ class HealthService:
 
 
 async def _run(check: Check) -> tuple[HealthComponent, str | None]:
-    """Return the component, and for the log alone why it is unavailable."""
+    """Return the component, and why it is unavailable, which only the log shows."""
     started = time.perf_counter()
     try:
         async with asyncio.timeout(CHECK_SECONDS):

@@ -157,7 +157,7 @@ class PluginClient:
     def _ssl_option(self, url: URL) -> ssl.SSLContext | bool:
         """Return False (accept any certificate) for the configured https address, True (verify) for any other.
 
-        With a known certificate, return the context that accepts it alone.
+        With a known certificate, return the context that accepts no other.
         """
         if self._trusted is not None:
             return self._trusted()
@@ -168,7 +168,7 @@ class PluginClient:
         """The connection pool, opened on the event loop of the first request."""
         if self._session is None:
             connector = aiohttp.TCPConnector(limit=MAX_CONNECTIONS, keepalive_timeout=KEEP_ALIVE_SECONDS)
-            # No cookies and no proxy of the environment: notes and the key go to the configured address alone.
+            # No cookies and no proxy of the environment: notes and the key go only to the configured address.
             self._session = aiohttp.ClientSession(
                 connector=connector, trust_env=False, cookie_jar=aiohttp.DummyCookieJar()
             )

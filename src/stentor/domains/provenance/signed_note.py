@@ -272,7 +272,7 @@ def require_valid_name(text: str) -> str:
 
 def parse_size(text: str) -> int:
     """Parse the size of a tree in decimal without leading zeroes. Raises NoteError."""
-    # Fewer than 19 digits always fit into 64 bits; isdigit alone also accepts digits of other scripts.
+    # Fewer than 19 digits always fit into 64 bits; isdigit also accepts digits of other scripts.
     if not (text.isascii() and text.isdigit() and len(text) < 19) or (text[0] == "0" and text != "0"):
         raise NoteError("it has a size that is not a number")
     return int(text)

@@ -65,7 +65,7 @@ def _text(values: Mapping[str, Any], *names: str) -> str | None:
 
 
 def _id(value: Any) -> str | None:
-    """Return the exact id; YAML parses an id of digits alone as a number."""
+    """Return the exact id; YAML parses an id of only digits as a number."""
     if isinstance(value, int) and not isinstance(value, bool):
         return str(value)
     return value if isinstance(value, str) and value else None

@@ -296,7 +296,7 @@ def _advantage(record: JsonObject, first: JsonObject, second: JsonObject) -> str
         "trust": ("it has more trust", beta),
     }
     if first["outcomes"] >= second["outcomes"]:
-        # Such as beside an agent with open tasks, or whose latest tasks taught nothing.
+        # As when another agent has open tasks, or its latest tasks taught nothing.
         reasons["uncertainty"] = ("its results so far are less certain, so routing tries it", 1 - beta)
     if first["stale"]:
         reasons["uncertainty"] = ("it has no outcome since results changed here, so it is explored", 1 - beta)

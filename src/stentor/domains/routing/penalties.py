@@ -6,7 +6,7 @@
   it can do, and has taken, ended or asked for nothing for longer than its tasks usually take, counts with that time.
 - An unknown time counts as the least known one, an unknown cost as the geometric mean of the known, and a duration only
   as far as outcomes count against the prior. Until the first task of an online agent an unknown time counts as at most
-  a second, and an unknown cost as nothing, so that a quicker or cheaper agent is found beside one that always succeeds;
+  a second, and an unknown cost as nothing, so that a quicker or cheaper agent is found even if another always succeeds;
   but not of one that is worse at other task types.
 """
 

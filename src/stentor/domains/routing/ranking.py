@@ -16,7 +16,8 @@
 - `possible` is the upper end of Wilson's interval at sqrt(`optimism`) standard deviations. It never exceeds
   1, so no agent is explored for a result that none could reach.
 - `seen` are the outcomes of all agents at the task type, at most 1,000. The interval of an agent that has few of them
-  widens with their logarithm: a new agent, or one that was poor and may have improved, is tried beside a good one.
+  widens with their logarithm: a new agent, or one that was poor and may have improved, is tried now and then although
+  there is a good one.
 - An agent is stale if it has no outcome since the results of any agent changed at the task type. Whatever changed may
   have changed for it too, so while it is idle the interval has twenty standard deviations, and it is tried once more.
 - `rewards` and `outcomes` are the agent's at this task type (learning/evidence.py). They decay by one part in 1,000

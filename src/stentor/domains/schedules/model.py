@@ -32,7 +32,7 @@ RUNS_KEPT = 200
 """Runs of a schedule that are kept."""
 
 _NO_ZONES = frozenset(("localtime", "posixrules", "Factory"))
-"""Files beside the zones: each machine may have other ones."""
+"""Files in the folder of the zones that are none: they differ between machines."""
 _WRONG_ORDINAL, _ENDINGS = re.compile(r"\b([2-5][123])th\b"), {"1": "st", "2": "nd", "3": "rd"}
 """CronSim says `31th`."""
 
@@ -80,13 +80,13 @@ class Schedule(msgspec.Struct, frozen=True):
     def is_visible_to(self, caller: Principal) -> bool:
         """Return whether the caller may see and change it.
 
-        A key that is bound to its agents sees its own alone, and no more once somebody else says what is submitted.
+        A key that is bound to agents sees only its own, and loses sight of one once somebody else says what it submits.
         """
         is_own = self.created_by == self.runs_as == caller.name
         return self.tenant == caller.tenant and (is_own or not caller.is_bound_agent)
 
     def is_same(self, other: Schedule | None) -> bool:
-        """Return whether nothing has happened to it: a schedule that was made anew has the versions of the old one."""
+        """Return whether nothing has happened to it. One that was deleted and created again has the same versions."""
         return other is not None and (self.created_at, self.version) == (other.created_at, other.version)
 
 

@@ -157,7 +157,7 @@ class ScheduleOperations:
 
     @operation("schedules.list", "read", "GET /schedules")
     async def list_schedules(self, caller: Caller) -> ScheduleList:
-        """List schedules by name, each with its last run. A key that is bound to its agents sees its own alone."""
+        """List schedules by name, each with its last run. A key that is bound to agents sees only its own."""
         schedules = await self._schedules.list_schedules(caller)
         rows = [
             ListedSchedule.of(

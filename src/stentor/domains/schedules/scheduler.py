@@ -118,7 +118,7 @@ class Scheduler:
         """Pause a schedule whose key is not valid; return False while it may only be unknown here.
 
         A key that was made or changed at another process a moment ago is not known here yet, and one of the environment
-        may be known to other gateways alone.
+        may be known only to other gateways.
         """
         is_known = self._roles.is_known(schedule.tenant, schedule.runs_as)
         patience = STALE_KEY_US if is_known else UNKNOWN_KEY_US

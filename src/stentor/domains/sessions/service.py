@@ -243,7 +243,7 @@ class SessionService:
         def read(tx: Tx) -> list[StoredValue]:
             session = require_session(tx, caller, session_id)
             wanted = list(dict.fromkeys(keys))
-            # One value alone is read whatever its size, because no request could ask for less.
+            # A single value is read whatever its size, because no request could ask for less.
             sizes = (value_store.find_size(tx, session, key) for key in wanted if len(wanted) > 1)
             total = sum(found[0] for found in sizes if found is not None)
             if total > model.MAX_PAGE_BYTES:

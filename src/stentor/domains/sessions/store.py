@@ -97,7 +97,7 @@ def note_change(tx: Tx, session: Session, last_number: int, *, items: int = 0, v
 
 
 def delete(tx: Tx, session: Session) -> None:
-    """Delete the row alone."""
+    """Delete only the row."""
     tx.run(_DELETE, **session_key(session))
 
 

@@ -89,7 +89,7 @@ class SessionValueOperations:
     ) -> ValuePage:
         """List values of a session whose key begins with `prefix`, by key in either direction or the newest first.
 
-        With `key`, those of some keys alone. A page ends earlier where it would have more than 8 MB; of some keys,
+        With `key`, only the values of these keys. A page ends early before it would exceed 8 MB; with `key`,
         that many bytes are refused.
         """
         if key:

@@ -63,8 +63,8 @@ class StepName(RequestModel):
     """`key` identifies the step within its task, in each attempt.
 
     `position` only helps to notice a changed program: its place among the steps of its scope that run one after
-    another, null for one that runs beside others. `handled` are keys of failed steps after which the program came to
-    this one: they do not run again when a person retries the task. Give them with what cannot be undone.
+    another, null for one that runs in parallel with others. `handled` are keys of failed steps after which the program
+    came to this one: they do not run again when a person retries the task. Give them with what cannot be undone.
     """
 
     epoch: Epoch

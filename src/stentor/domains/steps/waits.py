@@ -141,7 +141,7 @@ class WaitService:
             )
             self._runlog.append(tx, task.tenant, [event], task_id=task_id, parent=task.head_id)
             for step in store.list_open(tx, task.tenant, task_id):
-                # The oldest wait alone: one signal ends one wait.
+                # Only the oldest wait: one signal ends one wait.
                 if step.kind == "signal" and step.reference == name:
                     outcome, agent_id = StepOutcome.of_value(value), task.assigned_agent
                     ending = Ending(task.tenant, task_id, step, outcome, agent_id, event.event_id)

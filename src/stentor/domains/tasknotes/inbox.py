@@ -1,4 +1,4 @@
-"""The inbox: submits each note in `Tasks/Inbox` as a task, once, and writes the answer as a note beside it.
+"""The inbox: submits each note in `Tasks/Inbox` as a task, once, and writes the answer as a note next to it.
 
 A user's note is never changed. It is submitted only after it was unchanged for a while, because editors save while the
 user types. The task's id is derived from the path, the content and the number of the attempt, so that a retry after a

@@ -42,7 +42,7 @@ class GrantService:
 
         def work(tx: Tx) -> Grant:
             task, agent = self._require_claim(tx, principal, task_id, epoch)
-            # Not by the cache alone: another process may have just registered it.
+            # Not only by the cache: another process may have just registered it.
             known = self._agents.get(principal.tenant, request.to_agent)
             if known is None and agent_store.find(tx, principal.tenant, request.to_agent) is None:
                 raise NotFound(f"No agent has the id {request.to_agent!r}.")

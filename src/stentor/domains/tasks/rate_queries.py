@@ -1,4 +1,4 @@
-"""SQL of the overview's rates: tasks of the last 24 hours beside those of the 24 hours before, and agents by week."""
+"""SQL of the overview's rates: tasks of the last 24 hours compared with the 24 hours before, and agents by week."""
 
 from __future__ import annotations
 

@@ -324,7 +324,7 @@ def _require_parent(tx: Tx, principal: Principal, parent_task_id: str, granted_p
             "of its own."
         )
     if parent.status == "cancelled":
-        raise ParentCancelled(f"The task {parent_task_id!r} was cancelled, so it gets no more subtasks.")
+        raise ParentCancelled(f"The task {parent_task_id!r} was cancelled, so it can have no more subtasks.")
     return parent
 
 

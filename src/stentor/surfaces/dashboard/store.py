@@ -1,4 +1,4 @@
-"""Reads of the dashboard's JSON API, from the database and the vault alone: they work without a gateway process.
+"""Reads of the dashboard's JSON API, only from the database and the vault: they work without a gateway process.
 
 Fails closed: unreadable data is a 500 (second contract, "Dashboard service"), except in the governance snapshot, whose
 flags say what is missing. Pages run their own queries with `site.page.Page.read`.

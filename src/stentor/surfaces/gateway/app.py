@@ -135,7 +135,7 @@ async def _not_implemented(request: Request) -> Response:
 
 
 def _correct_document(schema: JsonObject) -> None:
-    """Add the credentials, and problem+json beside the error envelope, to the OpenAPI document."""
+    """Add the credentials, and problem+json next to the error envelope, to the OpenAPI document."""
     schema["components"]["schemas"]["Problem"] = PROBLEM_SCHEMA
     openapi_document.add_security(schema, SECURITY)
     for operation in openapi_document.operations_of(schema):

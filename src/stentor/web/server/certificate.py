@@ -37,7 +37,7 @@ class LoadedCertificate:
 
     @property
     def pem(self) -> str:
-        """The certificate alone, without its key and its issuers."""
+        """Only the certificate, without its key and its issuers."""
         return self.certificate.public_bytes(Encoding.PEM).decode()
 
     @property

@@ -36,7 +36,7 @@ T = TypeVar("T")
 TRASH_FOLDER = ".trash"
 _TRASH_FLAGS = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 BATCH_MAX_BYTES = 1 << 18
-"""Notes above this size are written alone, so that the small ones do not wait for them."""
+"""Notes above this size are written one by one, so that the small ones do not wait for them."""
 log = logging.getLogger(__name__)
 
 

@@ -353,7 +353,7 @@ def _numbered_name(name: str, number: int) -> str:
 
 
 def _read_if_exists(folder: int, name: str) -> bytes | None:
-    # Not `read_content` alone: a link or a device at this name is an error here, not a missing file.
+    # Not only `read_content`: a link or a device at this name is an error here, not a missing file.
     try:
         os.stat(name, dir_fd=folder, follow_symlinks=False)
     except FileNotFoundError:

@@ -119,7 +119,7 @@ def _section_texts(title: str, section: MarkdownSection, max_tokens: int, count:
 
 
 def _pack_paragraphs(text: str, room: int, count: CountTokens) -> Iterator[str]:
-    """Join paragraphs as long as they fit; cut one that does not fit alone between words."""
+    """Join paragraphs as long as they fit; cut one that does not fit by itself between words."""
     if _token_count(text, room, count) <= room:
         yield text
         return

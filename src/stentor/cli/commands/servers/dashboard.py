@@ -1,4 +1,4 @@
-"""`stentor dashboard`: the dashboard alone, over the data folder of a service that may be down."""
+"""`stentor dashboard`: only the dashboard, over the data folder of a service that may be down."""
 
 from __future__ import annotations
 

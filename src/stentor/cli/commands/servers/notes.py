@@ -1,4 +1,4 @@
-"""`stentor notes`: the note store alone, on top of a vault plugin."""
+"""`stentor notes`: only the note store, on top of a vault plugin."""
 
 from __future__ import annotations
 

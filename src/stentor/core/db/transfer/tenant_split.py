@@ -50,7 +50,7 @@ class SplitTarget(PostgresSide):
 class TenantSplit:
     """A move of `tenants`; within `open`, call `copy`, `verify` and `release`, and last `finish`.
 
-    If `is_released` is set, the source has deleted them before an interruption, and `finish` alone is left.
+    If `is_released` is set, the source has deleted them before an interruption, and only `finish` is left.
     """
 
     def __init__(self, source: TenantRows, target: SplitTarget, tenants: Sequence[str]) -> None:

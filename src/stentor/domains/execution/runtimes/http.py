@@ -84,7 +84,7 @@ class HttpDriver:
         if isinstance(error, dict) and error.keys() >= {"type", "message"}:
             failed = ProviderFailed if error["type"] == BUSY else AgentFailed
             raise failed(error["type"], error["message"])
-        # A person who found out that it happened may have recorded the result alone.
+        # A person who found out that it happened may have recorded only the result.
         return runtimes.parse_outcome(reply if "result" in fields else {"result": reply})
 
     async def _call(self, claim: TaskClaim, agent: Agent, key: str, emit: EmitToken) -> AttemptOutcome:

@@ -49,7 +49,7 @@ MIN_SUMMARY_TOKENS = 4_096
 SUMMARY_REQUEST = (
     "The conversation above is getting long. Write a summary that stands in its place: what was asked, decided and "
     "found out, with names, numbers and ids as they are, what is open, and the last request word for word unless it "
-    "is done. Answer with the summary alone."
+    "is done. Answer with nothing but the summary."
 )
 
 

@@ -16,7 +16,7 @@ import msgspec
 SUMMARY_METHODS = ("salience", "lead")
 MAX_SENTENCES = 50
 MAX_CHARACTERS_READ = 1_000_000
-"""Only the beginning of a longer text is read: while a regular expression is matched, all of Python stands still."""
+"""Only the beginning of a longer text is read: while a regular expression is matched, no other thread runs."""
 MAX_SENTENCES_READ = 2_000
 """Only the first sentences of a longer text are ranked."""
 

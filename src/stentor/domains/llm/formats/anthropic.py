@@ -124,7 +124,7 @@ def build_chat_request(request: ChatRequest, quirks: ProviderQuirks, *, stream: 
         model=request.model,
         max_tokens=request.max_tokens or MAX_TOKENS,
         **_sampling(request),
-        # One of whitespace alone is refused.
+        # One of only whitespace is refused.
         stop_sequences=[text for text in request.stop if text.strip()] or None,
         stream=True if stream else None,
         **(_neutral_fields(request) if original is None else _original_fields(original)),
@@ -321,7 +321,7 @@ def _messages(messages: Sequence[LlmMessage]) -> list[JsonObject]:
 
 
 def _blocks(message: LlmMessage) -> list[JsonObject]:
-    # A text of whitespace alone is refused.
+    # A text of only whitespace is refused.
     parts = [_part(part) for part in message.content if not isinstance(part, TextPart) or part.text.strip()]
     if message.role == "tool":
         return [{"type": "tool_result", "tool_use_id": _call_id(message.tool_call_id), "content": parts}]

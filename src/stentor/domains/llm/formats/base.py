@@ -168,7 +168,7 @@ def decode_arguments(text: str) -> JsonObject:
 def split_system(messages: Sequence[LlmMessage]) -> tuple[str, Sequence[LlmMessage]]:
     """Return the text of the system messages and the other messages, for formats that send them apart.
 
-    Of system messages alone the last one becomes the user's: these formats require one.
+    If all are system messages, the last one becomes the user's: these formats require one.
     """
     system = [message for message in messages if message.role == "system"]
     others = [message for message in messages if message.role != "system"]

@@ -284,7 +284,7 @@ def _move_tool_images(messages: Sequence[LlmMessage]) -> list[LlmMessage]:
 
 
 def _message(message: LlmMessage, model: str, quirks: ProviderQuirks) -> JsonObject:
-    """Encode a message in OpenAI's format; text alone is a string, which every compatible server accepts."""
+    """Encode a message in OpenAI's format; mere text is a string, which every compatible server accepts."""
     texts = [part.text for part in message.content if isinstance(part, TextPart)]
     is_text = len(texts) == len(message.content)
     content: Any = "".join(texts) if is_text else [_part(part) for part in message.content]

@@ -284,7 +284,7 @@ def stentor_extension(origin: AgentTaskRef | ModelChoice | None) -> JsonObject:
 def _message(reply: ChatReply) -> JsonObject:
     out: JsonObject = {
         "role": "assistant",
-        # OpenAI sends null, not an empty string, beside tool calls.
+        # OpenAI sends null, not an empty string, with tool calls.
         "content": reply.content or (None if reply.tool_calls else ""),
         "refusal": None,
         "annotations": [],

@@ -36,7 +36,7 @@ LIMIT_NEEDS_NEWER_NAME = "Use 'max_completion_tokens' instead"
 REFUSED_SAMPLING = "is deprecated for this model"
 """How Anthropic's message ends if a model does not accept `temperature` or `top_p`, as Claude Opus 4.7."""
 REFUSED_FORMATS = ("with a response mime type", "cannot be combined with tool/function calling")
-"""What Gemini's and Groq's messages say if a model does not accept `response_format` beside tools."""
+"""What Gemini's and Groq's messages say if a model does not accept `response_format` together with tools."""
 RELAYED_OUTPUT = ("content_block_delta", "content_block_stop")
 """Events of Anthropic's format that show that the model has begun to answer."""
 OUTPUT_SECONDS = 5.0

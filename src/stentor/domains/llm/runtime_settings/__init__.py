@@ -1,1 +1,1 @@
-"""Budgets, groups of models and fallbacks that admins set while the service runs, beside those of the settings."""
+"""Budgets, groups of models and fallbacks that admins set while the service runs, besides those of the settings."""

@@ -38,7 +38,7 @@ from stentor.domains.llm.service import AGENT_PREFIX, AUTO_GROUP_PREFIX, AUTO_MO
 
 
 class NamedAgent(Protocol):
-    """An agent of the registry, which is a domain beside this one."""
+    """An agent of the registry, a domain that this one does not import."""
 
     @property
     def name(self) -> str: ...

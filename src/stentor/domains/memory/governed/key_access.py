@@ -20,7 +20,7 @@ from stentor.domains.memory.governed.authorization import READ_CAPABILITY, WRITE
 from stentor.domains.memory.model import MaySearch
 
 SHARED_NAMESPACE = "shared"
-"""The namespace that every API key may access, beside the one of its own name."""
+"""The namespace that every API key may access, besides the one of its own name."""
 DEFAULT_ADMIN_NAMESPACES = (ALL_NAMESPACES, VAULT_NAMESPACE, f"{VAULT_NAMESPACE}/Tasks", f"{VAULT_NAMESPACE}/Memory")
 KEY_ISSUER = "key"
 FindAccess = Callable[[str], MemoryAccess | None]

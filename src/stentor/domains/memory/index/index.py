@@ -145,7 +145,7 @@ class SearchIndex:
         changes.entries[doc_id] = entry
 
     def _update_exclusions(self, tx: Tx, changes: IndexChanges) -> None:
-        """A change of a text alone changes nothing that was derived; a new or deleted file may be what a note names."""
+        """A change of only a text changes nothing that was derived; a new or deleted file may be what a note names."""
         if changes.has_keys or exclusions.has_derived(tx, self._dialect, changes.paths):
             tx.after_commit(self._count_change)
             exclusions.recompute(tx, self._dialect)

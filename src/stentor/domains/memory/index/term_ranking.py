@@ -205,7 +205,7 @@ def _load_term(tx: Tx, term: str, fields: frozenset[SearchField], lengths: Docum
     counts = np.zeros(len(lengths.ids), np.float32)
     for field, text in zip(SEARCH_FIELDS, texts, strict=True):
         if text is not None and field in fields:
-            # A document stands there once for each time that it has the term.
+            # A document is listed once for each time that it has the term.
             ids = np.fromstring(text, np.int64, sep=",")
             starts = np.flatnonzero(np.diff(ids, prepend=-1))
             positions, exist = lengths.find(ids[starts])

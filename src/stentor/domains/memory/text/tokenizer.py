@@ -153,7 +153,7 @@ def _normalize_words(words: Sequence[str]) -> list[str]:
 
 
 def _stemmer() -> snowballstemmer.english_stemmer.EnglishStemmer:
-    # One for each thread: a stemmer keeps its word in itself, and long notes are indexed beside the event loop.
+    # One for each thread: a stemmer keeps its word in itself, and long notes are indexed outside of the event loop.
     if not hasattr(_local, "stemmer"):
         _local.stemmer = snowballstemmer.stemmer("english")
     return _local.stemmer

@@ -95,7 +95,7 @@ class RegistryZone:
         target = {"index": index, "agent_id": operation.agent_id, "field": operation.field}
         try:
             change = self._prepare_change(context, operation)
-            # One operation fails alone: the others of the message stay done.
+            # Only this operation fails: the others of the message stay done.
             with tx.savepoint():
                 agent = change(tx)
         except StoreUnavailable:

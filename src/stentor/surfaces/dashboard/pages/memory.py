@@ -106,7 +106,7 @@ async def _list_notes(page: PageRequest, vault: str, folder: str | None) -> Json
 
 
 async def show_health(page: PageRequest) -> Response:
-    """Render the health block alone, which live updates reload."""
+    """Render only the health block, which live updates reload."""
     if not page.request.headers.get("HX-Request"):
         return RedirectResponse("/memory", 303)
     vault = page.query_param("vault", DEFAULT_VAULT)
@@ -179,7 +179,7 @@ def _present_hit(match: JsonObject, query_terms: frozenset[str], vault: str) -> 
     scores = {name: match.get(name) for name in ("keyword_score", "similarity_score")}
     path = str(match["path"])
     title = match.get("title") or path.rpartition("/")[2].removesuffix(".md")
-    excerpt = excerpt.removeprefix(f"# {title} ")  # the title stands above it
+    excerpt = excerpt.removeprefix(f"# {title} ")  # the title is above it
     return {
         "path": path,
         "address": note_url(path, vault),

@@ -19,7 +19,7 @@ from stentor.surfaces.dashboard.presenters.note_rendering import note_url, vault
 from stentor.surfaces.dashboard.site.page import PageRequest
 
 REFUSALS = (400, 409, 412, 413)
-"""Statuses of a write that the form shows beside what was typed."""
+"""Statuses of a write that the form shows together with what was typed."""
 EXISTS_MESSAGE = "There is a note at this path. Edit that one, or choose another path."
 CHANGED_MESSAGE = "This note has changed, so it was not deleted. Read it again first."
 GONE_MESSAGE = "This note was deleted or moved in the meantime. Save again to write it as a new one."

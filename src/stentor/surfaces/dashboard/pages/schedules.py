@@ -116,7 +116,7 @@ async def change_schedule(page: PageRequest) -> Response:
 def _kept(task: JsonObject) -> JsonObject:
     """Return a task as it is submitted, without what was not said of it."""
     meta = {key: value for key, value in task["metadata"].items() if key != "title"}
-    # A response has them in the metadata, a request beside it.
+    # A response has them in the metadata, a request next to it.
     beside = {field: meta.pop(field, None) for field in ("limit", "session")}
     return {field: value for field, value in (task | beside).items() if value is not None} | {"metadata": meta}
 

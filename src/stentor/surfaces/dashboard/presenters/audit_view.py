@@ -1,4 +1,4 @@
-"""What the audit page says of an event beside its sentence: who did it, and which record it was about. Pure."""
+"""What the audit page says of an event besides its sentence: who did it, and which record it was about. Pure."""
 
 from __future__ import annotations
 

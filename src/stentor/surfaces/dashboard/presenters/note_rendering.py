@@ -79,7 +79,7 @@ def diff_texts(old: str, new: str) -> list[NoteDiffLine] | None:
     before, after = old.splitlines(), new.splitlines()
     if len(before) + len(after) > MAX_COMPARED_LINES:
         return None
-    # Keep the `autojunk` heuristic on: it ignores very frequent lines, which alone could take minutes.
+    # Keep the `autojunk` heuristic on: it ignores very frequent lines, which could take minutes.
     matcher = difflib.SequenceMatcher(None, before, after)
     lines: list[NoteDiffLine] = []
     for tag, i1, i2, j1, j2 in matcher.get_opcodes():

@@ -72,7 +72,7 @@ def walk_tree(events: list[RunEvent]) -> Iterator[TreeMarkup]:
     roots = [event for event in events if event["parent_provenance_id"] not in event_ids]
     seen: set[str] = set()
     yield TreeMarkup("list")
-    # `seen` makes the second part the events of cycles alone.
+    # Because of `seen`, the second part has only the events of cycles.
     for root in (*roots, *events):
         yield from _walk_from(root, children, seen)
     yield TreeMarkup("end")

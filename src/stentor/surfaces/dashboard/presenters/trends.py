@@ -1,4 +1,4 @@
-"""Comparisons for the overview: rates beside the day before, and agents and models beside the week before. Pure."""
+"""Comparisons for the overview: rates with the day before, and agents and models with the week before. Pure."""
 
 from __future__ import annotations
 

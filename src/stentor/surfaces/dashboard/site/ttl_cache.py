@@ -29,7 +29,7 @@ class TtlCache:
         return await asyncio.shield(entry[1])
 
     def _is_stale(self, created_at: float, future: asyncio.Future[Any]) -> bool:
-        # Never a second computation beside a running one, however slow it is.
+        # Never two computations at a time, however slow the first one is.
         if not future.done():
             return False
         return future.cancelled() or future.exception() is not None or created_at + self._ttl_s < self._now()
