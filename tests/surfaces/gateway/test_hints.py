@@ -34,7 +34,7 @@ async def register(world: World, name: str, capabilities: list[str]) -> None:
             "/tasks",
             TASK | {"metadata": {"timeout_seconds": 5}},
             "metadata.timeout_seconds",
-            "unknown field; it belongs beside `metadata`, not into it",
+            "unknown field; it belongs next to `metadata`, not into it",
         ),
         ("/tasks", TASK | {"capabilities": ["x"]}, "capabilities", "unknown field; did you mean"),
         ("/tasks/x/reject", {"why": "no"}, "why", "unknown field; the fields are reason"),
