@@ -11,6 +11,7 @@ import resource
 import shutil
 import stat
 import subprocess
+import tempfile
 import threading
 import time
 import unicodedata
@@ -26,10 +27,12 @@ from stentor_vault.notes.file_events import watch_changes
 from stentor_vault.notes.folder_vault import TRASH_FOLDER, FolderVault
 from stentor_vault.notes.inotify import FolderEvents
 from stentor_vault.notes.model import (
+    NO_FILE,
     NameTaken,
     NoSuchNote,
     Note,
     NoteChanged,
+    ReadOnlyNote,
     UnreadablePath,
     VaultUnavailable,
     content_hash,
@@ -323,6 +326,51 @@ def test_the_mode_of_a_file_is_kept_and_nothing_is_left_over(vault: FolderVault,
     vault.write_sync("a.md", b"two")
     assert stat.S_IMODE((root / "a.md").stat().st_mode) == 0o640
     assert [p.name for p in root.iterdir()] == ["a.md"]
+
+
+@requirement("memory.read-only-notes")
+def test_a_read_only_note_is_neither_replaced_nor_deleted_nor_moved(vault: FolderVault, root: Path) -> None:
+    for name in ("a.md", "b.md"):
+        (root / name).write_text("one")
+    (root / "a.md").chmod(0o444)
+    for change in (
+        lambda: vault.write_sync("a.md", b"two"),
+        lambda: vault.delete_sync("a.md"),
+        lambda: vault.delete_sync("a.md", permanent=True),
+        lambda: vault.move_sync("a.md", "c.md"),
+        lambda: vault.move_sync("b.md", "a.md", overwrite=True),
+    ):
+        with pytest.raises(ReadOnlyNote, match=r"'a\.md' is read-only"):
+            change()
+    # One that has changed says so, as the journal has to know after a crash that a write was applied.
+    with pytest.raises(NoteChanged):
+        vault.write_sync("a.md", b"two", NO_FILE)
+    assert {p.name: p.read_text() for p in root.iterdir() if p.is_file()} == {"a.md": "one", "b.md": "one"}
+    (root / "a.md").chmod(0o644)
+    vault.write_sync("a.md", b"two")
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can act as two users")
+@requirement("memory.read-only-notes")
+def test_a_note_of_another_owner_is_written_only_with_permission_and_stays_theirs() -> None:
+    owner, other = 65_534, 65_533
+    # Not below the folder of the tests, which is shut to others.
+    with tempfile.TemporaryDirectory() as folder:
+        Path(folder).chmod(0o777)
+        vault, note = FolderVault(Path(folder)), Path(folder) / "a.md"
+        note.write_text("one")
+        note.chmod(0o644)
+        os.chown(note, owner, owner)
+        vault.write_sync("a.md", b"two")
+        info = note.stat()
+        assert (info.st_uid, info.st_gid, stat.S_IMODE(info.st_mode)) == (owner, owner, 0o644)
+        os.seteuid(other)
+        try:
+            with pytest.raises(ReadOnlyNote):
+                vault.write_sync("a.md", b"three")
+        finally:
+            os.seteuid(0)
+        assert note.read_text() == "two"
 
 
 def test_what_is_deleted_lies_in_the_trash_and_two_of_a_name_both_do(vault: FolderVault, root: Path) -> None:

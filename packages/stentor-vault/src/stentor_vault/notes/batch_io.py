@@ -159,7 +159,7 @@ class _FileWrite:
         self.temp_name, self.descriptor = safe_files.create_temp_file(self.folder.descriptor)
         safe_files.write_all(self.descriptor, self.request.content)
         if not self.is_new:
-            safe_files.copy_mode(self.folder.descriptor, self.name, self.descriptor)
+            safe_files.copy_owner_and_mode(self.folder.descriptor, self.name, self.descriptor)
 
     def rename_into_place(self) -> None:
         assert self.folder is not None

@@ -127,7 +127,7 @@ class FolderVault:
             return batch_io.write_batch(self.root, requests, self._fsync_pool)
 
     def delete_sync(self, path: str, expected: str = ANY_STATE, *, permanent: bool = False) -> FileChange:
-        """Move the file to the trash, or delete it if `permanent`. Raises NoSuchNote, NoteChanged."""
+        """Move the file to the trash, or delete it if `permanent`. Raises NoSuchNote, NoteChanged, ReadOnlyNote."""
         with self._hold_locks([path]), self._open_parent(path) as (folder, name):
             try:
                 with safe_files.open_root(self.root) as top:
@@ -147,6 +147,7 @@ class FolderVault:
             present = safe_files.read_content(folder, stored_name)
             if not matches_state(expected, present):
                 raise NoteChanged(path, model.content_hash(present))
+            safe_files.require_writable(folder, stored_name, path)
             # The trash keeps every version: a name that is taken gets a number.
             trash_name = safe_files.move_to_unused_name(folder, stored_name, trash)
             # Compared again after the move: no program can replace the file between this and the deletion.
@@ -166,7 +167,7 @@ class FolderVault:
     def move_sync(self, source: str, target: str, *, overwrite: bool = False) -> FileChange:
         """Move a file by one rename, with whatever bytes it has then.
 
-        Raises NoSuchNote, and NoteChanged if the target exists without `overwrite`.
+        Raises NoSuchNote, ReadOnlyNote, and NoteChanged if the target exists without `overwrite`.
         """
         with (
             self._hold_locks([source, target]),
@@ -181,6 +182,9 @@ class FolderVault:
             # Before the rename, which would overwrite it.
             previous = None if existing_name is None else safe_files.read_content(target_folder, existing_name)
             new_name = existing_name or target_name
+            safe_files.require_writable(source_folder, stored_name, source)
+            if overwrite and existing_name is not None:
+                safe_files.require_writable(target_folder, existing_name, target)
             try:
                 if overwrite:
                     os.rename(stored_name, new_name, src_dir_fd=source_folder, dst_dir_fd=target_folder)

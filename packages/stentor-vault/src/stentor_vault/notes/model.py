@@ -72,6 +72,13 @@ class NameTaken(Conflict):
     """The folder has a name that differs only in case or Unicode form: the same name on some systems."""
 
 
+class ReadOnlyNote(Conflict):
+    """The file may not be written: it has no write permission, or none for this process."""
+
+    def __init__(self, path: str) -> None:
+        super().__init__(f"{path!r} is read-only: the permissions of its file do not let the service write it.")
+
+
 class NoteTooLarge(InvalidRequest):
     """The file is larger than MAX_NOTE_BYTES."""
 
@@ -119,11 +126,14 @@ class Vault(Protocol):
         ...
 
     async def write(self, path: str, content: bytes, expected: str = ANY_STATE) -> FileChange:
-        """Write the whole file atomically and create missing folders. Raises NoteChanged, NameTaken, NoteTooLarge."""
+        """Write the whole file atomically and create missing folders. Raises NoteChanged, NameTaken, NoteTooLarge.
+
+        A file without write permission is not replaced: ReadOnlyNote.
+        """
         ...
 
     async def delete(self, path: str, expected: str = ANY_STATE) -> FileChange:
-        """Move the file to the vault's trash. Raises NoSuchNote, NoteChanged."""
+        """Move the file to the vault's trash. Raises NoSuchNote, NoteChanged, ReadOnlyNote."""
         ...
 
     async def list_folder(self, folder: str = "") -> list[str]:

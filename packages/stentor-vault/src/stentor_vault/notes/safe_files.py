@@ -28,6 +28,7 @@ from stentor_vault.notes.model import (
     Note,
     NoteChanged,
     NoteTooLarge,
+    ReadOnlyNote,
     Stat,
     VaultUnavailable,
     matches_state,
@@ -60,6 +61,7 @@ _UNAVAILABLE_ERRNOS = {
 # ELOOP: a link, as O_NOFOLLOW reports it. ENXIO: a socket, or a FIFO without a reader.
 _NO_FILE_ERRNOS = {errno.ENOENT, errno.ELOOP, errno.ENXIO, errno.ENOTDIR}
 _RENAME_NOREPLACE, _RENAME_EXCHANGE = 1, 2
+_HAS_EFFECTIVE_IDS = os.access in os.supports_effective_ids
 
 
 @contextmanager
@@ -256,10 +258,25 @@ def create_temp_file(folder: int) -> tuple[str, int]:
     return name, descriptor
 
 
-def copy_mode(folder: int, name: str, descriptor: int) -> None:
-    """Give an open file the mode of the file that it will replace."""
+def copy_owner_and_mode(folder: int, name: str, descriptor: int) -> None:
+    """Give an open file the owner, as far as this process may, and the mode of the file that it will replace."""
     with contextlib.suppress(FileNotFoundError):
-        os.fchmod(descriptor, stat.S_IMODE(os.stat(name, dir_fd=folder, follow_symlinks=False).st_mode))
+        info = os.stat(name, dir_fd=folder, follow_symlinks=False)
+        own = os.fstat(descriptor)
+        if (own.st_uid, own.st_gid) != (info.st_uid, info.st_gid):
+            with contextlib.suppress(PermissionError):
+                os.fchown(descriptor, info.st_uid, info.st_gid)
+        os.fchmod(descriptor, stat.S_IMODE(info.st_mode))
+
+
+def require_writable(folder: int, name: str, path: str) -> None:
+    """Raise ReadOnlyNote for a file that an editor could not save: a rename needs the permission of the folder alone.
+
+    A mode without any write permission counts for root too, who could write the file. Raises FileNotFoundError.
+    """
+    mode = os.stat(name, dir_fd=folder, follow_symlinks=False).st_mode
+    if not mode & 0o222 or not os.access(name, os.W_OK, dir_fd=folder, effective_ids=_HAS_EFFECTIVE_IDS):
+        raise ReadOnlyNote(path)
 
 
 def write_all(descriptor: int, data: bytes) -> None:
@@ -271,7 +288,7 @@ def write_all(descriptor: int, data: bytes) -> None:
 def replace_if_expected(folder: int, temp_name: str, name: str, path: str, expected: str) -> bytes | None:
     """Rename the temporary file into place and return the previous content, None if there was no file.
 
-    Raises NoteChanged and leaves the file alone if it is not in the expected state.
+    Raises NoteChanged and leaves the file alone if it is not in the expected state, ReadOnlyNote if it is read-only.
     """
     while True:
         current = _read_if_exists(folder, name)
@@ -281,6 +298,7 @@ def replace_if_expected(folder: int, temp_name: str, name: str, path: str, expec
             if current is None:
                 move_noreplace(folder, temp_name, folder, name)
                 return None
+            require_writable(folder, name, path)
             if not exchange_names(folder, temp_name, name):
                 os.replace(temp_name, name, src_dir_fd=folder, dst_dir_fd=folder)
                 return current
