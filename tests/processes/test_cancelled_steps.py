@@ -206,6 +206,29 @@ def test_a_timeout_beside_a_wait_in_a_task_group_ends_the_attempt(program: Progr
 
 @requirement("steps.cancelled")
 @pytest.mark.skipif(sys.version_info < (3, 11), reason="has no TaskGroup")
+@pytest.mark.parametrize("is_within", [False, True])
+def test_a_timeout_around_a_wait_in_a_task_group_ends_the_attempt(
+    program: Program, outside: Outside, is_within: bool
+) -> None:
+    async def order(task: Task) -> Any:
+        try:
+            async with asyncio.timeout(1), asyncio.TaskGroup() as group:
+                planned = group.create_task(task.step("plan", outside.plan))
+                group.create_task(task.sleep(0))
+        except TimeoutError:
+            return await task.effect("pay the usual", outside.send, "the usual")
+        return planned.result()
+
+    async def handler(task: Task) -> Any:
+        return await (task.step("order", order, task) if is_within else order(task))
+
+    assert program.attempt(handler)[0] == "suspend"
+    assert program.result(handler) in ("plan", "the usual")
+    assert outside.plans <= 2
+
+
+@requirement("steps.cancelled")
+@pytest.mark.skipif(sys.version_info < (3, 11), reason="has no TaskGroup")
 def test_a_branch_that_goes_on_cancels_no_step_beside_a_wait(program: Program) -> None:
     is_other_done = asyncio.Event()
 

@@ -43,6 +43,10 @@ class Entry:
         """Return the entry that says that the program cancelled this step, though it has an outcome."""
         return replace(self, key=self.key + WAS_CANCELLED, name="cancelled", position=None)
 
+    def list_around(self) -> list[asyncio.Task[Any]]:
+        """List the asyncio tasks that may wait for this step: where it was called, and where its scope was opened."""
+        return [task for _, task in {self.place, self.scope.home} if task is not None]
+
     def fields(self) -> dict[str, Any]:
         """Return the fields that name the step in a request."""
         return {"key": self.key, "name": self.name, "position": self.position}
@@ -96,6 +100,11 @@ class Scope:
             position = self._ordered if is_home else None
             self._ordered += is_home
             return Entry(self, key, name, kind, position, place, self._take_handled(place), is_irreversible)
+
+    @property
+    def home(self) -> Place:
+        """Where the scope was opened."""
+        return self._home
 
     def note_failed(self, entry: Entry) -> None:
         """Note that the program gets the error of a step."""

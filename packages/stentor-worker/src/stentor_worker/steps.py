@@ -30,6 +30,11 @@ LOST_EVERY = 1.0
 """Seconds between two looks whether the task is still this worker's, while a step waits for its cancellation."""
 
 
+CUT_EVERY = 0.25
+"""Seconds between two looks whether a timeout around a TaskGroup has cut a step that ends with the attempt."""
+_COUNTS_CANCELLATIONS = sys.version_info >= (3, 11)
+
+
 class NotAwaited(TypeError):
     """A function was taken for one that is no coroutine function, and returned an awaitable. It did not run."""
 
@@ -87,11 +92,12 @@ async def _run_cancellable(journal: Journal, entry: Entry, function: Callable[[]
             raise asyncio.CancelledError
         await asyncio.wait([running])
     except asyncio.CancelledError as error:
+        around = {one: one.cancelling() for one in entry.list_around()} if _COUNTS_CANCELLATIONS else {}
         if journal.has_ended:
             raise  # the end of the event loop, which cancels what still runs: the next attempt runs it
         recorded = await finish_first(_find(journal, entry, call), set())
         if is_ending() and not was_cancelled(recorded):
-            await _end_first(running, within)
+            await _end_first(running, within, around)
         else:
             running.cancel()
             await _settle(running)
@@ -113,15 +119,19 @@ async def _run_cancellable(journal: Journal, entry: Entry, function: Callable[[]
     return value
 
 
-async def _end_first(running: asyncio.Future[Any], within: Branch) -> None:
+async def _end_first(running: asyncio.Future[Any], within: Branch, around: dict[asyncio.Task[Any], int]) -> None:
     """Wait for the end of a step that the end of the attempt has cancelled. Raises Suspended at another cancellation.
 
     Not CancelledError: after a timeout the program would go on, in a way that the next attempt would not repeat.
+    `around` has the asyncio tasks of the program around the step, and how often they were cancelled before.
     """
     if not is_cut():
         with suppress(asyncio.CancelledError):
-            await asyncio.wait([running])
-            return
+            # A TaskGroup that ends does not pass on the cancellation by a timeout around it.
+            while not running.done() and not any(one.cancelling() > before for one, before in around.items()):
+                await asyncio.wait([running], timeout=CUT_EVERY if around else None)
+            if running.done():
+                return
     within.is_ending = within.is_cut = True
     running.cancel()
     await _settle(running)
@@ -258,7 +268,7 @@ def note_late(before: int = 0) -> None:
 def _count_cancellations() -> int:
     """Return how many cancellations of the caller have not ended in a timeout; 0 in Python 3.10, which counts none."""
     caller = asyncio.current_task()
-    return caller.cancelling() if caller is not None and sys.version_info >= (3, 11) else 0
+    return caller.cancelling() if caller is not None and _COUNTS_CANCELLATIONS else 0
 
 
 def _take_late() -> bool:
