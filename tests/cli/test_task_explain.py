@@ -99,6 +99,13 @@ def test_explain_works_on_the_folder_of_a_stopped_service_and_finds_a_changed_de
     assert (difference["field"], difference["name"], difference["recorded"]) == ("expected", "summarizer", 0.9)
 
 
+@requirement("routing.own-outage")
+def test_explain_says_that_the_results_of_an_agent_are_from_before_its_failures(program: Program) -> None:
+    task_id = program("task", "submit", *SUMMARIZE, "--input", TEXT, "--json").json["task_id"]
+    _change(program, task_id, lambda routing: routing["candidates"][0].update(rewards=9.0, outcomes=9.0, retry=True))
+    assert "9.0 of 9.0, before its failures" in " ".join(program("task", "explain", task_id).out.split())
+
+
 def test_a_decision_of_an_earlier_rule_is_shown_with_its_own_terms(program: Program) -> None:
     task_id = program("task", "submit", *SUMMARIZE, "--input", TEXT, "--json").json["task_id"]
     one = {"agent_id": "a", "name": "ann", "composite": 0.5, "hebbian": 0.25, "trust": 0.5, "blended": 0.45}

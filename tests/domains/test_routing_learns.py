@@ -459,11 +459,13 @@ class Shop:
         self.world = world
         self._fails_one_of = fails_one_of
         self._done = Counter[str]()
+        self.newest = ""
 
     async def work(self, tasks: int, *, outage: bool = False, broken: str = "") -> Counter[str]:
         got = Counter[str]()
         for _ in range(tasks):
-            task = await self.world.task(await self.world.submit())
+            self.newest = await self.world.submit()
+            task = await self.world.task(self.newest)
             agent = str(task["assigned_agent"])
             got[agent] += 1
             self._done[agent] += 1
@@ -499,6 +501,26 @@ async def test_an_agent_that_failed_alone_for_a_short_time_gets_its_tasks_back(w
     assert (await shop.work(20))[best] == 20
     decision = await routing_of(world, await world.submit())
     assert check_decision(decision).is_reproduced
+
+
+@requirement("routing.own-outage")
+async def test_a_decision_says_that_an_agent_is_tried_again_after_failures_in_a_row(world: World) -> None:
+    shop, best = await open_shop(world, 1_000, 40)
+    await shop.work(50)
+    await shop.work(10, broken=best)
+    assert (await shop.work(1))[best] == 0
+    first_after = await routing_of(world, shop.newest)
+    while not (await shop.work(1))[best]:
+        pass
+    retry = await routing_of(world, shop.newest)
+    assert [[row["retry"] for row in each["candidates"]] for each in (first_after, retry)] == [
+        [False] * 2,
+        [True, False],
+    ]
+    assert explain_decision(retry).endswith(
+        ", because after failures in a row it is tried again, ranked by its results from before them."
+    )
+    assert check_decision(retry).is_reproduced
 
 
 @requirement("routing.own-outage")

@@ -38,6 +38,7 @@ class Candidate(msgspec.Struct, frozen=True):
     unlearned: int = 0
     failing: float = 0.0
     overload: float = 0.0
+    retry: bool = False
     resting: bool = False
     ready_ms: float = 0.0
     time_penalty: float = 0.0
@@ -252,7 +253,7 @@ def _mark(candidate: Candidate, decision: Decision) -> str:
 
 def _cells(candidate: Candidate) -> dict[str, str]:
     elsewhere, outcomes = candidate.elsewhere_outcomes, candidate.outcomes
-    age = ", stale" if candidate.stale else ""
+    age = ", before its failures" if candidate.retry else ", stale" if candidate.stale else ""
     return {
         "declared": _score(candidate.composite),
         "elsewhere": f"{_score(candidate.elsewhere)} of {elsewhere:.1f}" if elsewhere else "-",

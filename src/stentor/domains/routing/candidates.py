@@ -79,7 +79,8 @@ class RankedCandidate(msgspec.Struct, frozen=True):
     """A candidate with the terms of its score, in the order of the formula.
 
     `hebbian` is the weight as the API shows it, None without an outcome. The highest `blended` is chosen among the
-    candidates that are online, and of those among the ones that do not rest.
+    candidates that are online, and of those among the ones that do not rest. `retry`: after failures in a row the agent
+    is tried again, with its results from before them.
     """
 
     agent_id: str
@@ -109,6 +110,7 @@ class RankedCandidate(msgspec.Struct, frozen=True):
     failing: float = 0.0
     seen: int = 0
     overload: float = 0.0
+    retry: bool = False
 
 
 def preference_tier(candidate: RankableCandidate | RankedCandidate) -> int:

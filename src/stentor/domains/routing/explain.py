@@ -284,7 +284,9 @@ def _tie_breaker(first: JsonObject, second: JsonObject) -> str:
 
 
 def _advantage(record: JsonObject, first: JsonObject, second: JsonObject) -> str:
-    """Name the term of the score in which the first is furthest ahead of the second."""
+    """Name the term of the score in which the first is furthest ahead of the second, or that it is tried again."""
+    if first.get("retry"):
+        return ", because after failures in a row it is tried again, ranked by its results from before them"
     beta = record["beta"]
     reasons = {
         "expected": ("its expected result is better", 1 - beta),

@@ -249,4 +249,5 @@ def _ranked_candidate(
         candidate.failing,
         record.seen,
         candidate.overload,
+        record.retry,
     )

@@ -211,7 +211,7 @@ class RoutingEngine:
                 )
                 retry = None
                 if weight is not None and records.own_outages.is_retry_due(weight, age * AGE_STEP):
-                    retry = build(without_outage(weight), stale=False)
+                    retry = msgspec.structs.replace(build(without_outage(weight), stale=False), retry=True)
                 track_record = build(weight, stale=stale)
                 entry = cache[agent_id] = (weight, recent, age, agent, effect, factors, track_record, retry)
             ahead, concurrency, online, resting, failing, stalled = load(agent)

@@ -41,7 +41,8 @@ class TrackRecord(msgspec.Struct, frozen=True):
 
     `share` is the share of the evidence against the prior, `mean` its mean reward. `duration_ms` and `cost` (US
     dollars) are None if unknown. `stale`: no outcome since the results of any agent changed at the task type. `seen`
-    are the outcomes of all agents there, on which `optimism` depends.
+    are the outcomes of all agents there, on which `optimism` depends. `retry`: the evidence is from before the agent's
+    failures in a row, because it is to be tried again.
     """
 
     prior: float
@@ -59,6 +60,7 @@ class TrackRecord(msgspec.Struct, frozen=True):
     stale: bool = False
     seen: int = 0
     optimism: float = MIN_OPTIMISM
+    retry: bool = False
 
 
 def build_track_record(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import html
 import re
+from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
 from typing import Any
 from urllib.parse import parse_qsl, urlsplit
@@ -199,23 +200,40 @@ async def test_trust_stands_in_the_formula_where_it_counts(make_board: Any, make
         await browser.aclose()
 
 
+async def change_decision(site: Site, task_id: str, change: Callable[[dict[str, Any]], None]) -> None:
+    def work(tx: Tx) -> None:
+        where = "task_id = :task and event_type = 'routing_decision'"
+        row = tx.row(Sql(f"select metadata from events where {where}"), task=task_id)
+        assert row
+        metadata = jsontext.load(row[0])
+        change(metadata["routing"])
+        tx.run(Sql(f"update events set metadata = :new where {where}"), new=jsontext.dump(metadata), task=task_id)
+
+    await site.world.kernel.infra.db.write(work)
+
+
+@requirement("routing.own-outage")
+async def test_a_decision_shows_that_the_results_of_an_agent_are_from_before_its_failures(site: Site) -> None:
+    await site.world.register("ann")
+    task_id = await site.world.submit()
+    await change_decision(
+        site, task_id, lambda routing: routing["candidates"][0].update(rewards=9.0, outcomes=9.0, retry=True)
+    )
+    assert "of 9.0, before its failures" in await site.read(f"/tasks/{task_id}")
+
+
 @requirement("dashboard.page-tasks")
 async def test_a_decision_of_an_earlier_rule_is_shown_with_its_own_terms(site: Site) -> None:
     await site.world.register("ann")
     task_id = await site.world.submit()
     one = {"agent_id": "a", "name": "ann", "composite": 0.5, "hebbian": 0.25, "trust": 0.5, "blended": 0.45}
 
-    def earlier(tx: Tx) -> None:
-        where = "task_id = :task and event_type = 'routing_decision'"
-        row = tx.row(Sql(f"select metadata from events where {where}"), task=task_id)
-        assert row
-        metadata = jsontext.load(row[0])
+    def earlier(routing: dict[str, Any]) -> None:
         for name in ("rule", "prefer", "mean", "slope", "fastest_ms", "cheapest", "online"):
-            del metadata["routing"][name]
-        metadata["routing"]["candidates"] = [one]
-        tx.run(Sql(f"update events set metadata = :new where {where}"), new=jsontext.dump(metadata), task=task_id)
+            del routing[name]
+        routing["candidates"] = [one]
 
-    await site.world.kernel.infra.db.write(earlier)
+    await change_decision(site, task_id, earlier)
     page = await site.read(f"/tasks/{task_id}")
     assert "0.80 × composite + 0.20 × Hebbian weight" in page
     assert "0.250" in page
