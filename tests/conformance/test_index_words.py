@@ -307,6 +307,15 @@ async def test_a_long_phrase_is_found_whole(index: SearchIndex) -> None:
     assert await found(index, " ".join(words)) == ["whole.md"]
 
 
+async def test_a_phrase_counts_the_same_in_any_text_of_more_than_six_mean_lengths(index: SearchIndex) -> None:
+    lengths = {"short.md": 5, "long.md": 8_000, "longer.md": 20_000}
+    await fill(index, *(document(path, f"alpha omega {'the ' * length}") for path, length in lengths.items()))
+    await fill(index, *(document(f"{n}.md", "nothing") for n in range(60)))
+    found = await scores(index, "alpha omega")
+    assert found["long.md"] == pytest.approx(found["longer.md"])
+    assert found["short.md"] > found["long.md"] > 0
+
+
 @pytest.mark.slow
 async def test_a_text_of_megabytes_is_indexed(index: SearchIndex) -> None:
     dice = random.Random(1)

@@ -23,7 +23,6 @@ from stentor.domains.memory.index.model import (
     SearchField,
     build_query,
 )
-from stentor.domains.memory.index.sqlite import build_fts5_match
 from tests.conformance.indexes import document, found
 from tests.requirements import requirement
 
@@ -38,6 +37,12 @@ BM25 = Sql(
     f"""select d.path, -bm25(words, {WEIGHTS}) from words join documents d on d.doc_id = words.rowid
     where words match :query"""
 )
+
+
+def fts5_match(query: KeywordQuery) -> str:
+    phrases = [" + ".join(f'"{term}"' for term in phrase) for phrase in query.phrases]
+    columns = " ".join(sorted(query.fields))
+    return f"{{{columns}}} : ({(' AND ' if query.mode == 'all' else ' OR ').join(phrases)})"
 
 
 @pytest.fixture
@@ -74,7 +79,7 @@ async def check_against_fts5(
                 await index.delete([path])
             else:
                 await index.upsert([entry(path, *content, number)], [], number, force=False)
-            expected = dict(await index.read(lambda tx: tx.rows(BM25, query=build_fts5_match(query))))
+            expected = dict(await index.read(lambda tx: tx.rows(BM25, query=fts5_match(query))))
             assert await ranked(index, query) == pytest.approx(expected, rel=1e-9)
             hits, total, _ = await index.search_keywords(query, limit)
             assert (len(hits), total) == (min(limit, len(expected)), len(expected))
@@ -86,7 +91,7 @@ async def check_against_fts5(
 @requirement("memory.keyword-search")
 @given(
     CHANGES,
-    st.lists(st.sampled_from(WORDS), min_size=1, max_size=4),
+    st.lists(st.lists(st.sampled_from(WORDS), min_size=1, max_size=3).map(" ".join), min_size=1, max_size=4),
     st.lists(st.sampled_from(SEARCH_FIELDS), min_size=1, unique=True),
     st.sampled_from(["any", "all"]),
     st.integers(1, 4),
@@ -172,3 +177,9 @@ async def test_the_memory_for_terms_is_bounded(index: SearchIndex, monkeypatch: 
         assert len(await found(index, word)) == 20
         assert len(ranking._kept) <= 2
         assert ranking._kept_bytes == sum(kept.bytes for kept in ranking._kept.values())
+
+
+async def test_the_same_part_of_a_phrase_is_looked_for_once(index: SearchIndex) -> None:
+    await index.upsert([document("a.md", "red " * 600), document("b.md", "red " * 20)], [], 1, force=False)
+    assert await found(index, "red-" * 500) == ["a.md"]
+    assert len(index._keywords._ranking._kept) == 2  # type: ignore[attr-defined]

@@ -285,7 +285,10 @@ MIN_LENGTH = 40
 
 MAX_LENGTH_RATIO = 6.0
 """Length in BM25 of a longer document, in mean lengths: else a note of hundreds of pages is behind any short one that
-has a single word of the query. Queries with phrases know no such limit, because FTS5 computes their scores."""
+has a single word of the query."""
+
+MAX_PART_TERMS = 32
+"""A longer phrase is looked for in parts: the time for one grows with its terms times the documents that have them."""
 
 MAX_QUESTION_TERMS = 64
 """A question of more terms has no phrases: a log pasted into the search takes seconds with them."""
@@ -323,6 +326,13 @@ def build_query(texts: Sequence[str], fields: Sequence[SearchField], mode: Match
     """Build a query; a text of several words is a phrase. Return None if no text has a word."""
     phrases = tuple(dict.fromkeys(tuple(terms) for text in texts if (terms := tokenizer.tokenize_query(text))))
     return KeywordQuery(phrases, frozenset(fields), mode) if phrases and fields else None
+
+
+def phrase_parts(phrase: tuple[str, ...]) -> list[tuple[str, ...]]:
+    """Return the different parts of a phrase, one for most. Each begins with the last term of the one before."""
+    step = MAX_PART_TERMS - 1
+    starts = range(0, max(1, len(phrase) - 1), step)
+    return list(dict.fromkeys(phrase[start : start + MAX_PART_TERMS] for start in starts))
 
 
 def build_question(texts: Sequence[str]) -> KeywordQuery | None:

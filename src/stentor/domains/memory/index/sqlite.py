@@ -15,15 +15,12 @@ from stentor.core.db.rebuildable import open_rebuildable
 from stentor.domains.memory.index.in_memory_vectors import InMemoryVectorStore
 from stentor.domains.memory.index.index import SearchIndex
 from stentor.domains.memory.index.model import (
-    FIELD_WEIGHTS,
     MIN_LENGTH,
-    SEARCH_FIELDS,
     Folders,
     IndexEntry,
     KeywordHit,
     KeywordQuery,
     ListExcluded,
-    folder_list,
 )
 from stentor.domains.memory.index.term_ranking import TermRanking
 
@@ -104,27 +101,6 @@ def open_index(folder: Path) -> SearchIndex:
     )
 
 
-_RANK = f"bm25({', '.join(str(FIELD_WEIGHTS[field]) for field in SEARCH_FIELDS)})"
-_IN_FOLDERS = "and rowid in (select doc_id from documents where folder in (select value from json_each(:folders)))"
-_NOT_EXCLUDED = "and rowid not in (select value from json_each(:excluded))"
-
-
-def _build_statements(conditions: str) -> tuple[Sql, Sql]:
-    """Return the search and the count of its matches."""
-    # Texts are joined after the limit, so that they are read for the best hits only.
-    search = f"""select d.doc_id, d.path, d.title, d.body, best.rank from (
-        select rowid, rank from words where words match :query and rank match '{_RANK}' {conditions}
-        order by rank limit :limit
-    ) best join documents d on d.doc_id = best.rowid order by best.rank, d.path"""  # noqa: S608 - constants
-    return Sql(search), Sql(f"select count(*) from words where words match :query {conditions}")  # noqa: S608
-
-
-_STATEMENTS_OF = {
-    (in_folders, excludes): _build_statements(f"{_IN_FOLDERS * in_folders} {_NOT_EXCLUDED * excludes}")
-    for in_folders in (False, True)
-    for excludes in (False, True)
-}
-"""By whether the search is in folders, and whether documents are excluded."""
 _READ_HITS = Sql(
     "select doc_id, path, title, body from documents where doc_id in (select value from json_each(:doc_ids))"
 )
@@ -135,10 +111,7 @@ _FILLER = "\ue000"
 
 
 class Fts5KeywordStore:
-    """Implements `KeywordStore` with an FTS5 table over stemmed terms.
-
-    FTS5 finds phrases; for single terms `TermRanking` computes the scores, faster.
-    """
+    """Implements `KeywordStore` with an FTS5 table over stemmed terms, which `TermRanking` reads."""
 
     def __init__(self) -> None:
         self._ranking = TermRanking()
@@ -165,31 +138,7 @@ class Fts5KeywordStore:
         *,
         with_total: bool,
     ) -> tuple[list[KeywordHit], int]:
-        if all(len(phrase) == 1 for phrase in query.phrases):
-            return self._search_terms(tx, query, limit, folder, list_excluded)
-        excluded = list_excluded(tx)
-        search, count = _STATEMENTS_OF[folder is not None, bool(excluded)]
-        parameters = {"query": build_fts5_match(query)}
-        if folder is not None:
-            parameters["folders"] = jsontext.dump(folder_list(folder))
-        if excluded:
-            parameters["excluded"] = jsontext.dump(list(excluded))
-        rows = tx.rows(search, limit=limit, **parameters)
-        # FTS5's rank is the negated BM25 score, smaller is better.
-        hits = [KeywordHit(doc_id, path, title, body, -rank) for doc_id, path, title, body, rank in rows]
-        return hits, int(tx.rows(count, **parameters)[0][0]) if with_total else 0
-
-    def _search_terms(
-        self, tx: Tx, query: KeywordQuery, limit: int, folder: Folders | None, list_excluded: ListExcluded
-    ) -> tuple[list[KeywordHit], int]:
         scores, total = self._ranking.rank(tx, query, limit, folder, list_excluded)
         rows = tx.rows(_READ_HITS, doc_ids=jsontext.dump(list(scores)))
         hits = [KeywordHit(doc_id, path, title, body, scores[doc_id]) for doc_id, path, title, body in rows]
         return sorted(hits, key=lambda hit: (-hit.score, hit.path)), total
-
-
-def build_fts5_match(query: KeywordQuery) -> str:
-    """Return the query in FTS5's syntax. Terms are letters and digits, so quoting them suffices."""
-    phrases = [" + ".join(f'"{term}"' for term in phrase) for phrase in query.phrases]
-    columns = "" if query.fields == set(SEARCH_FIELDS) else "{" + " ".join(sorted(query.fields)) + "} : "
-    return f"{columns}({(' AND ' if query.mode == 'all' else ' OR ').join(phrases)})"

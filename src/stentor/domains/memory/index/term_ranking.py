@@ -1,8 +1,9 @@
-"""BM25 of single terms over an FTS5 table, computed with NumPy from FTS5's own lists of documents.
+"""BM25 of terms and phrases over an FTS5 table, computed with NumPy from FTS5's own lists of documents.
 
 Returns the documents of FTS5's function `bm25`, with its scores but for very long ones (`MAX_LENGTH_RATIO`). FTS5 calls
 it for each matching row, about 1 µs for each of them and each term: 0.1 s for ten common words in 100,000 documents.
-Reading the documents of a term as one text takes a seventh of that, and they are kept until the index changes.
+Reading the documents of a term as one text takes a seventh of that, and they are kept until the index changes. A phrase
+is looked for alone, because few documents have it: FTS5's score tells how often each does.
 """
 
 from __future__ import annotations
@@ -27,6 +28,7 @@ from stentor.domains.memory.index.model import (
     ListExcluded,
     SearchField,
     folder_list,
+    phrase_parts,
 )
 
 if TYPE_CHECKING:
@@ -48,12 +50,17 @@ _READ_TERM = Sql(
     f"""select {", ".join(f"group_concat(doc) filter (where col = '{field}')" for field in SEARCH_FIELDS)}
     from terms where term = :term"""  # noqa: S608 - constant names of fields
 )
+_RANK = f"bm25({', '.join(str(FIELD_WEIGHTS[field]) for field in SEARCH_FIELDS)})"
+_FIND_PHRASE = Sql(f"select rowid, rank from words where words match :phrase and rank match '{_RANK}'")  # noqa: S608
 _READ_LENGTHS = Sql("select id, sz from words_docsize order by id")
 _IDS_IN_FOLDERS = Sql("select doc_id from documents where folder in (select value from json_each(:folders))")
 
 
 class TermDocuments(msgspec.Struct, frozen=True):
-    """The documents with a term, by their position in `DocumentLengths`, and how often each has it, by field weight."""
+    """The documents with a term or phrase, and how often each has it, by field weight.
+
+    `positions` are those in `DocumentLengths`.
+    """
 
     positions: NDArray[np.int32]
     counts: NDArray[np.float32]
@@ -68,6 +75,11 @@ class DocumentLengths(msgspec.Struct, frozen=True):
 
     ids: NDArray[np.int64]
     lengths: NDArray[np.int64]
+
+    def norms(self, max_ratio: float = math.inf) -> NDArray[np.float64]:
+        """Return what BM25 adds to the count of a term in each document, for lengths of at most so many mean ones."""
+        ratios: NDArray[np.float64] = self.lengths / self.lengths.mean()
+        return K1 * (1 - B + B * np.minimum(ratios, max_ratio))
 
     def find(self, ids: NDArray[np.int64]) -> tuple[NDArray[np.int32], NDArray[np.bool_]]:
         """Return the positions of these ids, and which of them exist; the others have any position."""
@@ -95,7 +107,7 @@ class DocumentLengths(msgspec.Struct, frozen=True):
 
 
 class TermRanking:
-    """Ranks documents by terms. Thread-safe: searches run in several threads at once."""
+    """Ranks documents by terms and phrases. Thread-safe: searches run in several threads at once."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -103,7 +115,7 @@ class TermRanking:
         self._lengths: DocumentLengths | None = None
         self._changes: dict[int, int | None] | None = None
         """Lengths of documents that changed since `_lengths` began to be read; None before that."""
-        self._kept: OrderedDict[tuple[str, frozenset[SearchField]], TermDocuments] = OrderedDict()
+        self._kept: OrderedDict[tuple[tuple[str, ...], frozenset[SearchField]], TermDocuments] = OrderedDict()
         """What this version was searched for, the latest last."""
         self._kept_bytes = 0
 
@@ -124,16 +136,18 @@ class TermRanking:
     ) -> tuple[dict[int, float], int]:
         """Return the scores of the best documents (in these folders, not excluded) by id, and how many match.
 
-        The phrases of the query must have one term each. The transaction must not have read anything before.
+        The transaction must not have read anything before.
         """
         version, lengths = self._read_lengths(tx)
         if not len(lengths.ids):
             return {}, 0
-        norms = K1 * (1 - B + B * np.minimum(lengths.lengths / lengths.lengths.mean(), MAX_LENGTH_RATIO))
+        norms = lengths.norms(MAX_LENGTH_RATIO)
         scores = np.zeros(len(lengths.ids))
         matches = np.zeros(len(lengths.ids), np.int32)
-        for (term,) in query.phrases:
-            found = self._find_term(tx, term, query.fields, version, lengths)
+        for phrase in query.phrases:
+            found = _intersect(
+                [self._find_part(tx, part, query.fields, version, lengths) for part in phrase_parts(phrase)]
+            )
             counts = found.counts.astype(np.float64)
             part = counts * (K1 + 1) / (counts + norms[found.positions])
             scores[found.positions] += _rarity(len(scores), len(found.positions)) * part
@@ -163,15 +177,16 @@ class TermRanking:
                 self._changes.clear()
             return version, self._lengths
 
-    def _find_term(
-        self, tx: Tx, term: str, fields: frozenset[SearchField], version: int, lengths: DocumentLengths
+    def _find_part(
+        self, tx: Tx, part: tuple[str, ...], fields: frozenset[SearchField], version: int, lengths: DocumentLengths
     ) -> TermDocuments:
-        key = (term, fields)
+        key = (part, fields)
         with self._lock:
             if version == self._version and (kept := self._kept.get(key)) is not None:
                 self._kept.move_to_end(key)
                 return kept
-        found = _load_term(tx, term, fields, lengths)
+        load = _load_term if len(part) == 1 else _load_phrase
+        found = load(tx, part, fields, lengths)
         with self._lock:
             if version == self._version and key not in self._kept:
                 self._kept[key] = found
@@ -200,8 +215,10 @@ def _decode_varints(data: bytes) -> list[int]:
     return values
 
 
-def _load_term(tx: Tx, term: str, fields: frozenset[SearchField], lengths: DocumentLengths) -> TermDocuments:
-    (texts,) = tx.rows(_READ_TERM, term=term)
+def _load_term(
+    tx: Tx, term: tuple[str, ...], fields: frozenset[SearchField], lengths: DocumentLengths
+) -> TermDocuments:
+    (texts,) = tx.rows(_READ_TERM, term=term[0])
     counts = np.zeros(len(lengths.ids), np.float32)
     for field, text in zip(SEARCH_FIELDS, texts, strict=True):
         if text is not None and field in fields:
@@ -214,6 +231,31 @@ def _load_term(tx: Tx, term: str, fields: frozenset[SearchField], lengths: Docum
             counts[positions[exist]] += FIELD_WEIGHTS[field] * repeats[exist]
     positions = np.flatnonzero(counts)
     return TermDocuments(positions.astype(np.int32), counts[positions])
+
+
+def _load_phrase(
+    tx: Tx, phrase: tuple[str, ...], fields: frozenset[SearchField], lengths: DocumentLengths
+) -> TermDocuments:
+    # Terms are letters and digits, so quoting them suffices.
+    columns = "" if fields == set(SEARCH_FIELDS) else "{" + " ".join(sorted(fields)) + "} : "
+    adjacent = " + ".join(f'"{term}"' for term in phrase)
+    rows = tx.rows(_FIND_PHRASE, phrase=f"{columns}({adjacent})")
+    positions, exist = lengths.find(np.array([row[0] for row in rows], np.int64))
+    positions, ranks = positions[exist], np.array([row[1] for row in rows], np.float64)[exist]
+    # FTS5 gives the negated score: rarity * count * (k1 + 1) / (count + norm). All counts are whole numbers.
+    shares = -ranks / (_rarity(len(lengths.ids), len(rows)) * (K1 + 1))
+    counts = np.rint(shares * lengths.norms()[positions] / np.maximum(1 - shares, MIN_RARITY))
+    order = np.argsort(positions)
+    return TermDocuments(positions[order], np.maximum(counts, 1)[order].astype(np.float32))
+
+
+def _intersect(parts: Sequence[TermDocuments]) -> TermDocuments:
+    """Return the documents with all parts of a phrase, each as often as its rarest part."""
+    found = parts[0]
+    for part in parts[1:]:
+        positions, ours, theirs = np.intersect1d(found.positions, part.positions, return_indices=True)
+        found = TermDocuments(positions, np.minimum(found.counts[ours], part.counts[theirs]))
+    return found
 
 
 def _rarity(documents: int, found: int) -> float:

@@ -11,7 +11,6 @@ there. A phrase must begin at a label: it is found in exactly one window, and `t
 from __future__ import annotations
 
 import hashlib
-import math
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import cache
@@ -21,6 +20,7 @@ from stentor.core.db import Sql, Tx
 from stentor.domains.memory.index.model import (
     FIELD_WEIGHTS,
     MAX_LENGTH_RATIO,
+    MAX_PART_TERMS,
     MIN_LENGTH,
     SEARCH_FIELDS,
     Folders,
@@ -30,11 +30,12 @@ from stentor.domains.memory.index.model import (
     ListExcluded,
     SearchField,
     folder_list,
+    phrase_parts,
 )
 
 MAX_COUNT = 32_000
 """Counts above this are stored as this: the columns of titles and tags are smallint."""
-WINDOW_TERMS, OVERLAP_TERMS = 224, 31
+WINDOW_TERMS, OVERLAP_TERMS = 224, MAX_PART_TERMS - 1
 MAX_TERM_CHARS = 200
 """Longer terms are stored by their hash: neither a B-tree nor a tsvector takes long ones."""
 
@@ -170,19 +171,19 @@ def _score_parameters(query: KeywordQuery, corpus: Mapping[str, int], folder: Fo
         "weights": list(weights.values()),
         "documents": corpus["documents"],
         "slope": 0.9 / mean_length if mean_length else 0.0,
-        "longest": 0.9 * MAX_LENGTH_RATIO if all(len(phrase) == 1 for phrase in query.phrases) else math.inf,
+        "longest": 0.9 * MAX_LENGTH_RATIO,
         "least": len(query.phrases) if query.mode == "all" else 1,
         "folders": [] if folder is None else folder_list(folder),
     }
 
 
-def _phrase_parameters(phrases: Sequence[Sequence[str]]) -> dict[str, list[Any]]:
+def _phrase_parameters(phrases: Sequence[tuple[str, ...]]) -> dict[str, list[Any]]:
     """Return the tsqueries of all phrases, with the number of the phrase and how many tsqueries it has."""
     queries = [
         (number, text, len(parts))
         for number, phrase in enumerate(phrases)
-        for parts in [tsquery_parts(phrase)]
-        for text in parts
+        for parts in [phrase_parts(phrase)]
+        for text in map(_tsquery, parts)
     ]
     return {
         "numbers": [number for number, _, _ in queries],
@@ -233,14 +234,6 @@ def _tsvector(terms: Sequence[str]) -> str:
     for position, term in enumerate(terms, 1):
         positions[stored_term(term)].append(f"{position}A" if position <= WINDOW_TERMS else str(position))
     return " ".join(f"{_quote(term)}:{','.join(labels)}" for term, labels in positions.items())
-
-
-def tsquery_parts(phrase: Sequence[str]) -> list[str]:
-    """Return the tsqueries that a document must match.
-
-    A phrase that is too long for the overlap is cut; each part begins with the last term of the one before.
-    """
-    return [_tsquery(phrase[start : start + OVERLAP_TERMS + 1]) for start in range(0, len(phrase) - 1, OVERLAP_TERMS)]
 
 
 def _tsquery(terms: Sequence[str]) -> str:
