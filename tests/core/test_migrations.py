@@ -87,6 +87,33 @@ def test_the_script_for_new_files_is_what_the_migrations_create(tmp_path: Path) 
         assert rows(new, f'select * from "{name}"') == rows(driver, f'select * from "{name}"')
 
 
+def test_no_write_fills_a_temporary_index_for_a_constraint(tmp_path: Path) -> None:
+    """SQLite does so for each `in` with three values or more, which took most of the time of a task's statements."""
+    driver = sqlite_schema.migrate(tmp_path / "stentor.db")
+    for (table,) in rows(driver, "select name from pragma_table_list where type = 'table' and name not like 'sqlite%'"):
+        columns = rows(driver, f"select name, pk from pragma_table_info('{table}')")
+        insert = f"insert into {table} values ({', '.join('null' for _ in columns)})"
+        changes = ", ".join(f"{name} = 1" for name, pk in columns if not pk)
+        update = f"update {table} set {changes} where {' and '.join(f'{name} = 1' for name, pk in columns if pk)}"
+        for statement in (insert, update) if changes and any(pk for _, pk in columns) else (insert,):
+            steps = [opcode for _, opcode, *_ in rows(driver, f"explain {statement}")]
+            assert "OpenEphemeral" not in steps, statement
+
+
+@requirement("scale.upgrade-keeps-rows")
+def test_a_file_upgraded_in_place_refuses_what_it_refused_before(tmp_path: Path) -> None:
+    driver = SqliteDriver(tmp_path / "stentor.db")
+    old(driver, "0047")
+    insert = "insert into trust_changes (change_id, tenant, entity_id, kind, delta, score, cause, happened_at) values"
+    write(driver, f"{insert} ('c1', 'default', 'a', 'set', 0, 50, 'c', 1)")
+    migrations.upgrade(driver, notify=lambda text: None)
+    write(driver, f"{insert} ('c2', 'default', 'a', 'failure', 0, 50, 'd', 1)")
+    with pytest.raises(sqlite3.IntegrityError, match="CHECK constraint failed"):
+        write(driver, f"{insert} ('c3', 'default', 'a', 'other', 0, 50, 'e', 1)")
+    assert rows(driver, "select change_id from trust_changes") == [("c1",), ("c2",)]
+    assert rows(driver, "pragma integrity_check") == [("ok",)]
+
+
 def test_a_new_file_gets_all_of_the_schema_or_nothing(tmp_path: Path) -> None:
     driver = SqliteDriver(tmp_path / "stentor.db")
     write(driver, "create table webhook_attempts (n integer)")

@@ -10,8 +10,8 @@ CREATE TABLE agents (
     alignment_score double precision not null check (alignment_score between 0 and 1),
     accuracy_score double precision not null check (accuracy_score between 0 and 1),
     efficiency_score double precision not null check (efficiency_score between 0 and 1),
-    trust_tier text not null check (trust_tier in ('auto', 'monitored', 'human')),
-    status text not null check (status in ('active', 'suspended', 'quarantined')),
+    trust_tier text not null check (trust_tier = 'auto' or trust_tier = 'monitored' or trust_tier = 'human'),
+    status text not null check (status = 'active' or status = 'suspended' or status = 'quarantined'),
     runtime text not null,
     sandbox_whitelist text not null,
     key_name text,
@@ -41,8 +41,7 @@ CREATE TABLE rate_buckets (
 CREATE TABLE tasks (
     tenant text not null,
     task_id text not null,
-    status text not null check (status in ('queued', 'pending_approval', 'executing', 'waiting',
-        'completed', 'failed', 'aborted', 'cancelled')),
+    status text not null check (status = 'queued' or status = 'pending_approval' or status = 'executing' or status = 'waiting' or status = 'completed' or status = 'failed' or status = 'aborted' or status = 'cancelled'),
     type text not null,
     priority integer not null check (priority between 0 and 3),
     assigned_agent text,
@@ -56,8 +55,7 @@ CREATE TABLE tasks (
     attempt_epoch integer not null,
     lease_until bigint,
     deadline_at bigint,
-    outcome_class text check (outcome_class in ('success', 'degraded_success', 'agent_failure',
-        'provider_failure', 'timeout', 'cancelled', 'routing_failed')),
+    outcome_class text check (outcome_class = 'success' or outcome_class = 'degraded_success' or outcome_class = 'agent_failure' or outcome_class = 'provider_failure' or outcome_class = 'timeout' or outcome_class = 'cancelled' or outcome_class = 'routing_failed'),
     learning_eligible integer,
     learning_pending integer not null default 0,
     performance double precision,
@@ -77,7 +75,7 @@ CREATE TABLE tasks (
     result text, queue_timeout_seconds integer, queue_deadline_at bigint, title text, pinned_agent text, retry_epoch integer not null default 0, limit_key text, limit_max integer, parked integer not null default 0, turn bigint not null default 0, session_id text, first_started_at bigint, heartbeat_at bigint, limit_seconds integer not null default 0, end_by bigint,
     primary key (tenant, task_id),
     check (status <> 'executing' or (lease_until is not null and deadline_at is not null and epoch > 0)),
-    check ((status in ('completed', 'failed', 'aborted', 'cancelled')) = (completion_time is not null))
+    check ((status = 'completed' or status = 'failed' or status = 'aborted' or status = 'cancelled') = (completion_time is not null))
 );
 CREATE INDEX tasks_by_time on tasks (tenant, created_at, task_id);
 CREATE INDEX tasks_by_status on tasks (tenant, status, created_at, task_id);
@@ -182,7 +180,7 @@ CREATE TABLE trust_changes (
     change_id text primary key,
     tenant text not null,
     entity_id text not null,
-    kind text not null check (kind in ('set', 'success', 'failure')),
+    kind text not null check (kind = 'set' or kind = 'success' or kind = 'failure'),
     delta double precision not null,
     score double precision not null,
     cause text,
@@ -198,7 +196,7 @@ CREATE TABLE memory_versions (
     content blob not null,
     size bigint not null,
     origin text not null check (origin in ('bus', 'vault')),
-    created_at bigint not null, name text, provisional integer not null default 0, cause text check (cause in ('found', 'edited', 'written', 'restored')), first_at bigint,
+    created_at bigint not null, name text, provisional integer not null default 0, cause text check (cause = 'found' or cause = 'edited' or cause = 'written' or cause = 'restored'), first_at bigint,
     primary key (path, content_hash)
 );
 CREATE INDEX memory_versions_by_time on memory_versions (path, created_at);
@@ -233,7 +231,7 @@ CREATE TABLE inbox_notes (
     attempt integer not null check (attempt >= 0),
     task_id text,
     problem text,
-    state text not null check (state in ('asked', 'answered', 'refused')),
+    state text not null check (state = 'asked' or state = 'answered' or state = 'refused'),
     answer_path text,
     answer_hash text,
     updated_at bigint not null,
@@ -244,7 +242,7 @@ CREATE INDEX inbox_open on inbox_notes (tenant, path) where state = 'asked'
 CREATE TABLE atp_messages (
     tenant text not null,
     message_id text not null,
-    status text not null check (status in ('queued', 'executing', 'completed', 'failed')),
+    status text not null check (status = 'queued' or status = 'executing' or status = 'completed' or status = 'failed'),
     priority integer not null check (priority between 0 and 3),
     header text not null,
     content text not null,
@@ -274,12 +272,10 @@ CREATE INDEX atp_messages_leased on atp_messages (lease_until) where status = 'e
 CREATE INDEX atp_messages_limited on atp_messages (deadline_at) where status = 'executing' and deadline_at is not null;
 CREATE INDEX memory_written_for on events (parent_id) where event_type = 'memory_written'
 ;
-CREATE TRIGGER atp_messages_moves before update of status on atp_messages when old.status <> new.status and (old.status || '>' || new.status) not in ('queued>executing', 'executing>queued', 'executing>completed', 'executing>failed')
-        begin select raise(abort, 'a message does not make this move'); end;
 CREATE TABLE llm_providers (
     tenant text not null,
     name text not null,
-    format text not null check (format in ('openai', 'anthropic', 'gemini')),
+    format text not null check (format = 'openai' or format = 'anthropic' or format = 'gemini'),
     base_url text not null,
     sealed_key text,
     default_model text not null,
@@ -363,7 +359,7 @@ CREATE TABLE webhook_deliveries (
     event_id text not null,
     event text not null,
     subject text not null,
-    status text not null check (status in ('waiting', 'sending', 'delivered', 'failed')),
+    status text not null check (status = 'waiting' or status = 'sending' or status = 'delivered' or status = 'failed'),
     attempts integer not null check (attempts >= 0),
     epoch integer not null check (epoch >= 0),
     created_at bigint not null,
@@ -395,14 +391,11 @@ CREATE TABLE webhook_attempts (
     primary key (delivery_id, attempt),
     check (status_code is not null or error is not null)
 );
-CREATE TRIGGER webhook_deliveries_moves before update of status on webhook_deliveries when old.status <> new.status and (old.status || '>' || new.status) not in ('waiting>sending', 'sending>waiting', 'sending>delivered', 'sending>failed')
-        begin select raise(abort, 'a delivery does not make this move'); end;
 CREATE TABLE governance_updates (
     tenant text not null,
     update_id text not null,
     agent_id text not null,
-    status text not null check (status in ('submitted', 'approved', 'rejected', 'deploying', 'deployed',
-        'rolled_back')),
+    status text not null check (status = 'submitted' or status = 'approved' or status = 'rejected' or status = 'deploying' or status = 'deployed' or status = 'rolled_back'),
     tier integer not null check (tier between 1 and 3),
     patched integer not null check (patched in (0, 1)),
     update_type text not null,
@@ -411,7 +404,7 @@ CREATE TABLE governance_updates (
     named_checkpoint text,
     proposed_by text not null,
     body_hash text not null,
-    submitted_status text not null check (submitted_status in ('submitted', 'approved', 'rejected')),
+    submitted_status text not null check (submitted_status = 'submitted' or submitted_status = 'approved' or submitted_status = 'rejected'),
     basis text not null,
     base_hash text,
     submitted_at bigint not null,
@@ -445,7 +438,7 @@ CREATE TABLE checkpoints (
     tenant text not null,
     checkpoint_id text not null,
     agent_id text not null,
-    cause text not null check (cause in ('manual', 'deployment', 'clear_violations', 'trust_change')),
+    cause text not null check (cause = 'manual' or cause = 'deployment' or cause = 'clear_violations' or cause = 'trust_change'),
     state text not null,
     state_hash text not null,
     taken_by text not null,
@@ -462,7 +455,7 @@ CREATE TABLE rollbacks (
     checkpoint_id text not null,
     agent_id text not null,
     update_id text,
-    status text not null check (status in ('initiated', 'in_progress', 'completed', 'failed')),
+    status text not null check (status = 'initiated' or status = 'in_progress' or status = 'completed' or status = 'failed'),
     initiated_by text not null,
     claimed_by text,
     reason text not null,
@@ -481,11 +474,6 @@ CREATE TABLE rollbacks (
 CREATE INDEX rollbacks_by_time on rollbacks (tenant, initiated_at, rollback_id);
 CREATE INDEX rollbacks_open on rollbacks (initiated_at) where status in ('initiated', 'in_progress')
 ;
-CREATE TRIGGER governance_updates_moves before update of status on governance_updates when old.status <> new.status and (old.status || '>' || new.status) not in ('submitted>approved', 'submitted>rejected', 'approved>deploying',
-        'deploying>deployed', 'deploying>rolled_back', 'deployed>rolled_back')
-            begin select raise(abort, 'an update does not make this move'); end;
-CREATE TRIGGER rollbacks_moves before update of status on rollbacks when old.status <> new.status and (old.status || '>' || new.status) not in ('initiated>in_progress', 'in_progress>completed', 'in_progress>failed')
-            begin select raise(abort, 'a rollback does not make this move'); end;
 CREATE TABLE grants (
     grant_id text primary key,
     tenant text not null,
@@ -564,7 +552,7 @@ CREATE TABLE api_keys (
     tenant text not null,
     digest text not null unique,
     hint text not null,
-    role text not null check (role in ('viewer', 'operator', 'approver', 'admin', 'agent')),
+    role text not null check (role = 'viewer' or role = 'operator' or role = 'approver' or role = 'admin' or role = 'agent'),
     permissions text not null,
     description text not null,
     memory text not null,
@@ -593,7 +581,7 @@ CREATE TABLE alerts (
     agent_id text,
     opened_at bigint not null,
     resolved_at bigint,
-    mailed text not null check (mailed in ('', 'opened', 'resolved'))
+    mailed text not null check (mailed = '' or mailed = 'opened' or mailed = 'resolved')
 );
 CREATE UNIQUE INDEX alerts_one_open on alerts (tenant, kind, subject) where resolved_at is null;
 CREATE INDEX alerts_of_tenant on alerts (tenant, opened_at, alert_id);
@@ -605,7 +593,7 @@ CREATE TABLE people (
     tenant text not null,
     issuer text not null,
     subject text,
-    role text not null check (role in ('viewer', 'operator', 'approver', 'admin')),
+    role text not null check (role = 'viewer' or role = 'operator' or role = 'approver' or role = 'admin'),
     permissions text not null,
     sessions text not null,
     created_at bigint not null,
@@ -645,8 +633,8 @@ CREATE TABLE task_steps (
     key text not null,
     event_id text not null,
     name text not null,
-    kind text not null check (kind in ('step', 'effect', 'sleep', 'signal', 'question', 'child')),
-    state text not null check (state in ('started', 'completed', 'failed')),
+    kind text not null check (kind = 'step' or kind = 'effect' or kind = 'sleep' or kind = 'signal' or kind = 'question' or kind = 'child'),
+    state text not null check (state = 'started' or state = 'completed' or state = 'failed'),
     position integer,
     epoch integer not null,
     encoding text not null check (encoding in ('json', 'base64')),
@@ -682,20 +670,12 @@ CREATE TABLE task_signals (
     value text not null,
     primary key (tenant, task_id, event_id)
 );
-CREATE TRIGGER tasks_moves before update of status on tasks when old.status <> new.status and (old.status || '>' || new.status) not in (
-    'queued>executing', 'queued>failed', 'queued>cancelled', 'queued>aborted',
-    'pending_approval>queued', 'pending_approval>waiting', 'pending_approval>aborted', 'pending_approval>cancelled',
-    'executing>completed', 'executing>failed', 'executing>aborted', 'executing>queued', 'executing>cancelled',
-    'executing>waiting', 'waiting>queued', 'waiting>cancelled', 'waiting>aborted',
-    'failed>queued', 'failed>pending_approval', 'aborted>queued', 'aborted>pending_approval'
-)
-        begin select raise(abort, 'a task does not make this move'); end;
 CREATE TABLE schedules (
     tenant text not null,
     name text not null,
     cron text not null,
     timezone text not null,
-    missed text not null check (missed in ('skip', 'one', 'all')),
+    missed text not null check (missed = 'skip' or missed = 'one' or missed = 'all'),
     overlap text not null check (overlap in ('allow', 'skip')),
     task text not null,
     paused integer not null check (paused in (0, 1)),
@@ -717,7 +697,7 @@ CREATE TABLE schedule_runs (
     run_id text not null,
     due_at bigint not null,
     happened_at bigint not null,
-    outcome text not null check (outcome in ('submitted', 'denied', 'skipped')),
+    outcome text not null check (outcome = 'submitted' or outcome = 'denied' or outcome = 'skipped'),
     task_id text,
     reason text,
     primary key (tenant, name, run_id)
@@ -744,7 +724,7 @@ CREATE TABLE session_items (
     session_id text not null,
     position bigint not null,
     kind text not null check (kind in ('message', 'summary')),
-    source text not null check (source in ('own', 'input', 'result', 'step')),
+    source text not null check (source = 'own' or source = 'input' or source = 'result' or source = 'step'),
     value text,
     value_hash text,
     size bigint not null,
@@ -881,4 +861,14 @@ CREATE TABLE llm_usage_marks (
     tenant text not null primary key,
     summed_until bigint not null
 );
-insert into alembic_version values ('0047');
+CREATE TRIGGER atp_messages_moves before update of status on atp_messages when old.status <> new.status and instr(' queued>executing executing>queued executing>completed executing>failed ', ' ' || old.status || '>' || new.status || ' ') = 0
+        begin select raise(abort, 'a message does not make this move'); end;
+CREATE TRIGGER webhook_deliveries_moves before update of status on webhook_deliveries when old.status <> new.status and instr(' waiting>sending sending>waiting sending>delivered sending>failed ', ' ' || old.status || '>' || new.status || ' ') = 0
+        begin select raise(abort, 'a delivery does not make this move'); end;
+CREATE TRIGGER governance_updates_moves before update of status on governance_updates when old.status <> new.status and instr(' submitted>approved submitted>rejected approved>deploying deploying>deployed deploying>rolled_back deployed>rolled_back ', ' ' || old.status || '>' || new.status || ' ') = 0
+            begin select raise(abort, 'an update does not make this move'); end;
+CREATE TRIGGER rollbacks_moves before update of status on rollbacks when old.status <> new.status and instr(' initiated>in_progress in_progress>completed in_progress>failed ', ' ' || old.status || '>' || new.status || ' ') = 0
+            begin select raise(abort, 'a rollback does not make this move'); end;
+CREATE TRIGGER tasks_moves before update of status on tasks when old.status <> new.status and instr(' queued>executing queued>failed queued>cancelled queued>aborted pending_approval>queued pending_approval>waiting pending_approval>aborted pending_approval>cancelled executing>completed executing>failed executing>aborted executing>queued executing>cancelled executing>waiting waiting>queued waiting>cancelled waiting>aborted failed>queued failed>pending_approval aborted>queued aborted>pending_approval ', ' ' || old.status || '>' || new.status || ' ') = 0
+        begin select raise(abort, 'a task does not make this move'); end;
+insert into alembic_version values ('0048');
