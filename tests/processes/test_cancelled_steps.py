@@ -14,6 +14,7 @@ import pytest
 
 from stentor_worker import StepFailed, Task, TaskCancelled
 from stentor_worker.client import Client, ServiceError
+from tests.patience import until
 from tests.processes.programs import Program
 from tests.requirements import requirement
 
@@ -357,6 +358,47 @@ def test_a_timeout_that_comes_as_an_outcome_is_recorded_is_one_in_each_attempt(
     assert is_recorded.is_set()
     assert program.result(handler) == "the usual"
     assert outside.sent == ["the usual"]
+    assert program.worker.replay(program.task_id).is_same
+
+
+@requirement("steps.cancelled")
+@pytest.mark.skipif(sys.version_info < (3, 11), reason="counts no cancellations")
+def test_of_two_timeouts_at_the_same_time_each_attempt_takes_the_same(
+    program: Program, outside: Outside, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    call, around = Client.call, list[tuple[asyncio.AbstractEventLoop, asyncio.Timeout, asyncio.Task[Any]]]()
+
+    def answer_late(self: Client, method: str, path: str, body: Any = None, **options: Any) -> Any:
+        answer = call(self, method, path, body, **options)
+        if body is not None and body.get("key") == "plan" and around:
+            loop, timeout, caller = around.pop()
+            loop.call_soon_threadsafe(timeout.reschedule, 0)
+            until(lambda: caller.cancelling() > 1)
+        return answer
+
+    async def order(task: Task) -> Any:
+        try:
+            async with asyncio.timeout(3600 if task.epoch == 1 else 1) as timeout:
+                caller = asyncio.current_task()
+                if task.epoch == 1 and caller is not None:
+                    around.append((asyncio.get_running_loop(), timeout, caller))
+                try:
+                    async with asyncio.timeout(SOON):
+                        return await task.step("plan", asyncio.Event().wait)
+                except TimeoutError:
+                    return await task.effect("pay the usual", outside.send, "the usual")
+        except TimeoutError:
+            return await task.effect("pay later", outside.send, "later")
+
+    async def handler(task: Task) -> Any:
+        [paid] = await task.gather(order(task))
+        await task.sleep(0)
+        return paid
+
+    monkeypatch.setattr(Client, "call", answer_late)
+    assert program.attempt(handler)[0] == "suspend"
+    assert program.result(handler) == "later"
+    assert outside.sent == ["later"]
     assert program.worker.replay(program.task_id).is_same
 
 

@@ -255,7 +255,8 @@ class Journal:
                 if step["superseded"]:
                     self._superseded[step["key"]] = step
                     continue
-                steps[step["key"]] = step
+                cancelled, is_repeated, _ = step["key"].partition(f"{WAS_CANCELLED}#")
+                steps[cancelled + WAS_CANCELLED if is_repeated else step["key"]] = step
                 if step["position"] is not None:
                     self._expected.setdefault(_scope_of(step), {})[step["position"]] = step
             if page["next_cursor"] is None:
@@ -300,6 +301,11 @@ class Journal:
 def was_cancelled(step: Recorded | None) -> bool:
     """Return whether the program cancelled a recorded step."""
     return step is not None and step["error"] is not None and step["error"].get("code") == CANCELLED
+
+
+def count_cancelled(step: Recorded) -> int:
+    """Return how often the program had cancelled a step, of which it is recorded that it did."""
+    return int(step["key"].partition(f"{WAS_CANCELLED}#")[2] or 1)
 
 
 def is_value_elsewhere(step: Recorded) -> bool:

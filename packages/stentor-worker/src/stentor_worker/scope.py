@@ -14,7 +14,10 @@ MAX_NAME, MAX_KEY = 255, 1024
 # So that no name looks like a path or a count.
 _ESCAPED = str.maketrans({"%": "%25", "/": "%2F", "#": "%23"})
 WAS_CANCELLED = "/#cancelled"
-"""Ends the key that says of a step that the program cancelled it. No name of a step has a # of its own."""
+"""Ends the key that says of a step that the program cancelled it. No name of a step has a # of its own.
+
+After it comes # and how often, if more than once at the same time, as by a timeout and another one around it.
+"""
 Place = tuple[threading.Thread, "asyncio.Task[Any] | None"]
 """The thread and the asyncio task in which something runs."""
 
@@ -39,9 +42,10 @@ class Entry:
     """The tool that the step calls, if any."""
     began_at: float = field(default_factory=time.monotonic)
 
-    def as_cancelled(self) -> Entry:
-        """Return the entry that says that the program cancelled this step, though it has an outcome."""
-        return replace(self, key=self.key + WAS_CANCELLED, name="cancelled", position=None)
+    def as_cancelled(self, times: int = 1) -> Entry:
+        """Return the entry that says that the program cancelled this step so often, though it has an outcome."""
+        ending = WAS_CANCELLED + (f"#{times}" if times > 1 else "")
+        return replace(self, key=self.key + ending, name="cancelled", position=None)
 
     def list_around(self) -> list[asyncio.Task[Any]]:
         """List the asyncio tasks that may wait for this step: where it was called, and where its scope was opened."""

@@ -17,7 +17,15 @@ from weakref import WeakKeyDictionary
 
 from stentor_worker.branches import ENDS_ATTEMPT, Branch, is_cut, is_ending, note_end, running_in
 from stentor_worker.errors import AttemptEnded, EffectFailed, EffectUnknown, StepFailed, Suspended, TaskCancelled
-from stentor_worker.journal import CANCELLED, Journal, Recorded, ValueRejected, is_value_elsewhere, was_cancelled
+from stentor_worker.journal import (
+    CANCELLED,
+    Journal,
+    Recorded,
+    ValueRejected,
+    count_cancelled,
+    is_value_elsewhere,
+    was_cancelled,
+)
 from stentor_worker.scope import Entry, Scope, current_scope
 
 Send = Callable[[str], Any]
@@ -85,7 +93,7 @@ async def run_step(journal: Journal, entry: Entry, function: Callable[[], Any], 
 
 
 async def _run_cancellable(journal: Journal, entry: Entry, function: Callable[[], Any], call: Caller) -> Any:
-    within = Branch()
+    within, before = Branch(), _count_cancellations()
     running = asyncio.ensure_future(_hold_exit(_run_step(journal, entry, function, call, within)))
     try:
         if _take_late():
@@ -102,10 +110,11 @@ async def _run_cancellable(journal: Journal, entry: Entry, function: Callable[[]
             running.cancel()
             await _settle(running)
             if recorded is None and _goes_on_after(running):
-                await _record_cancelled(journal, entry, call, error, is_late=not running.cancelled())
+                await _record_cancelled(journal, entry, call, error, before, is_late=not running.cancelled())
                 raise
             if was_cancelled(recorded):
                 await _is_end_cancelled(call(journal.replay, entry, recorded))
+                await _wait_for_cancellations(journal, entry, before + count_cancelled(recorded))
                 raise
             if running.cancelled():
                 return await finish_first(call(journal.replay, entry, recorded), set())
@@ -146,14 +155,18 @@ def _goes_on_after(running: asyncio.Future[Any]) -> bool:
 
 
 async def _record_cancelled(
-    journal: Journal, entry: Entry, call: Caller, error: asyncio.CancelledError, *, is_late: bool
+    journal: Journal, entry: Entry, call: Caller, error: asyncio.CancelledError, before: int, *, is_late: bool
 ) -> None:
     """Record that a step was cancelled; if its value or its error is recorded already, with an entry of its own.
 
-    The program may assume that all it had begun was cancelled, as at a timeout around a TaskGroup.
+    The program may assume that all it had begun was cancelled, as at a timeout around a TaskGroup. `before` is how many
+    cancellations the caller had before the step.
     """
     if is_late or not await _is_end_cancelled(call(journal.fail, entry, error)):
         await _is_end_cancelled(call(journal.fail, entry.as_cancelled(), error))
+    if (times := _count_cancellations() - before) > 1:
+        # By a timeout around another one too: the program takes the way of the outer one.
+        await _is_end_cancelled(call(journal.fail, entry.as_cancelled(times), error))
 
 
 async def _is_end_cancelled(outcome: Awaitable[Any]) -> bool:
@@ -198,6 +211,13 @@ async def _run_step(
     except ValueRejected as error:
         await call(journal.fail, entry, TypeError(f"Its value cannot be recorded: {error}"))
         raise
+
+
+async def _wait_for_cancellations(journal: Journal, entry: Entry, count: int) -> None:
+    """Wait until the program has cancelled the caller so often; not where the attempt ends."""
+    while _COUNTS_CANCELLATIONS and _count_cancellations() < count and not is_ending():
+        with suppress(asyncio.CancelledError):
+            await _wait_for_cancellation(journal, entry)
 
 
 async def _wait_for_cancellation(journal: Journal, entry: Entry) -> None:
