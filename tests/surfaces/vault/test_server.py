@@ -365,6 +365,22 @@ def test_symlink_out_of_the_vault_is_not_found(vault: Vault) -> None:
     assert search_filenames(vault, vault.key_file.read_text().strip()) == []
 
 
+def test_file_above_100_mb_is_413_and_not_read_into_memory(vault: Vault) -> None:
+    vault.put("a.md", "small")
+    with (vault.root / "film.mp4").open("wb") as film:
+        film.truncate((100 << 20) + 1)
+    answers = (
+        vault.http.get("/vault/film.mp4"),
+        vault.put("film.mp4", "x"),
+        vault.http.delete("/vault/film.mp4"),
+        vault.http.request("MOVE", "/vault/a.md", headers={"Destination": "film.mp4", "Allow-Overwrite": "true"}),
+    )
+    for answer in answers:
+        assert_error(answer, 41300)
+    assert (vault.root / "film.mp4").stat().st_size == (100 << 20) + 1
+    assert vault.http.get("/vault/a.md").text == "small"
+
+
 def test_unsupported_requests_return_their_error_codes(vault: Vault) -> None:
     assert_error(vault.http.put("/vault/folder/", content="x"), 40510)
     assert_error(vault.http.put("/vault/", content="x"), 40510)

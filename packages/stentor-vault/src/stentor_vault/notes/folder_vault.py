@@ -43,15 +43,15 @@ log = logging.getLogger(__name__)
 class FolderVault:
     """Implements the port `Vault`, and synchronous methods (`*_sync`) for callers that are in a thread already.
 
-    `walk` leaves out the folders for which `is_unlisted` is true; their files can still be read. `read` raises
-    NoteTooLarge for a file of more than `max_read_bytes`.
+    `walk` leaves out the folders for which `is_unlisted` is true; their files can still be read. Reads, deletions and
+    moves onto a file raise NoteTooLarge if it has more than `max_read_bytes`.
     """
 
     def __init__(
         self,
         root: Path,
         is_unlisted: Callable[[str], bool] = lambda folder: False,
-        max_read_bytes: int | None = None,
+        max_read_bytes: int = model.MAX_FILE_BYTES,
     ) -> None:
         self.root = root
         self._max_read_bytes = max_read_bytes
@@ -144,7 +144,7 @@ class FolderVault:
         """Move the file to the trash in the open folder `top`."""
         with _open_trash(top) as trash:
             stored_name = safe_files.require_file_name(folder, name, path)
-            present = safe_files.read_content(folder, stored_name)
+            present = safe_files.read_content(folder, stored_name, self._max_read_bytes)
             if not matches_state(expected, present):
                 raise NoteChanged(path, model.content_hash(present))
             safe_files.require_writable(folder, stored_name, path)
@@ -180,7 +180,9 @@ class FolderVault:
             if existing_name is None and paths.fold_path(source) != paths.fold_path(target):
                 safe_files.reject_case_collision(target_folder, target_name)
             # Before the rename, which would overwrite it.
-            previous = None if existing_name is None else safe_files.read_content(target_folder, existing_name)
+            previous = None
+            if existing_name is not None:
+                previous = safe_files.read_content(target_folder, existing_name, self._max_read_bytes)
             new_name = existing_name or target_name
             safe_files.require_writable(source_folder, stored_name, source)
             if overwrite and existing_name is not None:

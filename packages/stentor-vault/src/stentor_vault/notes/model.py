@@ -19,6 +19,8 @@ ANY_STATE = "*"
 NO_FILE = ""
 """As the expected state: no file."""
 MAX_NOTE_BYTES = 20 * 1024 * 1024
+MAX_FILE_BYTES = 100 * 1024 * 1024
+"""The largest file that is read, such as an attachment: a whole file is in memory while it is sent."""
 
 
 class VaultUnavailable(ServiceUnavailable):
@@ -80,7 +82,7 @@ class ReadOnlyNote(Conflict):
 
 
 class NoteTooLarge(InvalidRequest):
-    """The file is larger than MAX_NOTE_BYTES."""
+    """The file is larger than a note may be, or than is read."""
 
 
 class Stat(msgspec.Struct, frozen=True):
