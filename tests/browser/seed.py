@@ -19,6 +19,7 @@ Nothing else is of note.
 """
 PLAN = """---
 owner: ann
+tags: [deployment, night/work]
 ---
 # Plan
 

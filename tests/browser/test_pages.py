@@ -8,12 +8,14 @@ import pytest
 from axe_playwright_python.base import AXE_FILE_PATH
 from playwright.sync_api import Browser, Page, expect
 
+from stentor.surfaces.dashboard.presenters.filters import render_markdown
 from tests.browser.conftest import SIZES, Installation, Tab
 from tests.browser.pages import pages
 from tests.requirements import requirement
 
 # One test opens 50 pages, each of which axe reads.
 pytestmark = [pytest.mark.slow, pytest.mark.together("browser")]
+WIDE_TABLE = render_markdown("| {name} |" + " c |" * 99 + "\n" + "|---" * 100)
 RULES = {"runOnly": ["wcag2a", "wcag2aa", "wcag21a", "wcag21aa", "wcag22aa", "best-practice"]}
 
 
@@ -85,6 +87,20 @@ def test_the_summary_of_an_agent_fits_a_phone(chromium: Browser, installation: I
     context.close()
 
 
+@requirement("dashboard.task-waterfall")
+def test_a_bar_is_nearer_to_its_own_text_than_to_the_next_one_on_a_phone(
+    chromium: Browser, installation: Installation
+) -> None:
+    context = chromium.new_context(viewport=SIZES["narrow"])
+    page = Tab(context.new_page(), installation.board).sign_in().open(f"/tasks/{installation.made.done}").page
+    rows = page.locator(".waterfall > li")
+    boxes = [rows.nth(at).locator(part).bounding_box() for at, part in ((0, ".label"), (0, "svg"), (1, ".label"))]
+    context.close()
+    assert all(boxes)
+    (text, bar, following) = [(box["y"], box["y"] + box["height"]) for box in boxes if box]
+    assert bar[0] - text[1] < following[0] - bar[1]
+
+
 @requirement("dashboard.print")
 def test_a_task_is_printed_in_dark_ink_with_its_times_and_without_the_menu(
     chromium: Browser, installation: Installation
@@ -93,7 +109,8 @@ def test_a_task_is_printed_in_dark_ink_with_its_times_and_without_the_menu(
     tab = Tab(context.new_page(), installation.board).sign_in()
     page = tab.open(f"/tasks/{installation.made.done}").live().page
     page.emulate_media(media="print")
-    for hidden in (page.locator("nav.side"), page.locator(".top"), page.get_by_role("button", name="Run again")):
+    headings = [page.locator("h2", has_text=text) for text in ("Grade", "Run again")]
+    for hidden in (page.locator("nav.side"), page.locator(".top"), *headings):
         expect(hidden).to_be_hidden()
     expect(page.get_by_text("Why this agent")).to_be_visible()
     assert page.evaluate("getComputedStyle(document.body).color") == "rgb(26, 31, 43)"
@@ -141,6 +158,8 @@ def test_no_number_is_cut(tab: Tab, installation: Installation, path: str, cells
         '<ol class="trail"><li><details><summary><time>1</time> <span>{name}</span></summary></details></li></ol>',
         '<ul class="plain changes"><li><span>Key</span> <a href="/">{name}</a></li></ul>',
         '<details open><summary>1</summary><ul class="plain"><li><a href="/">{name}</a></li></ul></details>',
+        '<form class="filters answer"><button>{name} {name}</button></form>',
+        pytest.param(f'<div class="prose">{WIDE_TABLE}</div>', id="a table of Markdown"),
     ],
 )
 def test_a_long_name_makes_no_page_wider_than_the_screen(tab: Tab, row: str) -> None:

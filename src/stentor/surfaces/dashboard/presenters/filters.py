@@ -156,7 +156,24 @@ class _AbsoluteLinks(RendererHTML):
 def _markdown() -> MarkdownIt:
     """Return a renderer for untrusted text: no raw HTML, no images, and only absolute links of harmless schemes."""
     options = {"html": False, "linkify": False}
-    return MarkdownIt("js-default", options, renderer_cls=_AbsoluteLinks).disable("image")
+    markdown = MarkdownIt("js-default", options, renderer_cls=_AbsoluteLinks).disable("image")
+    add_scrolling(markdown)
+    return markdown
+
+
+def add_scrolling(markdown: MarkdownIt) -> None:
+    """Let tables and code that are wider than the page scroll sideways, with the keyboard too."""
+    markdown.add_render_rule("table_open", lambda *_: '<div class="scroll" tabindex="0"><table>\n')
+    markdown.add_render_rule("table_close", lambda *_: "</table></div>\n")
+    for kind in ("fence", "code_block"):
+        markdown.add_render_rule(kind, _render_focusable_code)
+
+
+def _render_focusable_code(
+    self: RendererHTML, tokens: Sequence[Token], index: int, options: OptionsDict, env: EnvType
+) -> str:
+    render = RendererHTML.fence if tokens[index].type == "fence" else RendererHTML.code_block
+    return render(self, tokens, index, options, env).replace("<pre>", '<pre tabindex="0">', 1)
 
 
 def render_markdown(text: str) -> Markup:

@@ -21,7 +21,7 @@ from stentor.core import jsontext
 from stentor.core.jsontext import JsonObject
 from stentor.domains.memory.text import tokenizer
 from stentor.domains.memory.vaults import DEFAULT_VAULT
-from stentor.surfaces.dashboard.presenters.filters import is_expensive_markdown, render_plain_text
+from stentor.surfaces.dashboard.presenters.filters import add_scrolling, is_expensive_markdown, render_plain_text
 from stentor.surfaces.dashboard.presenters.obsidian_markdown import add_obsidian_rules
 
 MAX_COMPARED_LINES = 4_000
@@ -109,6 +109,7 @@ def _markdown() -> MarkdownIt:
     markdown.inline.ruler.before("link", "wikilink", _parse_wikilink)
     markdown.add_render_rule("link_open", _render_link_open)
     add_obsidian_rules(markdown)
+    add_scrolling(markdown)
     markdown.core.ruler.push("lower_headings", _lower_headings)
     return markdown
 
