@@ -8,11 +8,15 @@ import re
 import signal
 import subprocess
 import sys
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import httpx
 import pytest
 
+from stentor.cli.demo import run
 from stentor.cli.demo.run import create_client
 from tests.stub import Answer, serving
 
@@ -63,6 +67,31 @@ def test_demo_at_a_terminal_keeps_its_dashboard_until_ctrl_c(tmp_path: Path) -> 
     assert "stopped and its data deleted" in read_until(terminal, b"deleted.")
     assert os.waitstatus_to_exitcode(os.waitpid(process, 0)[1]) == 0
     assert list(tmp_path.glob("stentor-demo-*")) == []
+
+
+def test_demo_whose_terminal_closes_deletes_its_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    @contextmanager
+    def closes(folder: Path, keys: list[str]) -> Iterator[dict[str, str]]:
+        folder.mkdir()
+        try:
+            os.kill(os.getpid(), signal.SIGHUP)
+            yield {}
+        finally:
+            # The shell and the kernel may both send it.
+            os.kill(os.getpid(), signal.SIGHUP)
+
+    monkeypatch.setattr(run, "_service", closes)
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    before = {number: signal.getsignal(number) for number in run.STOP_SIGNALS}
+    # As at a terminal, also if the tests run under `nohup`.
+    signal.signal(signal.SIGHUP, signal.SIG_DFL)
+    try:
+        with pytest.raises(KeyboardInterrupt):
+            run.run_demo(1, as_json=True, stays_open=False)
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+    assert list(tmp_path.iterdir()) == []
 
 
 @pytest.mark.slow

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
+import os
+import signal
 import socket
 from contextlib import ExitStack
 from pathlib import Path
@@ -13,7 +16,7 @@ from stentor.core import settings
 from stentor.core.errors import StartRefused
 from stentor.core.security.redaction import Redactor
 from stentor.core.settings import Settings
-from stentor.web.server.http_server import bind
+from stentor.web.server.http_server import bind, handle_stop_signals
 from tests.requirements import requirement
 
 
@@ -59,3 +62,26 @@ def test_all_ports_that_are_taken_are_named_with_their_settings_in_one_message(t
         assert f"Port {port} on 127.0.0.1 cannot be used" in line
         assert name in line
     assert not (tmp_path / "data").exists(), "the data folder was left alone"
+
+
+@pytest.mark.parametrize("ignored", [False, True])
+def test_a_terminal_that_closes_stops_the_service_unless_nohup_ignores_it(ignored: bool) -> None:
+    async def receive() -> list[str]:
+        received, stopped = list[str](), asyncio.Event()
+
+        def stop() -> None:
+            received.append("stop")
+            stopped.set()
+
+        handle_stop_signals(stop)
+        os.kill(os.getpid(), signal.SIGHUP)
+        if ignored:
+            os.kill(os.getpid(), signal.SIGTERM)
+        await stopped.wait()
+        return received
+
+    before = signal.signal(signal.SIGHUP, signal.SIG_IGN if ignored else signal.SIG_DFL)
+    try:
+        assert asyncio.run(receive()) == ["stop"]
+    finally:
+        signal.signal(signal.SIGHUP, before)

@@ -267,6 +267,26 @@ def test_the_handlers_of_signals_are_those_of_the_program_again_after_a_run() ->
     assert [signal.getsignal(number) for number in numbers] == before
 
 
+@pytest.mark.parametrize("ignored", [False, True])
+def test_a_terminal_that_closes_stops_a_worker_unless_nohup_ignores_it(ignored: bool) -> None:
+    before = signal.signal(signal.SIGHUP, signal.SIG_IGN if ignored else signal.SIG_DFL)
+    try:
+        with run_service(Service(tasks=1)) as service:
+            worker = Worker(service.url, "key", "agent")
+
+            @worker.handler
+            def handler(task: Task) -> None:
+                signal.raise_signal(signal.SIGHUP)
+                if ignored:
+                    worker.stop()
+
+            worker.run()
+            assert [verb for _, verb, _ in service.reports] == ["complete"]
+            assert (worker._interrupted_at is None) == ignored
+    finally:
+        signal.signal(signal.SIGHUP, before)
+
+
 def test_a_signal_ends_the_workers_of_all_threads() -> None:
     claimed = threading.Event()
 

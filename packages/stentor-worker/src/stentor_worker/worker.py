@@ -129,7 +129,7 @@ class Worker:
         return function
 
     def run(self) -> None:
-        """Run tasks until `stop`, SIGINT or SIGTERM, then wait for the running ones.
+        """Run tasks until `stop`, SIGINT, SIGTERM or SIGHUP, then wait for the running ones.
 
         A signal stops all workers of the program if one of them runs in the main thread. Another Ctrl-C, more than a
         second later, ends the program at once, as a kill does: its tasks go back to the queue as their leases expire.
@@ -145,7 +145,7 @@ class Worker:
         replaced: dict[int, Any] = {}
         # Python allows handlers of signals in no other thread.
         if threading.current_thread() is threading.main_thread():
-            replaced = {number: signal.signal(number, self._on_signal) for number in (signal.SIGINT, signal.SIGTERM)}
+            replaced = {number: signal.signal(number, self._on_signal) for number in _list_stop_signals()}
         heartbeats = threading.Thread(target=self._send_heartbeats, daemon=True)
         heartbeats.start()
         running.add(self)
@@ -354,6 +354,15 @@ class Worker:
                 thread.start()
             for thread in beats:
                 thread.join()
+
+
+def _list_stop_signals() -> list[signal.Signals]:
+    """Return the signals that stop a worker, among them the one of a terminal that closes unless `nohup` ignores it."""
+    numbers = [signal.SIGINT, signal.SIGTERM]
+    # Windows has no SIGHUP.
+    if hasattr(signal, "SIGHUP") and signal.getsignal(signal.SIGHUP) != signal.SIG_IGN:
+        numbers.append(signal.SIGHUP)
+    return numbers
 
 
 def _configure_logging() -> None:

@@ -28,6 +28,8 @@ from stentor.cli.responses import read_fields
 from stentor.core.jsontext import JsonObject
 
 TASK_TIMEOUT_SECONDS = 180
+STOP_SIGNALS = (signal.SIGTERM, signal.SIGHUP)
+"""Besides SIGINT; SIGHUP arrives when the terminal closes."""
 ADMIN_NAMES = ("ANNA", "BERT")
 """Two admins, because the proposer of an update may not approve it."""
 AGENTS: dict[str, JsonObject] = {
@@ -60,7 +62,10 @@ def run_demo(rounds: int, *, as_json: bool, stays_open: bool) -> None:
 
     With `stays_open` the service then continues with its dashboard, until Ctrl-C.
     """
-    signal.signal(signal.SIGTERM, _stop)
+    for number in STOP_SIGNALS:
+        # `nohup` ignores SIGHUP.
+        if signal.getsignal(number) != signal.SIG_IGN:
+            signal.signal(number, _stop)
     keys = ["demo_" + secrets.token_urlsafe(24) for _ in range(2)]
     with tempfile.TemporaryDirectory(prefix="stentor-demo-") as temporary:
         folder, edited = Path(temporary, "data"), Path(temporary, "edited")
@@ -82,7 +87,9 @@ def run_demo(rounds: int, *, as_json: bool, stays_open: bool) -> None:
 
 def _stop(*_: object) -> None:
     """End the demo as Ctrl-C does, so that its service is stopped and its folder deleted."""
-    signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    for number in STOP_SIGNALS:
+        # A terminal that closes may send more than one.
+        signal.signal(number, signal.SIG_IGN)
     raise KeyboardInterrupt
 
 

@@ -158,10 +158,12 @@ class ServerGroup:
 
 
 def handle_stop_signals(on_stop: Callable[[], None]) -> None:
-    """Call `on_stop` on SIGINT and SIGTERM. Must be called within the event loop."""
+    """Call `on_stop` on SIGINT, SIGTERM, and SIGHUP (the terminal closes). Must be called within the event loop."""
     loop = asyncio.get_running_loop()
-    for number in (signal.SIGINT, signal.SIGTERM):
-        loop.add_signal_handler(number, on_stop)
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+        # `nohup` ignores SIGHUP, so that the service outlives its terminal.
+        if number != signal.SIGHUP or signal.getsignal(number) != signal.SIG_IGN:
+            loop.add_signal_handler(number, on_stop)
 
 
 def create_runner() -> asyncio.Runner:
@@ -317,7 +319,7 @@ def serve_endpoints(
     on_exit: Sequence[AsyncWork] = (),
     on_stop: Callable[[], None] = lambda: None,
 ) -> None:
-    """Serve until SIGINT or SIGTERM.
+    """Serve until SIGINT, SIGTERM or SIGHUP.
 
     `background` runs concurrently and is cancelled at the end; `on_stop` is called when the signal arrives, `on_exit`
     after all servers have stopped.
