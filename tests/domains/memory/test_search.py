@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shutil
 import sys
+import threading
 import time
 import unicodedata
 from concurrent.futures import ThreadPoolExecutor
@@ -15,7 +16,7 @@ import pytest
 
 from stentor.core.db.postgres import PostgresDriver
 from stentor.core.db.sqlite import SqliteDriver
-from stentor.domains.memory.text import tokenizer
+from stentor.domains.memory.text import excerpts, tokenizer
 from stentor.domains.memory.text.excerpts import make_excerpt, question_terms
 from stentor_vault.notes.model import VaultUnavailable
 from tests.conftest import MakeWorld
@@ -312,6 +313,27 @@ def test_no_word_far_after_the_first_hit_is_compared_for_an_excerpt(monkeypatch:
     assert make_excerpt(f"zebra {text}", frozenset({"zebra", "quagga"})).startswith("zebra quiet")
     assert len(compared) < 5000
     assert make_excerpt(f"{text} quagga", frozenset({"zebra", "quagga", "quoll"})).endswith("quiet zebra quagga")
+
+
+@pytest.mark.parametrize("database", ["sqlite"])
+async def test_excerpts_of_long_notes_are_made_beside_the_event_loop(
+    notes: Notes, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await notes.write("long.md", f"# Zebra\n\n{'quiet ' * 10_000}")
+    await notes.write("short.md", "a quagga\n")
+    threads: list[threading.Thread] = []
+    find_hit = excerpts._find_best_hit
+
+    def find_best_hit(*args: Any) -> Any:
+        threads.append(threading.current_thread())
+        return find_hit(*args)
+
+    monkeypatch.setattr(excerpts, "_find_best_hit", find_best_hit)
+    searches: dict[str, dict[str, Any]] = {"keyword": {"terms": ["zebra"]}, "hybrid": {"query": "zebra"}}
+    for mode, asked in searches.items():
+        assert (await notes.post(f"search/{mode}", **asked)).json()["matches"][0]["path"] == "long.md"
+    assert await notes.found("quagga") == ["short.md"]
+    assert [thread is threading.current_thread() for thread in threads] == [False, False, True]
 
 
 @pytest.mark.parametrize("text", ["Der Schöpfer sprach", "がくせい", "한국어 is Korean", "x\u030cyz", "日\u0301x"])

@@ -6,9 +6,10 @@ Combines the scores and records each search; the index itself is in `index/`. So
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from functools import partial
 from statistics import pstdev
-from typing import Literal
+from typing import Literal, TypeVar
 
 import msgspec
 
@@ -41,7 +42,11 @@ from stentor.domains.memory.text.excerpts import Passage, PassageSource, make_ch
 from stentor.domains.memory.validity.frontmatter_keys import parse_as_of
 from stentor.domains.memory.validity.model import Exclusion
 
+T = TypeVar("T")
+
 PREVIEW_CHARS = 200
+INLINE_MAX_CHARS = 50_000
+"""Excerpts of longer texts are made in a thread: one of a megabyte takes a tenth of a second."""
 MAX_CANDIDATES = 100
 """Candidates of each kind (keyword, semantic) that a hybrid search compares."""
 SEMANTIC_WEIGHT = 0.55
@@ -137,7 +142,8 @@ class SearchService:
         )
         marks = await self._explain(scope, [hit.doc_id for hit in hits])
         await self._record_search(caller, "keyword", total)
-        return build_results(hits, _terms(significant), marks), total
+        make = partial(build_results, hits, _terms(significant), marks)
+        return await _in_thread_if_long(make, [hit.body for hit in hits]), total
 
     async def semantic(
         self,
@@ -227,13 +233,12 @@ class SearchService:
         marks = await self._explain(scope, best)
         by_meaning = {id_: ordinals[id_] for id_ in best if id_ in ordinals and id_ not in keyword_scores}
         excerpts = await self._chunk_excerpts(rows, by_meaning, terms)
+        bodies = {id_: rows[id_].body for id_ in best if not excerpts.get(id_)}
+        excerpts |= await _in_thread_if_long(
+            lambda: {id_: make_excerpt(body, terms) for id_, body in bodies.items()}, bodies.values()
+        )
         await self._record_search(caller, "hybrid", len(ranked))
-        return [
-            _hybrid_match(
-                rows[id_], scores[id_], excerpts.get(id_) or make_excerpt(rows[id_].body, terms), marks.get(id_)
-            )
-            for id_ in best
-        ], len(ranked)
+        return [_hybrid_match(rows[id_], scores[id_], excerpts[id_], marks.get(id_)) for id_ in best], len(ranked)
 
     def _exclude(self, scope: SearchScope) -> ListExcluded:
         at = self._clock.now() if scope.as_of is None else scope.as_of
@@ -301,6 +306,10 @@ class SearchService:
         meta = {"search": mode, "matches": total, "by": caller.principal.name}
         event = EventDraft("memory_read", "memory", f"A {mode} search found {total}.", meta, agent_id=caller.agent_id)
         await self._db.write(lambda tx: self._memory.record_event(tx, caller, event))
+
+
+async def _in_thread_if_long(make: Callable[[], T], texts: Iterable[str]) -> T:
+    return make() if sum(map(len, texts)) <= INLINE_MAX_CHARS else await asyncio.to_thread(make)
 
 
 def _terms(texts: Sequence[str]) -> frozenset[str]:
