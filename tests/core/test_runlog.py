@@ -127,6 +127,13 @@ def test_tokens_are_numbered_per_attempt_bounded_and_forgotten() -> None:
         r'{"url": "https://host/x?a=1\u0026token=abcdef123"}',
         "https://host/?next=https%3A%2F%2Fhost%2F%3Faccess_token%3Dabcdef123",
         "https://host/?next=%252Fa%253Ftoken%253Dabcdef123",
+        "https://host/?token[]=abcdef123",
+        "https://host/?token%5B0%5D=abcdef123",
+        "https://host/callback?state=a&code=abcdef123",
+        "https://host/?pwd=abcdef123&client_assertion=abcdef123",
+        "Proxy-Authorization: abcdef123",
+        "{'Cookie': 'page=2; session=abcdef123', 'Accept': '*/*'}",
+        "Set-Cookie: session=abcdef123; Path=/\nSet-Cookie: other=abcdef123",
     ],
 )
 def test_no_secret_reaches_the_log(text: str) -> None:
@@ -137,6 +144,22 @@ def test_no_secret_reaches_the_log(text: str) -> None:
     assert MASK in shown
     assert "abcdef123" not in shown
     assert "s3cret-value" not in shown
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "FATAL: host=db user=me password=abcdef123",
+        '{"client_secret": "abcdef123"}',
+        "x-auth-token: abcdef123",
+        "git clone failed: ghp_abcdef123abcdef123abcdef",
+        "-----BEGIN RSA PRIVATE KEY-----\nabcdef123\n-----END RSA PRIVATE KEY-----",
+    ],
+)
+def test_shapes_of_secrets_in_kept_prompts_are_masked_in_the_log_too(text: str) -> None:
+    shown = Redactor().redact(text)
+    assert "[redacted" in shown
+    assert "abcdef123" not in shown
 
 
 @pytest.mark.parametrize("password", ["123", "123.4", "12345a", "123456"])
@@ -153,7 +176,7 @@ def test_a_password_of_digits_is_no_port(password: str) -> None:
         "http://host:80/a@b",
         "ssh://user@host:22/a",
         "https://agents.example.com?to=me@example.com",
-        "https://host/tasks?tokens=12&keyword=a",
+        "https://host/tasks?tokens=12&keyword=a&status_code=404",
     ],
 )
 def test_the_port_of_a_url_stays_in_the_log(url: str) -> None:

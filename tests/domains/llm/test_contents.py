@@ -273,6 +273,14 @@ async def test_a_token_in_a_url_is_redacted(url: str) -> None:
 
 
 @requirement("llm.content-redacted")
+async def test_all_cookies_of_a_header_are_redacted() -> None:
+    stored = await redacted(
+        {"prompt": f"curl -H 'Cookie: page=2; session={BEARER}' x\nSet-Cookie: id={BEARER}; Secure"}
+    )
+    assert stored == {"prompt": "curl -H 'Cookie: [redacted: cookie]' x\nSet-Cookie: [redacted: cookie]"}
+
+
+@requirement("llm.content-redacted")
 async def test_ordinary_text_stays_as_it_is() -> None:
     text = (
         "The bearer of this letter, a task-based sk-learn pipeline and 1234567890123456 grains. "

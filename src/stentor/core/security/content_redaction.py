@@ -45,6 +45,8 @@ _SHAPES = (
         ("authorization",),
         re.compile(rf"(?i)(authorization{_SEPARATOR}(?:bearer|basic|token|apikey)\s{{1,5}})[^\s\"'\\,;]+"),
     ),
+    # The header with all its cookies.
+    Shape("cookie", ("cookie",), re.compile(r"(?i)(cookie[\"'\\]{0,3}\s{0,5}:\s{0,5}[\"'\\]{0,3})[^\"'\r\n]+")),
     # Without a digit it must be long, because "bearer" is also a word.
     Shape(
         "bearer token",
@@ -106,12 +108,7 @@ class ContentRedactor:
 
     def redact(self, text: str) -> str:
         """Return the text with marks instead of secrets."""
-        text = _mask_private_keys(self._redactor.mask_known(text, mark("secret")))
-        # Not `lower`: without regard to case, patterns take some characters for others, as `casefold` does.
-        folded = text.casefold()
-        for shape in _SHAPES:
-            if any(hint in folded for hint in shape.hints):
-                text = shape.pattern.sub(_keeping_label(shape.kind), text)
+        text = mask_shapes(self._redactor.mask_known(text, mark("secret")), mark)
         for mask in self._personal:
             text = mask(text)
         return text
@@ -122,12 +119,23 @@ def mark(kind: str) -> str:
     return f"[redacted: {kind}]"
 
 
-def _keeping_label(kind: str) -> Callable[[re.Match[str]], str]:
+def mask_shapes(text: str, make_mark: Callable[[str], str]) -> str:
+    """Return the text with marks instead of what has a well-known shape of secrets; `make_mark` gets the kind."""
+    text = _mask_private_keys(text, make_mark("private key"))
+    # Not `lower`: without regard to case, patterns take some characters for others, as `casefold` does.
+    folded = text.casefold()
+    for shape in _SHAPES:
+        if any(hint in folded for hint in shape.hints):
+            text = shape.pattern.sub(_keeping_label(make_mark(shape.kind)), text)
+    return text
+
+
+def _keeping_label(replacement: str) -> Callable[[re.Match[str]], str]:
     """Return the replacement that leaves the first group, such as `Authorization: Bearer`, if there is one."""
-    return lambda match: (match.group(1) if match.re.groups else "") + mark(kind)
+    return lambda match: (match.group(1) if match.re.groups else "") + replacement
 
 
-def _mask_private_keys(text: str) -> str:
+def _mask_private_keys(text: str, replacement: str) -> str:
     """Mask blocks of private keys; one without an end as far as it can be one.
 
     Not one pattern: for each beginning it would look for an end in all of the rest.
@@ -139,7 +147,7 @@ def _mask_private_keys(text: str) -> str:
         may_end = end is not None
         if end is not None and end.start() - begin.end() > MAX_KEY_CHARS:
             end = None
-        parts += [text[position : begin.start()], mark("private key")]
+        parts += [text[position : begin.start()], replacement]
         body = end or _KEY_BODY.match(text, begin.end())
         position = body.end() if body else begin.end()
     return "".join(parts) + text[position:] if parts else text

@@ -1,6 +1,6 @@
 """Redaction of logs: the formatter masks every known secret, and everything that looks like one.
 
-Texts that are stored are redacted in `content_redaction`, which knows more shapes.
+Kept prompts and answers are redacted in `content_redaction`, whose shapes of secrets are masked here too.
 """
 
 from __future__ import annotations
@@ -8,17 +8,28 @@ from __future__ import annotations
 import json
 import logging
 import re
+from typing import TYPE_CHECKING
+
+from stentor.core.lazy_import import lazy_module
+
+if TYPE_CHECKING:
+    from stentor.core.security import content_redaction
+else:
+    # It imports this module, and compiles patterns that most commands do not need.
+    content_redaction = lazy_module("stentor.core.security.content_redaction")
 
 _LOOKS_SECRET = re.compile(
     r"(?i)(bearer\s+|x-api-key['\"]?\s*[:=]\s*['\"]?|api[-_]?key['\"]?\s*[:=]\s*['\"]?"
-    r"|authorization['\"]?\s*[:=]\s*['\"]?(?:basic|token)\s+"
+    # Also without a scheme.
+    r"|authorization['\"]?\s*[:=]\s*['\"]?(?:(?:apikey|basic|bearer|token)\s+)?"
     # A token in place of a URL's user, also one with a password.
     r"|://(?=[^/?#\s:@'\",;]{16,}(?::[^/?#\s'\",;@]*)?@)"
     # The password of a URL, also one that was cut off, but not its port.
     r"|://(?!\[)[^/\s:@]*:(?!\d{1,5}\b(?![^/?#\s'\",;]*@))"
     # A parameter of a URL or of its fragment, also as HTML, JSON or another URL's parameter has it.
     r"|(?:[?&#;]|\\u0026|%(?:25){0,3}(?:3f|26|23))[\w.%-]{0,40}"
-    r"(?:token|key|secret|passw(?:or)?d|sig|signature|auth)(?:=|%(?:25){0,3}3d))([^\s'\",;@]+)"
+    r"(?:token|key|secret|passw(?:or)?d|pwd|sig|signature|auth|assertion|credential|jwt|(?<![a-z_.-])code)"
+    r"(?:\[\w{0,20}\]|%(?:25){0,3}5b\w{0,20}%(?:25){0,3}5d)?(?:=|%(?:25){0,3}3d))([^\s'\",;@]+)"
 )
 _SIGNED_TOKEN = re.compile(r"(?<![\w-])eyJ[\w-]{8,}\.[\w-]+\.[\w-]*")
 """A signed token: a receipt, a proof, a JWT."""
@@ -49,7 +60,8 @@ class Redactor:
     def redact(self, text: str) -> str:
         text = self.mask_known(text)
         text = _RUNTIME_KEY.sub(MASK, _SIGNED_TOKEN.sub(MASK, text))
-        return _LOOKS_SECRET.sub(lambda match: match.group(1) + MASK, text)
+        text = _LOOKS_SECRET.sub(lambda match: match.group(1) + MASK, text)
+        return content_redaction.mask_shapes(text, lambda kind: MASK)
 
 
 class RedactingFormatter(logging.Formatter):
