@@ -22,6 +22,7 @@ def pages(made: Seeded) -> list[Shown]:
         Shown("task", f"/tasks/{made.done}", "Why this agent"),
         Shown("task-failed", f"/tasks/{made.failed}", "SOURCE_UNREADABLE"),
         Shown("task-asking", f"/tasks/{made.asking}", "Book Sol for 240 EUR?"),
+        Shown("steps", f"/tasks/{made.asking}/steps", "plan"),
         Shown("decisions", "/decisions", "Pay the hotel"),
         Shown("schedules", "/schedules", "weekly-review"),
         Shown("schedule", "/schedules/morning-report", "At 06:30 on Monday through Friday"),

@@ -19,6 +19,10 @@ _LIST_FOR_PEOPLE = Sql(
             (select agent_id from agents where tenant = :tenant and key_name = :key))
     order by task_steps.event_id limit :limit"""
 )
+_LIST_LATEST = Sql(
+    f"select {COLUMNS_OF_OPEN} from task_steps where tenant = :tenant and task_id = :task_id "
+    "order by event_id desc limit :limit"
+)
 _COUNT_DECISIONS = Sql(f"select count(*) {_FOR_PEOPLE}")
 
 
@@ -35,3 +39,9 @@ def list_for_people(tx: Tx, tenant: str, key: str | None, limit: int) -> list[De
     """
     rows = tx.rows(_LIST_FOR_PEOPLE, tenant=tenant, key=key, limit=limit)
     return [(row[3], row[0], row[1], step_from_row(row[4:])) for row in rows]
+
+
+def list_latest(tx: Tx, tenant: str, task_id: str, limit: int) -> list[Step]:
+    """List the steps of a task that began last, oldest first."""
+    rows = tx.rows(_LIST_LATEST, tenant=tenant, task_id=task_id, limit=limit)
+    return [step_from_row(row[2:]) for row in reversed(rows)]

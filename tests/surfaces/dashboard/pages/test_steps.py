@@ -8,6 +8,7 @@ import shlex
 
 import pytest
 
+from stentor.surfaces.dashboard.pages import task_steps
 from stentor.surfaces.dashboard.pages import tasks as task_pages
 from tests.domains.test_steps import Attempt, begin_attempt, retry
 from tests.domains.test_waits import suspend, wait
@@ -97,16 +98,46 @@ async def test_a_question_and_a_held_effect_are_shown_after_more_steps_than_the_
 ) -> None:
     monkeypatch.setattr(task_pages, "MAX_STEPS", 1)
     monkeypatch.setattr(task_pages, "MAX_EVENTS", 1)
-    attempt = await ask(site)
+    attempt = await begin_attempt(site.world)
+    for name in ("plan", "choose", "reserve"):
+        await attempt.step(name, f"value of {name}")
+    await wait(attempt, "question", question="Book Sol?")
+    await suspend(attempt, "question")
     path = f"/tasks/{attempt.task_id}"
     page = await site.read(path)
-    assert "The first 1;" in page
+    assert "The first 1 and the last 1." in page
+    assert re.findall('<details><summary><span class="label">(.*?)<', page)[-2:] == ["plan", "question"]
     assert f'action="{path}/answer"' in page
+    monkeypatch.setattr(task_steps, "PAGE_STEPS", 3)
+    listed = await site.read(f"{path}/steps")
+    assert re.findall('<span class="label">(.*?)<', listed) == ["plan", "choose", "reserve"]
+    following = re.search('href="([^"]*cursor=[^"]*)"', listed)
+    assert following
+    assert re.findall('<span class="label">(.*?)<', await site.read(html.unescape(following[1]))) == ["question"]
+    await site.read("/tasks/unknown/steps", 404)
     held = await begin_attempt(site.world, name="ben", capabilities=["pay"], task={"required_capabilities": ["pay"]})
     await held.step("plan")
     await held.begin("pay")
     await held.fail()
     assert f'action="/tasks/{held.task_id}/resolve"' in await site.read(f"/tasks/{held.task_id}")
+
+
+@requirement("steps.pages")
+async def test_a_page_of_many_long_values_is_short_and_leads_to_each_of_them(site: Site) -> None:
+    attempt = await begin_attempt(site.world)
+    for n in range(120):
+        await attempt.step(f"step {n}", f"value {n}: " + "x" * 3_000)
+    path = f"/tasks/{attempt.task_id}"
+    page = await site.read(path)
+    assert len(page) < 300_000
+    assert "value 119: " in page
+    assert "value 7: " not in page
+    address = re.search('href="([^"]*/steps[?]key=step%207)"', page)
+    assert address
+    assert "value 7: " in await site.read(html.unescape(address[1]))
+    events = re.findall('<li class="step_completed">\\s*<(?:a href="/provenance/|details)', page)
+    assert len(events) >= 100
+    assert any("provenance" in event for event in events)
 
 
 @requirement("steps.pages")

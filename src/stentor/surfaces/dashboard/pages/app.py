@@ -47,6 +47,7 @@ from stentor.surfaces.dashboard.pages import (
     task_list,
     task_runs,
     task_selection,
+    task_steps,
     tasks,
     webhooks,
 )
@@ -314,6 +315,7 @@ ROUTES: list[tuple[str, str, PageHandler]] = [
     *task_list.ROUTES,
     *tasks.ROUTES,
     *task_runs.ROUTES,
+    *task_steps.ROUTES,
     *decisions.ROUTES,
     *console.ROUTES,
     *agent_comparison.ROUTES,  # before the page of one agent, whose path would match

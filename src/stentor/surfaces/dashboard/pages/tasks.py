@@ -21,8 +21,10 @@ from stentor.domains.registry import store as registry_store
 from stentor.domains.routing import explain
 from stentor.domains.schedules import store as schedule_store
 from stentor.domains.sessions import store as session_store
+from stentor.domains.steps import queries as step_queries
 from stentor.domains.steps import store as step_store
 from stentor.domains.steps.decision_text import describe_question
+from stentor.domains.steps.model import is_superseded
 from stentor.domains.steps.operations import StepOut
 from stentor.domains.tasks import queries as task_queries
 from stentor.domains.tasks import store as task_store
@@ -32,14 +34,20 @@ from stentor.surfaces.dashboard.pages import task_selection
 from stentor.surfaces.dashboard.pages.agents import label_agents
 from stentor.surfaces.dashboard.pages.decisions import CHOICES
 from stentor.surfaces.dashboard.pages.task_list import selectable_agents
-from stentor.surfaces.dashboard.presenters.task_view import build_journal, present_denial
+from stentor.surfaces.dashboard.presenters.task_view import build_journal, choose_bodies, present_denial
 from stentor.surfaces.dashboard.presenters.waterfall import build_subtask_bar, build_waterfall
 from stentor.surfaces.dashboard.site.page import PageRequest
 from stentor.web.sse import EventStreamResponse, SseEvent
 
-MAX_EVENTS = 250
+MAX_EVENTS = 100
 """How many of the first and of the last events of a task are on its page."""
-MAX_SUBTASKS, MAX_STEPS = 100, 200
+MAX_SUBTASKS, MAX_DECISIONS, MAX_STEPS = 100, 200, 50
+"""How many subtasks and decisions are on the page of a task, and how many of its first and of its last steps."""
+PAGE_CHARACTERS, ROW_CHARACTERS, MIN_ROOM = 200_000, 400, 20_000
+"""Characters of all rows with what they open to, of a row without it, and of all that rows open to in any case.
+
+A page with live parts is sent again at each change, so a task of many steps must not make it long.
+"""
 STEP_EVENTS = ("step_started", "step_completed", "step_failed")
 LEGACY_SCORE_TERMS = ("composite", "hebbian", "trust")
 """The terms of a score in old decisions, which name no ranking rule."""
@@ -62,6 +70,10 @@ async def show_task(page: PageRequest, problem: str = "", status: int = 200) -> 
     state = await _read_state(page, trail["task"])
     rows = build_journal(journal["steps"], trail["status"])
     values = {(step["key"], step["epoch"]): step["value"] for step in journal["steps"]}
+    bars = build_waterfall(trail["events"], map(build_subtask_bar, subtasks["tasks"]), page.site.now(), values)
+    room = max(PAGE_CHARACTERS - ROW_CHARACTERS * (len(rows) + len(bars) + len(trail["events"])), MIN_ROOM)
+    bodies = [[row.value for row in rows], [(bar.value, bar.details) for bar in bars]]
+    opened = choose_bodies([*bodies, [event["metadata"] for event in trail["events"]]], room)
     return page.render(
         "task.html",
         status,
@@ -87,9 +99,11 @@ async def show_task(page: PageRequest, problem: str = "", status: int = 200) -> 
         decisions=[row.step for row in build_journal(decisions, trail["status"]) if row.is_open],
         journal=rows,
         more_steps=journal["next_cursor"] is not None,
+        opened=dict(zip(("steps", "bars", "events"), opened, strict=True)),
+        max_steps=MAX_STEPS,
         has_gap=has_gap,
         max_events=MAX_EVENTS,
-        waterfall=build_waterfall(trail["events"], map(build_subtask_bar, subtasks["tasks"]), page.site.now(), values),
+        waterfall=bars,
         subtasks=subtasks,
         max_characters=MAX_TEXT_CHARACTERS,
         terms=LEGACY_SCORE_TERMS,
@@ -153,11 +167,25 @@ async def _read_trail(page: PageRequest, task_id: str) -> tuple[JsonObject, bool
 
 
 async def _read_journal(page: PageRequest, trail: JsonObject, *, has_gap: bool) -> JsonObject:
-    """Return the first steps of a task; no request is made if its activity has no step."""
+    """Return the first and the last steps of a task; no request is made if its activity has no step."""
     has_steps = has_gap or any(event["event_type"] in STEP_EVENTS for event in trail["events"])
     if trail["task"] is None or not has_steps:
         return {"steps": [], "next_cursor": None}
-    return dict(await page.call("steps.list", task_id=trail["task"]["task_id"], limit=MAX_STEPS))
+    task_id = trail["task"]["task_id"]
+    journal = dict(await page.call("steps.list", task_id=task_id, limit=2 * MAX_STEPS))
+    if journal["next_cursor"] is not None:
+        journal["steps"] = [*journal["steps"][:MAX_STEPS], *await page.read(_list_latest_steps, task_id)]
+    return journal
+
+
+def _list_latest_steps(tx: Tx, tenant: str, task_id: str) -> list[JsonObject]:
+    task = task_store.find(tx, tenant, task_id)
+    if task is None:
+        return []
+    return [
+        StepOut.of(step, value=step.value, superseded=is_superseded(step, task)).model_dump(mode="json")
+        for step in step_queries.list_latest(tx, tenant, task_id, MAX_STEPS)
+    ]
 
 
 async def _read_decisions(page: PageRequest, task: JsonObject | None, journal: JsonObject) -> list[JsonObject]:
@@ -169,7 +197,7 @@ async def _read_decisions(page: PageRequest, task: JsonObject | None, journal: J
 
 def _list_undecided(tx: Tx, tenant: str, task_id: str, agent_id: str) -> list[JsonObject]:
     agent = registry_store.find(tx, tenant, agent_id)
-    steps = step_store.list_undecided(tx, tenant, task_id, MAX_STEPS)
+    steps = step_store.list_undecided(tx, tenant, task_id, MAX_DECISIONS)
     asked = [(step, question) for step in steps if (question := describe_question(step, agent)) is not None]
     return [
         StepOut.of(step, value=None, superseded=False, question=question).model_dump(mode="json")

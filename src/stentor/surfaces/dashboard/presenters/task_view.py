@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import msgspec
 
+from stentor.core import jsontext
 from stentor.core.jsontext import JsonObject
 from stentor.surfaces.dashboard.presenters.filters import explain_denial
 
+MAX_BODY_CHARACTERS = 4_000
+"""Characters that are shown of what a row opens to."""
 MAX_DEPTH = 4
 """Levels that are indented."""
 WAITS = ("sleep", "signal", "question", "child")
@@ -59,6 +62,23 @@ def _to_row(step: JsonObject, depth: int, task_status: str) -> JournalRow:
     if kind == "child" and state == "completed" and isinstance(step["value"], dict):
         state = step["value"]["status"]
     return JournalRow(step, min(depth, MAX_DEPTH), "runs again" if step["superseded"] else state, is_open)
+
+
+def choose_bodies(lists: Iterable[Sequence[Any]], room: int) -> list[set[int]]:
+    """Return the places of the bodies that fit into `room` characters: of the first list first, in each the last ones.
+
+    What a row opens to may be long, and is sent with the page: what a task did last is asked for most.
+    """
+    chosen: list[set[int]] = []
+    for bodies in lists:
+        places: set[int] = set()
+        for place in range(len(bodies) - 1, -1, -1):
+            room -= min(len(jsontext.dump(bodies[place])), MAX_BODY_CHARACTERS) * 3 // 2  # with quotes escaped
+            if room < 0:
+                break
+            places.add(place)
+        chosen.append(places)
+    return chosen
 
 
 def present_denial(task: JsonObject | None) -> JsonObject | None:

@@ -223,7 +223,7 @@
       event.preventDefault();
       askFirst(form, event.submitter);
     } else if (isPost) {
-      setTimeout(() => all("button", form).forEach((button) => { button.disabled = true; }));
+      setTimeout(() => [...form.elements].forEach((one) => { if (one.matches("button")) one.disabled = true; })); // some stand outside of it
     }
   });
 
