@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from stentor.core.db import Sql
+from stentor.surfaces.dashboard.pages import provenance as provenance_pages
 from stentor.surfaces.dashboard.presenters import provenance_view
 from tests.requirements import requirement
 from tests.surfaces.dashboard.signed_in import Site
@@ -144,6 +145,19 @@ async def test_a_run_is_shown_event_by_event_with_the_one_that_was_asked_for_and
     assert "task completed" in part
     assert "<html" not in part
     assert "Proof that it is" not in part
+
+
+@requirement("dashboard.page-provenance")
+async def test_a_long_run_has_the_details_of_the_event_that_was_asked_for_alone(
+    site: Site, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    _, events = await ran(site)
+    asked = events[2]["event_id"]
+    assert (await site.read(f"/provenance/{asked}")).count("<dt>Index in the log</dt>") == len(events)
+    monkeypatch.setattr(provenance_pages, "MAX_OPENED", len(events) - 1)
+    page = await site.read(f"/provenance/{asked}")
+    assert page.count("<dt>Index in the log</dt>") == 1
+    assert all(f'<a href="/provenance/{event["event_id"]}">' in page for event in events if event["event_id"] != asked)
 
 
 @requirement("dashboard.page-provenance")

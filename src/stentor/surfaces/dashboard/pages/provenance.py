@@ -23,6 +23,8 @@ from stentor.surfaces.dashboard.presenters.provenance_view import ProofCheck, ch
 from stentor.surfaces.dashboard.site.page import HTMX_HEADER, PageRequest
 
 LISTED_RUNS = 25
+MAX_OPENED = 200
+"""Events of a run whose details are on its page; of a longer one only those of the event that was asked for."""
 GROWING_US = 3600 * SECOND
 """How long after its last event a run is still reloaded for new ones."""
 NO_PROOF_STATUSES = (409, 500)
@@ -125,6 +127,7 @@ async def show_run(page: PageRequest) -> Response:
         block="proof" if page.query_param("part") == "proof" else "tree",
         **_present_run(page, run, requested_id),
         **proof,
+        max_opened=MAX_OPENED,
         title=await page.read(_find_title, run, requested_id),
         names=names,
         address=f"/provenance/{quote_segment(requested_id)}",
