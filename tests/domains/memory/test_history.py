@@ -52,6 +52,21 @@ async def test_every_state_that_a_write_made_or_found_is_kept(notes: Notes) -> N
     assert (await one(notes, "a.md", found[1]["version"]))["content"] == "by hand"
 
 
+@requirement("memory.read-only-notes")
+async def test_what_a_read_only_note_did_not_take_is_no_version_of_it(notes: Notes) -> None:
+    for text in ("one", "two"):
+        assert (await notes.write("a.md", text)).status_code == 200
+        notes.world.clock.advance(seconds=1)
+    (notes.root / "a.md").chmod(0o444)
+    # The last one was a version already.
+    for text in ("three", "one"):
+        assert (await notes.write("a.md", text)).status_code == 409
+        notes.world.clock.advance(seconds=1)
+    found = await versions(notes, "a.md")
+    texts = {(await one(notes, "a.md", version["version"]))["content"] for version in found}
+    assert (texts, len(found)) == ({"one", "two"}, 2)
+
+
 @requirement("memory.versions-in-order")
 async def test_versions_are_in_the_order_in_which_they_were_there_and_keep_their_times(notes: Notes) -> None:
     texts, start = [f"text {n}" for n in range(9)], notes.world.clock.now()

@@ -36,6 +36,7 @@ from stentor_vault.notes.model import (
     NoSuchNote,
     Note,
     NoteChanged,
+    ReadOnlyNote,
     Vault,
     content_hash,
     require_portable_names,
@@ -227,7 +228,8 @@ class MemoryService:
 
         written_at = await self._db.write(work)
         if changes:
-            await self._apply(caller, intent, after, events[0], hooks)
+            stored = msgspec.structs.replace(intent, created_at=written_at)
+            await self._apply(caller, stored, after, events[0], hooks)
         return intent, written_at
 
     def _record_write(
@@ -257,20 +259,24 @@ class MemoryService:
     ) -> None:
         try:
             change = await self.journal.apply(intent, after)
-        except Exception:
+        except Exception as error:
             # Without this, recovery at the next start would apply a write that was reported as failed.
             meta = {**event.metadata, "status": "failed"}
             failure = EventDraft("memory_written", "memory", f"{intent.path} could not be written.", meta)
-            await self._db.write(lambda tx: self._cancel_write(tx, caller, intent, failure, hooks))
+            # After any other error the file may have the new bytes.
+            refused = isinstance(error, ReadOnlyNote)
+            await self._db.write(lambda tx: self._cancel_write(tx, caller, intent, failure, hooks, refused=refused))
             raise
         # Before the entry is marked as done: after a crash in between, the start applies it again and indexes the note.
         await self._update_index(intent.path, change, after)
         self.journal.mark_done(intent)
 
     def _cancel_write(
-        self, tx: Tx, caller: MemoryCaller, intent: WriteIntent, event: EventDraft, hooks: WriteHooks
+        self, tx: Tx, caller: MemoryCaller, intent: WriteIntent, event: EventDraft, hooks: WriteHooks, *, refused: bool
     ) -> None:
         store.delete_intents(tx, [intent.write_id])
+        if refused:
+            store.delete_new_version(tx, self.stored_path(intent.path), intent.after_hash, intent.created_at)
         hooks.on_failed(tx)
         self.record_event(tx, caller, event)
 

@@ -71,6 +71,10 @@ _FIND_NEWEST = Sql(
 )
 _KEEP_VERSION = Sql("update memory_versions set provisional = 0 where path = :path and content_hash = :content_hash")
 _DELETE_VERSION = Sql("delete from memory_versions where path = :path and content_hash = :content_hash")
+_DELETE_NEW_VERSION = Sql(
+    """delete from memory_versions
+    where path = :path and content_hash = :content_hash and created_at = :at and first_at is null and name is null"""
+)
 _IS_PROVISIONAL = Sql("select provisional from memory_versions where path = :path and content_hash = :content_hash")
 _HAS_VERSION = Sql("select 1 from memory_versions where path = :path and content_hash = :content_hash")
 _READ_VERSION = Sql("select content from memory_versions where path = :path and content_hash = :content_hash")
@@ -240,6 +244,11 @@ def keep_if_stored(tx: Tx, path: str, content_hash: str) -> bool:
 
 def delete_version(tx: Tx, path: str, content_hash: str) -> None:
     tx.run(_DELETE_VERSION, path=path, content_hash=content_hash)
+
+
+def delete_new_version(tx: Tx, path: str, content_hash: str, at: int) -> None:
+    """Delete a version that was stored first at this time in microseconds; one that was there before stays."""
+    tx.run(_DELETE_NEW_VERSION, path=path, content_hash=content_hash, at=at)
 
 
 def list_newest(tx: Tx, path: str, content_hash: str | None) -> list[NewestVersion]:
