@@ -57,9 +57,12 @@ def parse_postgres_url(text: str) -> DatabaseUrl:
     except ValueError:
         raise ValueError(_FORMAT_ERROR) from None
     credentials, at, hosts = parts.netloc.rpartition("@")
+    if "@" in credentials:
+        # The client would take what follows the first one for the host, and print it.
+        raise ValueError("has an @ in its user or password: write it as %40")
     user, _, password = credentials.partition(":")
     if any(not port.isdigit() for port in _ports(hosts)):
-        raise ValueError("has a port that is not a number")
+        raise ValueError("has a port that is not a number; in a password write / as %2F, ? as %3F and # as %23")
     # The password can also be in the query, and the client may report it decoded.
     secrets = {password, unquote(password), *query.get("password", ()), *query.get("sslpassword", ())}
     host = hosts or ",".join(query.get("host", ()))
