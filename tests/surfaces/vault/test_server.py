@@ -374,11 +374,13 @@ def test_file_above_100_mb_is_413_and_not_read_into_memory(vault: Vault) -> None
         vault.put("film.mp4", "x"),
         vault.http.delete("/vault/film.mp4"),
         vault.http.request("MOVE", "/vault/a.md", headers={"Destination": "film.mp4", "Allow-Overwrite": "true"}),
+        vault.http.request("COPY", "/vault/a.md", headers={"Destination": "film.mp4", "Allow-Overwrite": "true"}),
     )
     for answer in answers:
         assert_error(answer, 41300)
     assert (vault.root / "film.mp4").stat().st_size == (100 << 20) + 1
     assert vault.http.get("/vault/a.md").text == "small"
+    assert sorted(path.name for path in vault.root.iterdir()) == ["a.md", "film.mp4"]
 
 
 def test_unsupported_requests_return_their_error_codes(vault: Vault) -> None:

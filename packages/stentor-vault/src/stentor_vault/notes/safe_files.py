@@ -376,7 +376,7 @@ def _read_if_exists(folder: int, name: str) -> bytes | None:
         os.stat(name, dir_fd=folder, follow_symlinks=False)
     except FileNotFoundError:
         return None
-    return read_content(folder, name)
+    return read_content(folder, name, model.MAX_FILE_BYTES)
 
 
 def _rename(source_folder: int, source: str, target_folder: int, target: str, flags: int) -> bool:
