@@ -14,7 +14,8 @@ import select
 import signal
 import subprocess
 import sys
-from contextlib import suppress
+import time
+from contextlib import closing, suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, NoReturn
@@ -22,8 +23,10 @@ from typing import Any, NoReturn
 from stentor_worker import Task, Worker
 from stentor_worker.client import Client
 from tests.faults.journal.programs import run_program
+from tests.faults.kills.coroutines import Run
 from tests.faults.kills.ledger import RemoteOutside
 from tests.faults.kills.mortality import KillLog, Mortality
+from tests.faults.kills.plants import PLANTS
 
 IDLE_SHARE = 0.2
 """How much less often a worker dies at a request that is about no task."""
@@ -35,12 +38,14 @@ class Orders:
 
     addresses: list[str]
     key: str
-    agent: str
+    agents: list[str]
+    """Of programs, and of programs in coroutines."""
     ledger: str
     log: str
     workers: int
     lease_seconds: int
     chance: float
+    plant: str = ""
 
 
 class MortalClient(Client):
@@ -58,22 +63,26 @@ class MortalClient(Client):
 def work(orders: Orders, chance: float, at: int) -> None:
     """Be a worker."""
     logging.getLogger("stentor_worker").addHandler(logging.NullHandler())
+    if orders.plant in PLANTS:
+        PLANTS[orders.plant][0]()
     log = KillLog(Path(orders.log))
     mortality = Mortality("worker", log, chance)
-    url = orders.addresses[at % len(orders.addresses)]
-    worker = Worker(url, orders.key, orders.agent, concurrency=1, lease_seconds=orders.lease_seconds)
+    url = orders.addresses[at // 2 % len(orders.addresses)]
+    kind = at % len(orders.agents)
+    worker = Worker(url, orders.key, orders.agents[kind], concurrency=1 + 2 * kind, lease_seconds=orders.lease_seconds)
     client = MortalClient(url, orders.key, worker._stopping)
     client.busy, client.idle = mortality, Mortality("worker", log, chance * IDLE_SHARE)
     worker._client = client
 
-    @worker.handler
     def run(task: Task) -> Any:
-        outside = RemoteOutside(task, orders.ledger, mortality)
-        try:
+        with closing(RemoteOutside(task, orders.ledger, mortality)) as outside:
             return run_program(task, task.input, outside)
-        finally:
-            outside.close()
 
+    async def run_coroutines(task: Task) -> Any:
+        with closing(RemoteOutside(task, orders.ledger, mortality)) as outside:
+            return await Run(task, outside).program(task.input)
+
+    worker.handler(run_coroutines if kind else run)
     worker.run()
 
 
@@ -83,7 +92,9 @@ class Crew:
     def __init__(self, orders: Orders) -> None:
         self._orders, self._chance = orders, orders.chance
         self._workers: dict[int, int] = {}
-        self._forked = 0
+        """Their numbers, by pid."""
+        self._stopped: dict[int, float] = {}
+        """When those that a SIGSTOP holds go on."""
 
     def run(self) -> None:
         while True:
@@ -106,21 +117,31 @@ class Crew:
         os.kill(pid, signal.SIGKILL)
         os.waitpid(pid, 0)
         del self._workers[pid]
+        self._stopped.pop(pid, None)
 
     def _reap(self) -> None:
         with suppress(ChildProcessError):
-            while pid := os.waitpid(-1, os.WNOHANG)[0]:
-                del self._workers[pid]
+            while (pid_status := os.waitpid(-1, os.WNOHANG | os.WUNTRACED))[0]:
+                pid, status = pid_status
+                if os.WIFSTOPPED(status):
+                    self._stopped[pid] = time.monotonic() + random.uniform(0, 3) * self._orders.lease_seconds
+                else:
+                    del self._workers[pid]
+                    self._stopped.pop(pid, None)
+        for pid in [pid for pid, until in self._stopped.items() if until < time.monotonic()]:
+            del self._stopped[pid]
+            os.kill(pid, signal.SIGCONT)
 
     def _fork(self) -> None:
-        self._forked += 1
+        # In the place of one that died, so that programs of each kind go on.
+        at = min(set(range(self._orders.workers)) - set(self._workers.values()))
         if pid := os.fork():
-            self._workers[pid] = self._forked
+            self._workers[pid] = at
             return
         os.close(0)
         random.seed()
         try:
-            work(self._orders, self._chance, self._forked)
+            work(self._orders, self._chance, at)
         finally:
             os._exit(1)
 

@@ -30,11 +30,15 @@ class Ledger:
         """How often the function of a step ran, by its node."""
         self.acknowledged: dict[str, int] = {}
         """Attempts that first got the value of a step, by its node."""
+        self.outcomes: dict[str, Any] = {}
+        """What programs went on with, by the node."""
         self.sent: dict[str, list[str]] = defaultdict(list)
         """Keys with which an effect happened, by its node."""
         self.wrong: list[str] = []
         self.late: Counter[str] = Counter()
         """What attempts did that had lost their lease."""
+        self._settled: dict[str, int] = {}
+        """Attempts that first went on with an outcome of a node, whose step runs no more then."""
         self._tasks: dict[str, str] = {}
         self._values: dict[str, str] = {}
         self._epochs: Counter[str] = Counter()
@@ -64,11 +68,22 @@ class Ledger:
         first = self.acknowledged.get(node)
         if first is not None and epoch >= first:
             self.wrong.append(f"the step {node} ran in attempt {epoch}, after its record was acknowledged in {first}")
+        settled = self._settled.get(node)
+        if settled is not None and epoch >= settled:
+            self.wrong.append(
+                f"the step {node} ran in attempt {epoch}, after attempt {settled} went on with its outcome"
+            )
         self.late["steps"] += first is not None and epoch < first
         self.runs[node] += 1
 
     def _acknowledge(self, task: str, epoch: int, node: str) -> None:
         self.acknowledged.setdefault(node, epoch)
+
+    def _settle(self, task: str, epoch: int, node: str, outcome: Any, *, runs_again: bool = False) -> None:
+        if self.outcomes.setdefault(node, outcome) != outcome:
+            self.wrong.append(f"{node} was {self.outcomes[node]!r}, and {outcome!r} in attempt {epoch}")
+        if not runs_again:
+            self._settled.setdefault(node, epoch)
 
     def _expect(self, task: str, epoch: int, signal: str) -> None:
         self._expected.add((task, signal))
@@ -137,6 +152,10 @@ class RemoteOutside:
 
     def acknowledge(self, node_id: str) -> None:
         self._call("acknowledge", node=node_id)
+
+    def settle(self, node_id: str, outcome: Any, *, runs_again: bool = False) -> None:
+        """Note what the program goes on with. The step `runs_again` when a person retries the task."""
+        self._call("settle", node=node_id, outcome=outcome, runs_again=runs_again)
 
     def expect(self, task_id: str, signal: str) -> None:
         self._call("expect", signal=signal)

@@ -18,6 +18,10 @@ _SECONDS: dict[When, float] = {"before": 0, "during": 0.005, "after": 0, "some t
 """How long after the beginning of a write a kill comes at most."""
 
 
+STOP_SHARE = 0.15
+"""How often a process is only stopped for a while, so that what it does next may come after the end of its lease."""
+
+
 class KillLog:
     """A file with a line for each kill, written before it by whoever kills."""
 
@@ -49,8 +53,9 @@ class Mortality:
         return choose() if self._chance and _dice.random() < self._chance else None
 
     def _die(self, where: str) -> None:
-        self._log.note(f"{self._name} {where}")
-        os.kill(os.getpid(), signal.SIGKILL)
+        is_stop = _dice.random() < STOP_SHARE
+        self._log.note(f"{self._name} {'stopped ' if is_stop else ''}{where}")
+        os.kill(os.getpid(), signal.SIGSTOP if is_stop else signal.SIGKILL)
 
 
 def choose() -> When:

@@ -11,11 +11,17 @@ from urllib.parse import quote
 import httpx
 
 from tests.faults.journal.programs import Node, all_nodes, make_program
+from tests.faults.kills.coroutines import make_coroutines
 from tests.faults.kills.ledger import Ledger
 from tests.faults.kills.members import KEY
 
 PAUSE_SECONDS = 0.05
-GIVE_UP_SECONDS = 120
+GIVE_UP_SECONDS = 600
+CAPABILITIES = ("program", "coroutines")
+UNPROTECTED, LOST_ANSWER = "unprotected", "answer lost"
+"""Flaws that a test plants here: programs that use no effects, and answers that are accepted and lost."""
+ONLY = {UNPROTECTED: "unprotected", "held repeated": "blind"}
+"""What programs consist of alone, so that a flaw has its chance."""
 LOOKS = 6
 """Open tasks that are looked at in a turn."""
 
@@ -23,15 +29,19 @@ LOOKS = 6
 class People:
     """Repeat each request until it has a response, at one gateway or another."""
 
-    def __init__(self, addresses: list[str], ledger: Ledger, seed: int, *, plants_doubles: bool = False) -> None:
+    def __init__(self, addresses: list[str], ledger: Ledger, seed: int, plant: str = "") -> None:
         self._clients = [httpx.Client(base_url=a, headers={"X-API-Key": KEY}, timeout=30) for a in addresses]
-        self._ledger, self._seed, self._plants_doubles = ledger, seed, plants_doubles
+        self._ledger, self._seed, self._plant = ledger, seed, plant
         self.programs: dict[str, list[Node]] = {}
         """What was submitted, by the id of the task."""
         self.open: set[str] = set()
         """Tasks of these that have not completed."""
         self.wrong: list[str] = []
         self.done: Counter[str] = Counter()
+        self._answered: set[tuple[str, str]] = set()
+        """Questions, by task and key."""
+        self._signalled: set[tuple[str, str]] = set()
+        """Names of signals, by task: each is sent once, and kept until the task waits for it."""
         self._resolved: set[str] = set()
         """Tasks whose held effect was shown and looked up, and which are not retried yet."""
 
@@ -57,23 +67,25 @@ class People:
             return answer.status_code, answer.json()
         raise AssertionError(f"{method} {path} has had no response for {GIVE_UP_SECONDS} s")
 
-    def register(self) -> str:
-        """Register the agent of the workers; return its id."""
-        body = {"name": "runner", "capabilities": ["program"], "runtime": {"kind": "worker"}}
+    def register(self, capability: str) -> str:
+        """Register the agent of workers; return its id."""
+        body = {"name": f"runner of {capability}", "capabilities": [capability], "runtime": {"kind": "worker"}}
         _, made = self.send("POST", "/registry/agents", body)
         while "agent_id" not in made:  # the response to a request that arrived was lost
-            _, listed = self.send("GET", "/registry/agents?capability=program")
+            _, listed = self.send("GET", f"/registry/agents?capability={capability}")
             made = listed["agents"][0]
         return str(made["agent_id"])
 
     def submit(self) -> None:
         """Submit the next program."""
-        name = f"case-{self._seed}-{len(self.programs)}"
-        program = make_program(random.Random(f"{self._seed} {name}"), prefix=f"{name}/")
-        if self._plants_doubles:
-            program = [{"kind": "unprotected", "id": f"{name}/{at}"} for at in range(5)]
+        capability = CAPABILITIES[len(self.programs) % 2]
+        name = f"{capability}-{self._seed}-{len(self.programs)}"
+        make = make_program if capability == "program" else make_coroutines
+        program = make(random.Random(f"{self._seed} {name}"), prefix=f"{name}/")
+        if self._plant in ONLY:
+            program = [{"kind": ONLY[self._plant], "id": f"{name}/{at}"} for at in range(5)]
         self.programs[name] = program
-        body = {"id": name, "type": "program", "input": program, "required_capabilities": ["program"]}
+        body = {"id": name, "type": "program", "input": program, "required_capabilities": [capability]}
         status, answer = self.send("POST", "/tasks", body)
         if status != 202 and status != 200:
             self.wrong.append(f"the task {name} was answered with {status}: {answer}")
@@ -94,6 +106,9 @@ class People:
                 self.wrong.append(f"the task {task['task_id']} holds an effect that no list shows")
         for step in decisions["steps"]:
             self._decide(step)
+        _, decisions = self.send("GET", "/decisions?limit=500")
+        again = self._answered & {(step["task_id"], step["key"]) for step in decisions["steps"]}
+        self.wrong += [f"{task_id}: {key} was answered, and is asked again" for task_id, key in again]
         for task in failed:
             self.done[f"retried after {_code(task)}"] += 1
             self._resolved.discard(task["task_id"])
@@ -110,7 +125,13 @@ class People:
         path = f"/tasks/{task_id}/steps/{quote(step['key'], safe='')}"
         if step["kind"] == "question":
             self.done["answers"] += 1
-            self.send("POST", f"{path}/answer", {"value": step["waits_for"].replace("question", "value")})
+            value = "yes" if step["options"] else step["waits_for"].replace("question", "value")
+            is_lost = self._plant == LOST_ANSWER and random.random() < 0.5
+            status, answer = (200, None) if is_lost else self.send("POST", f"{path}/answer", {"value": value})
+            if status < 300:
+                self._answered.add((task_id, step["key"]))
+            elif status != 409:
+                self.wrong.append(f"the answer to {task_id} {step['key']} was answered with {status}: {answer}")
             return
         value = self._ledger.look_up(task_id, step["provenance_id"])
         self._resolved.add(task_id)
@@ -119,8 +140,14 @@ class People:
         self.done[f"held effects that {'had' if value else 'had not'} happened"] += status < 300
 
     def _signal(self, task_id: str, name: str) -> None:
+        if (task_id, name) in self._signalled:
+            return
+        self._signalled.add((task_id, name))
         self.done["signals"] += 1
-        self.send("POST", f"/tasks/{task_id}/signals", {"name": name, "value": name.replace("signal", "value")})
+        body = {"name": name, "value": name.replace("signal", "value")}
+        status, answer = self.send("POST", f"/tasks/{task_id}/signals", body)
+        if status >= 300 and status != 409:
+            self.wrong.append(f"the signal {name} for {task_id} was answered with {status}: {answer}")
 
     def _read(self, task_id: str) -> dict[str, Any]:
         _, task = self.send("GET", f"/tasks/{task_id}")

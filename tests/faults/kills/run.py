@@ -16,7 +16,7 @@ from tests.faults.kills.crew import CrewProcess, Orders
 from tests.faults.kills.ledger import Ledger, listening
 from tests.faults.kills.members import KEY, Gateway, Keeper, Postgres, wait_until
 from tests.faults.kills.mortality import KillLog
-from tests.faults.kills.people import People
+from tests.faults.kills.people import CAPABILITIES, People
 from tests.faults.kills.verdict import judge
 from tests.faults.server import server
 
@@ -43,7 +43,8 @@ class Size:
     chance: float = 0.12
     commits: int = 100
     seed: int = field(default_factory=lambda: random.randrange(10**6))
-    plants_doubles: bool = False
+    plant: str = ""
+    """A flaw that the checker has to find."""
 
 
 @dataclass
@@ -102,20 +103,21 @@ def _run(
             member.begin()
             stack.callback(member.end)
         addresses = [gateway.address for gateway in gateways]
-        people = People(addresses, ledger, size.seed, plants_doubles=size.plants_doubles)
+        people = People(addresses, ledger, size.seed, size.plant)
         stack.callback(people.close)
-        agent_id = people.register()
+        agents = [people.register(capability) for capability in CAPABILITIES]
         for member in members:
             member.arm()
         orders = Orders(
             addresses,
             KEY,
-            agent_id,
+            agents,
             str(folder / "ledger"),
             str(log.path),
             size.workers,
             LEASE_SECONDS,
             size.chance,
+            size.plant,
         )
         crew = CrewProcess(orders, folder / "crew.log")
         stack.callback(crew.end)
