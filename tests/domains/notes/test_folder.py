@@ -502,9 +502,9 @@ def test_a_file_made_during_a_delete_that_is_refused_is_not_overwritten(
     vault.write_sync("a.md", b"old")
     read = safe_files.read_content
 
-    def read_content(folder: int, name: str) -> bytes:
+    def read_content(folder: int, name: str, max_bytes: int | None = None) -> bytes:
         in_trash = not (root / "a.md").exists()
-        content = read(folder, name)
+        content = read(folder, name, max_bytes)
         (root / "a.md").write_bytes(b"newest" if in_trash else b"saved")
         return content
 
