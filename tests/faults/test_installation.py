@@ -13,6 +13,7 @@ import httpx
 import pytest
 
 from tests.conftest import KEYS, Service
+from tests.databases import thorough
 from tests.faults.checker import check
 from tests.faults.load import Load, summaries, wait_for
 from tests.faults.proxy import Proxy
@@ -66,16 +67,17 @@ RESTARTS: dict[str, Callable[[Server], Any]] = {
     "postmaster killed": lambda it: it.kill(all_of_it=False),
     "killed": lambda it: it.kill(),
 }
+CHOSEN = tuple(RESTARTS) if thorough() else ("restarted", "killed")
 
 
 @requirement("scale.faults")
 def test_postgresql_is_stopped_and_killed_under_load_and_nothing_is_lost(own_postgres: Server, tmp_path: Path) -> None:
     with starting(tmp_path, own_postgres.url) as start:
         gateway, worker = start("gateway"), start("worker")
-        load = loaded(gateway, TASKS * 2)
-        for number, fail in enumerate(RESTARTS.values(), 1):
+        load = loaded(gateway, 75 * len(CHOSEN))
+        for number, name in enumerate(CHOSEN, 1):
             until(lambda number=number: len(load.accepted) >= 50 * number)
-            fail(own_postgres)
+            RESTARTS[name](own_postgres)
             own_postgres.start()
         all_done(load, gateway, own_postgres.url)
         assert gateway.process.poll() is None

@@ -16,13 +16,14 @@ import httpx
 import pytest
 
 from tests.conftest import Service
+from tests.databases import thorough
 from tests.faults.checker import check
 from tests.patience import PATIENCE_SECONDS, until
 from tests.ports import free_port
 from tests.requirements import requirement
 from tests.service import SHORT_LEASE
 
-EACH, KILLS = 120, 6
+EACH, KILLS = (120, 6) if thorough() else (30, 3)
 TEXT = "Agents do tasks. Stentor routes each task. It records why it did."
 pytestmark = pytest.mark.fault
 

@@ -16,6 +16,7 @@ import pytest
 from standardwebhooks import Webhook
 
 from tests.conftest import KEYS, Service
+from tests.databases import thorough
 from tests.faults.load import Load, summaries
 from tests.patience import until
 from tests.ports import free_port
@@ -24,7 +25,7 @@ from tests.requirements import requirement
 from tests.service import SHORT_LEASE
 from tests.stub import Answer, Asked, serving
 
-TASKS, KILLS = 600, 6
+TASKS, KILLS = (600, 6) if thorough() else (150, 3)
 EVENTS = ["task.submitted", "task.started", "task.completed"]
 KEY = KEYS["ADMIN"].split(":")[0]
 pytestmark = pytest.mark.fault
