@@ -12,8 +12,8 @@ from tests.cli.program import Program
 Served = tuple[Program, Any]
 
 
-def test_register_takes_every_field_of_an_agent(served: Served) -> None:
-    program, _ = served
+def test_register_takes_every_field_of_an_agent(shared: Served) -> None:
+    program, _ = shared
     scores = ["--alignment", "0.9", "--accuracy", "0.8", "--efficiency", "0.7"]
     words = ["--capability", "a", "--capability", "b", *scores, "--tier", "auto", "--key-name", "bob"]
     made = program("agent", "register", "ann", *words, "--json").json
@@ -31,8 +31,8 @@ def test_register_takes_every_field_of_an_agent(served: Served) -> None:
     assert "archived_at" not in text
 
 
-def test_several_capabilities_may_have_commas_between_them(served: Served) -> None:
-    program, _ = served
+def test_several_capabilities_may_have_commas_between_them(shared: Served) -> None:
+    program, _ = shared
     words = ("--capability", "p, q", "--capability", "r")
     made = program("agent", "register", "pqr", *words, "--json").json
     assert program("agent", "show", made["agent_id"], "--json").json["capabilities"] == ["p", "q", "r"]
@@ -40,16 +40,16 @@ def test_several_capabilities_may_have_commas_between_them(served: Served) -> No
     assert program("task", "show", task, "--json").json["required_capabilities"] == ["p", "q", "r"]
 
 
-def test_an_id_is_whole_in_a_narrow_terminal(served: Served) -> None:
-    program, _ = served
+def test_an_id_is_whole_in_a_narrow_terminal(shared: Served) -> None:
+    program, _ = shared
     words = ("--capability", "summarize-short-texts,summarize-long-texts", "--json")
     made = program("agent", "register", "a writer with a long name", *words).json
     program.environ["COLUMNS"] = "80"
     assert made["agent_id"][-12:] in program("agent", "list").out
 
 
-def test_an_agent_with_a_typo_in_its_name_is_suggested(served: Served) -> None:
-    program, _ = served
+def test_an_agent_with_a_typo_in_its_name_is_suggested(shared: Served) -> None:
+    program, _ = shared
     agent = program("agent", "register", "ann keyworder", "--capability", "a", "--json").json["agent_id"]
     done = program("agent", "show", "ann keywrder")
     assert (done.code, "Did you mean 'ann keyworder'?" in done.err) == (3, True)
@@ -60,8 +60,8 @@ def test_an_agent_with_a_typo_in_its_name_is_suggested(served: Served) -> None:
     assert program("task", "show", "t", "--json").json["agent_preference"] == agent
 
 
-def test_register_describes_the_runtime(served: Served) -> None:
-    program, _ = served
+def test_register_describes_the_runtime(shared: Served) -> None:
+    program, _ = shared
     words = ["--runtime", "builtin", "--builtin-name", "summarizer"]
     made = program("agent", "register", "second", *words, "--json").json
     assert program("agent", "show", made["agent_id"], "--json").json["runtime"]["name"] == "summarizer"
@@ -77,8 +77,8 @@ def test_register_describes_the_runtime(served: Served) -> None:
     assert program("agent", "register", "fourth", "--runtime", "nothing").code == 2
 
 
-def test_register_reads_the_allow_list_of_a_file(served: Served, tmp_path: Path) -> None:
-    program, _ = served
+def test_register_reads_the_allow_list_of_a_file(shared: Served, tmp_path: Path) -> None:
+    program, _ = shared
     file = tmp_path / "allowed.json"
     tools = [{"name": "http_request", "operations": ["get"]}]
     file.write_text(json.dumps({"tools": tools, "network": {"allowlist": ["api.example.com"], "ports": [443]}}))
@@ -92,8 +92,8 @@ def test_register_reads_the_allow_list_of_a_file(served: Served, tmp_path: Path)
         assert (refused.code, wrong.name in refused.err) == (2, True), refused.err
 
 
-def test_an_agent_is_shown_as_online_with_when_its_worker_was_seen(served: Served) -> None:
-    program, service = served
+def test_an_agent_is_shown_as_online_with_when_its_worker_was_seen(shared: Served) -> None:
+    program, service = shared
     agent = program("agent", "register", "ann", "--capability", "echo", "--json").json["agent_id"]
     assert program("agent", "show", agent, "--json").json["last_seen"] is None
     with service.client() as http:
@@ -116,8 +116,8 @@ def test_list_shows_trust_as_unscored_until_something_scores_it(served: Served) 
     assert page["agents"][2]["trust_score"] is None
 
 
-def test_edit_makes_an_agent_need_approval_and_takes_that_away_with_a_reason(served: Served) -> None:
-    program, _ = served
+def test_edit_makes_an_agent_need_approval_and_takes_that_away_with_a_reason(shared: Served) -> None:
+    program, _ = shared
     program("agent", "register", "ann", "--capability", "echo")
     words = ["--tier", "human", "--key-name", "bob", "--accuracy", "0.8", "--reason", "It publishes now."]
     edited = program("agent", "edit", "ann", *words)
@@ -135,8 +135,8 @@ def test_edit_makes_an_agent_need_approval_and_takes_that_away_with_a_reason(ser
     assert (shown["trust_tier"], shown["key_name"], shown["accuracy_score"]) == ("auto", None, 0.8)
 
 
-def test_suspend_and_activate_move_an_agent_and_say_so(served: Served) -> None:
-    program, _ = served
+def test_suspend_and_activate_move_an_agent_and_say_so(shared: Served) -> None:
+    program, _ = shared
     agent = program("agent", "register", "ann", "--json").json["agent_id"]
     assert program("agent", "suspend", agent).code == 2, "a reason is wanted"
     assert program("agent", "suspend", agent, "--reason", "too slow").out == f"Agent {agent} is suspended.\n"
@@ -147,8 +147,8 @@ def test_suspend_and_activate_move_an_agent_and_say_so(served: Served) -> None:
     assert program("agent", "show", "a/../b").code == 3
 
 
-def test_agents_of_every_runtime_are_registered(served: Served) -> None:
-    program, _ = served
+def test_agents_of_every_runtime_are_registered(shared: Served) -> None:
+    program, _ = shared
     llm = ("--runtime", "llm", "--model", "ollama/sea", "--prompt", "Answer in one word.")
     registered = program("agent", "register", "oracle", "--capability", "ask", *llm, "--json")
     assert registered.code == 0, registered.err
@@ -162,8 +162,8 @@ def test_agents_of_every_runtime_are_registered(served: Served) -> None:
     assert "--command" in unclosed.err
 
 
-def test_a_second_agent_of_the_same_name_is_registered_with_a_warning(served: Served) -> None:
-    program, _ = served
+def test_a_second_agent_of_the_same_name_is_registered_with_a_warning(shared: Served) -> None:
+    program, _ = shared
     first = program("agent", "register", "ann", "--json").json
     assert first["notice"] is None
     second = program("agent", "register", "ann")

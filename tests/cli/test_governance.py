@@ -47,8 +47,8 @@ def test_an_update_is_proposed_shown_with_its_diff_and_approved(served: Served, 
 
 
 @requirement("governance.command-line")
-def test_a_long_name_of_an_agent_hides_no_column_of_a_list(served: Served, tmp_path: Path) -> None:
-    program, _ = served
+def test_a_long_name_of_an_agent_hides_no_column_of_a_list(shared: Served, tmp_path: Path) -> None:
+    program, _ = shared
     agent = program("agent", "register", "long-name-" * 8, "--capability", "echo", "--json").json["agent_id"]
     update = proposed(program, tmp_path, agent, agent_patch={"capabilities": ["sum"]})["update_id"]
     program.environ["COLUMNS"] = "80"
@@ -57,8 +57,8 @@ def test_a_long_name_of_an_agent_hides_no_column_of_a_list(served: Served, tmp_p
 
 
 @requirement("governance.command-line")
-def test_an_update_is_rejected_and_an_agent_rolled_back(served: Served, tmp_path: Path) -> None:
-    program, _ = served
+def test_an_update_is_rejected_and_an_agent_rolled_back(shared: Served, tmp_path: Path) -> None:
+    program, _ = shared
     agent = registered(program)
     update = proposed(program, tmp_path, agent)["update_id"]
     assert "is rejected" in program("governance", "reject", update, "--reason", "No.").out
@@ -70,8 +70,8 @@ def test_an_update_is_rejected_and_an_agent_rolled_back(served: Served, tmp_path
     assert "completed and verified" in said
 
 
-def test_wrong_words_are_said_to_be_wrong(served: Served, tmp_path: Path) -> None:
-    program, _ = served
+def test_wrong_words_are_said_to_be_wrong(shared: Served, tmp_path: Path) -> None:
+    program, _ = shared
     assert program("governance", "propose", str(tmp_path / "none.json")).code == 2
     broken = tmp_path / "broken.json"
     broken.write_text("{")
@@ -101,8 +101,8 @@ def test_a_file_is_proposed_for_the_agent_that_the_option_names(served: Served, 
 
 
 @requirement("governance.command-line")
-def test_an_agent_is_named_and_a_part_of_an_id_is_enough(served: Served, tmp_path: Path) -> None:
-    program, _ = served
+def test_an_agent_is_named_and_a_part_of_an_id_is_enough(shared: Served, tmp_path: Path) -> None:
+    program, _ = shared
     agent = str(program("agent", "register", "nora", "--capability", "echo", "--json").json["agent_id"])
     update = proposed(program, tmp_path, "nora")["update_id"]
     listed = program("governance", "list", "--agent", "nora", "--json").json["updates"]

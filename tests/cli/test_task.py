@@ -22,8 +22,8 @@ def _submit_echo(program: Program, *more: str) -> Done:
 
 
 @requirement("execution.builtin-summarizer")
-def test_submit_and_wait_prints_the_result_and_nothing_else(served: Served) -> None:
-    program, _ = served
+def test_submit_and_wait_prints_the_result_and_nothing_else(shared: Served) -> None:
+    program, _ = shared
     done = program("task", "submit", *SUMMARIZE, "--input", TEXT, "--wait")
     assert done.code == 0
     assert json.loads(done.out)["summary"]
@@ -42,8 +42,8 @@ def test_a_capability_that_no_agent_has_is_refused_with_the_known_ones_and_the_c
     assert done.err.endswith("To register an agent: stentor agent register --help\n")
 
 
-def test_waiting_for_a_task_that_fails_ends_with_1(served: Served) -> None:
-    program, _ = served
+def test_waiting_for_a_task_that_fails_ends_with_1(shared: Served) -> None:
+    program, _ = shared
     done = program("task", "submit", *SUMMARIZE, "--input-json", "[1]", "--wait")
     assert done.code == 1
     assert done.out == ""
@@ -58,8 +58,8 @@ def test_waiting_for_a_task_that_fails_ends_with_1(served: Served) -> None:
     assert again.json["task_id"] != failed.json["task_id"]
 
 
-def test_the_input_comes_as_text_as_json_from_a_file_or_from_standard_input(served: Served) -> None:
-    program, service = served
+def test_the_input_comes_as_text_as_json_from_a_file_or_from_standard_input(shared: Served) -> None:
+    program, service = shared
     program("agent", "register", "ann", "--capability", "echo", "--key-name", "admin")
     path = program.data_dir.parent / "input.txt"
     path.write_text("from a file\n")
@@ -97,16 +97,16 @@ def test_json_that_cannot_be_read_is_called_by_its_option() -> None:
         read_input(None, '{"text": "x",}', None)
 
 
-def test_what_is_no_utf_8_is_wrong_usage(served: Served) -> None:
-    program, _ = served
+def test_what_is_no_utf_8_is_wrong_usage(shared: Served) -> None:
+    program, _ = shared
     assert program("task", "submit", "--type", "echo", "--file", "-", stdin=b"\xff").code == 2
     done = program("task", "show", "\udcff")
     assert done.code == 2
     assert "UTF-8" in done.err
 
 
-def test_an_id_of_any_characters_is_one_segment_of_the_path(served: Served) -> None:
-    program, _ = served
+def test_an_id_of_any_characters_is_one_segment_of_the_path(shared: Served) -> None:
+    program, _ = shared
     program("agent", "register", "ann", "--capability", "echo")
     for task_id in ("a/b", "..", ".", "a b?c#d", "[red]x[/red]", "ü%2F%", "x" * 255):
         assert _submit_echo(program, "--input", "x", "--id", task_id).code == 0
@@ -121,8 +121,8 @@ def test_an_id_with_a_slash_works_without_a_service_too(program: Program) -> Non
     assert program("task", "show", "a/../b", "--json").json["status"] == "queued"
 
 
-def test_show_with_activity_says_why_and_what_happened(served: Served) -> None:
-    program, _ = served
+def test_show_with_activity_says_why_and_what_happened(shared: Served) -> None:
+    program, _ = shared
     program("task", "submit", *SUMMARIZE, "--input", TEXT, "--id", "one", "--priority", "high", "--wait")
     text = program("task", "show", "one", "--activity").out
     terms = ("expected", "uncertainty", "time", "cost", "trust", "score")
@@ -137,8 +137,8 @@ def test_show_with_activity_says_why_and_what_happened(served: Served) -> None:
     assert "completed" in program("task", "show", "one").out
 
 
-def test_list_filters_by_state_agent_and_time(served: Served) -> None:
-    program, _ = served
+def test_list_filters_by_state_agent_and_time(shared: Served) -> None:
+    program, _ = shared
     agent = program("agent", "register", "ann", "--capability", "echo", "--json").json["agent_id"]
     for number in range(3):
         _submit_echo(program, "--input", "x", "--id", f"t{number}")
@@ -160,8 +160,8 @@ def test_list_filters_by_state_agent_and_time(served: Served) -> None:
     assert program("task", "list", "--created-after", "yesterday").code == 2
 
 
-def test_a_list_shows_long_titles_in_two_lines_and_the_status_in_one(served: Served) -> None:
-    program, _ = served
+def test_a_list_shows_long_titles_in_two_lines_and_the_status_in_one(shared: Served) -> None:
+    program, _ = shared
     program("agent", "register", "somebody-with-a-name", "--capability", "echo", "--tier", "human")
     words = ["task", "submit", "--type", "echo", "--capability", "echo", "--input", "x", "--id", "t"]
     program(*words, "--title", "All the words of a title that nobody would want to see in a list of tasks")
@@ -173,8 +173,8 @@ def test_a_list_shows_long_titles_in_two_lines_and_the_status_in_one(served: Ser
     assert len(out.splitlines()[row:]) <= 4
 
 
-def test_a_refusal_tells_the_code_and_the_sentence_of_the_service(served: Served) -> None:
-    program, _ = served
+def test_a_refusal_tells_the_code_and_the_sentence_of_the_service(shared: Served) -> None:
+    program, _ = shared
     program("task", "submit", *SUMMARIZE, "--input", TEXT, "--id", "done", "--wait")
     done = program("task", "cancel", "done")
     assert (done.code, done.out) == (3, "")
@@ -188,16 +188,16 @@ def test_a_refusal_tells_the_code_and_the_sentence_of_the_service(served: Served
     assert denied.json["details"]["code"] == "ROUTING_CAPABILITY_UNAVAILABLE"
 
 
-def test_a_second_submission_with_an_id_says_how_the_first_one_stands(served: Served) -> None:
-    program, _ = served
+def test_a_second_submission_with_an_id_says_how_the_first_one_stands(shared: Served) -> None:
+    program, _ = shared
     submit = ("task", "submit", *SUMMARIZE, "--input", TEXT, "--id", "once")
     assert program(*submit, "--wait").code == 0
     assert program(*submit).out == "Task once was submitted before; it is completed.\n"
     assert "was submitted before; it is completed." in program(*submit, "--wait").err
 
 
-def test_submit_and_wait_prints_how_to_approve_the_task(served: Served) -> None:
-    program, _ = served
+def test_submit_and_wait_prints_how_to_approve_the_task(shared: Served) -> None:
+    program, _ = shared
     program("agent", "register", "ann", "--capability", "echo", "--tier", "human")
     words = ("--type", "echo", "--capability", "echo", "--input", "hello", "--id", "t 1", "--wait")
     with program.start("task", "submit", *words) as waiting:
@@ -209,8 +209,8 @@ def test_submit_and_wait_prints_how_to_approve_the_task(served: Served) -> None:
     assert "In another shell" not in program("task", "watch", "t 1").err, "the task waits no more"
 
 
-def test_watch_prints_what_a_worker_says_as_it_comes(served: Served) -> None:
-    program, service = served
+def test_watch_prints_what_a_worker_says_as_it_comes(shared: Served) -> None:
+    program, service = shared
     agent = program("agent", "register", "ann", "--capability", "echo", "--json").json["agent_id"]
     _submit_echo(program, "--input", "x", "--id", "w/1")
     watch = program.start("task", "watch", "w/1")
@@ -232,8 +232,8 @@ def test_watch_prints_what_a_worker_says_as_it_comes(served: Served) -> None:
     assert program("task", "watch", "w/1", "--json").json["result"] == "hello"
 
 
-def test_watching_a_task_that_is_cancelled_ends_with_1(served: Served) -> None:
-    program, _ = served
+def test_watching_a_task_that_is_cancelled_ends_with_1(shared: Served) -> None:
+    program, _ = shared
     program("agent", "register", "ann", "--capability", "echo")
     _submit_echo(program, "--input", "x", "--id", "c")
     watch = program.start("task", "watch", "c", "--json")
@@ -246,8 +246,8 @@ def test_watching_a_task_that_is_cancelled_ends_with_1(served: Served) -> None:
 
 
 @requirement("tasks.approve-queues")
-def test_a_task_that_waits_for_approval_is_approved_or_rejected(served: Served) -> None:
-    program, _ = served
+def test_a_task_that_waits_for_approval_is_approved_or_rejected(shared: Served) -> None:
+    program, _ = shared
     program("agent", "register", "ann", "--capability", "echo", "--tier", "human")
     for name in ("good", "bad"):
         assert "pending_approval" in _submit_echo(program, "--input", "x", "--id", name).out
@@ -258,8 +258,8 @@ def test_a_task_that_waits_for_approval_is_approved_or_rejected(served: Served) 
     assert (again.code, "CONFLICT" in again.err) == (3, True)
 
 
-def test_tasks_and_agents_are_found_by_names_and_parts_of_ids(served: Served) -> None:
-    program, _ = served
+def test_tasks_and_agents_are_found_by_names_and_parts_of_ids(shared: Served) -> None:
+    program, _ = shared
     agent = program("agent", "register", "ann", "--capability", "echo", "--json").json["agent_id"]
     tasks = [_submit_echo(program, "--input", f"Question {n}", "--json").json["task_id"] for n in range(2)]
     tail = tasks[0].rpartition("-")[2]
@@ -272,8 +272,8 @@ def test_tasks_and_agents_are_found_by_names_and_parts_of_ids(served: Served) ->
     assert tail in shown
     assert "Question 1" in shown
     assert agent not in shown
-    shared = "".join(one for one, two in takewhile(lambda pair: pair[0] == pair[1], zip(*tasks, strict=True)))
-    ambiguous = program("task", "show", shared)
+    common = "".join(one for one, two in takewhile(lambda pair: pair[0] == pair[1], zip(*tasks, strict=True)))
+    ambiguous = program("task", "show", common)
     assert ambiguous.code == 2
     assert all(task in ambiguous.err for task in tasks)
     for words in (

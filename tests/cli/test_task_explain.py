@@ -26,8 +26,8 @@ def _change(program: Program, task_id: str, change: Callable[[dict[str, Any]], N
 
 
 @requirement("routing.decision-recomputed")
-def test_explain_says_who_was_chosen_and_why_and_recomputes_it(served: Served) -> None:
-    program, service = served
+def test_explain_says_who_was_chosen_and_why_and_recomputes_it(shared: Served) -> None:
+    program, service = shared
     ann = program("agent", "register", "ann", "--capability", "echo", "--accuracy", "0.9", "--json").json["agent_id"]
     program("agent", "register", "bob", "--capability", "echo")
     out = program("agent", "register", "eve", "--capability", "echo", "--json").json["agent_id"]
@@ -59,8 +59,8 @@ def test_explain_says_who_was_chosen_and_why_and_recomputes_it(served: Served) -
 
 
 @requirement("routing.decision-recomputed")
-def test_explain_shows_the_share_of_degraded_results_by_which_a_score_is_lower(served: Served) -> None:
-    program, service = served
+def test_explain_shows_the_share_of_degraded_results_by_which_a_score_is_lower(shared: Served) -> None:
+    program, service = shared
     ann = program("agent", "register", "ann", "--capability", "echo", "--json").json["agent_id"]
     submit = ("task", "submit", "--type", "echo", "--capability", "echo", "--input", "x", "--id")
     program(*submit, "t1")
@@ -132,8 +132,8 @@ def test_a_decision_that_cannot_be_read_differs_and_is_said(program: Program) ->
     assert "The recorded decision cannot be read." in program("task", "show", task_id, "--activity").out
 
 
-def test_explain_says_why_nobody_was_chosen(served: Served) -> None:
-    program, _ = served
+def test_explain_says_why_nobody_was_chosen(shared: Served) -> None:
+    program, _ = shared
     agent = program("agent", "register", "ann", "--capability", "echo", "--json").json["agent_id"]
     program("agent", "suspend", agent, "--reason", "moved")
     program("task", "submit", "--type", "echo", "--capability", "echo", "--input", "x", "--id", "t")
@@ -144,8 +144,8 @@ def test_explain_says_why_nobody_was_chosen(served: Served) -> None:
     assert program("task", "explain", "none").code == 3
 
 
-def test_a_grade_is_given_once_and_corrects_what_was_learned(served: Served) -> None:
-    program, _ = served
+def test_a_grade_is_given_once_and_corrects_what_was_learned(shared: Served) -> None:
+    program, _ = shared
     program("task", "submit", *SUMMARIZE, "--input", TEXT, "--id", "t", "--wait")
     done = program("task", "grade", "t", "0.8", "--comment", "Right, but slow.")
     assert (done.code, done.out) == (0, "Graded task t 0.8; learning was updated.\n")
@@ -156,8 +156,8 @@ def test_a_grade_is_given_once_and_corrects_what_was_learned(served: Served) -> 
     assert program("task", "grade", "t", "nan").code in (2, 3)
 
 
-def test_a_task_for_an_agent_whose_program_was_never_started_says_so_at_once(served: Served) -> None:
-    program, _ = served
+def test_a_task_for_an_agent_whose_program_was_never_started_says_so_at_once(shared: Served) -> None:
+    program, _ = shared
     program("agent", "register", "ann", "--capability", "echo")
     words = ["--type", "echo", "--capability", "echo", "--input", "x"]
     done = program("task", "submit", *words, "--id", "t")
