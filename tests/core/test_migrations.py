@@ -114,6 +114,30 @@ def test_a_file_upgraded_in_place_refuses_what_it_refused_before(tmp_path: Path)
     assert rows(driver, "pragma integrity_check") == [("ok",)]
 
 
+@requirement("scale.upgrade-keeps-rows")
+def test_a_file_whose_schema_sqlite_protects_is_upgraded_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The SQLite of macOS does not let programs write to the table of the schema."""
+    connect = runner._connect_sqlite
+
+    def connect_protected(path: Path) -> sqlite3.Connection:
+        connection = connect(path)
+        connection.set_authorizer(
+            lambda action, name, value, *_: (
+                sqlite3.SQLITE_IGNORE if (name, value) == ("writable_schema", "on") else sqlite3.SQLITE_OK
+            )
+        )
+        return connection
+
+    driver = SqliteDriver(tmp_path / "stentor.db")
+    old(driver, "0047")
+    monkeypatch.setattr(runner, "_connect_sqlite", connect_protected)
+    assert "0048" in migrations.upgrade(driver, notify=lambda text: None).applied
+    insert = "insert into trust_changes (change_id, tenant, entity_id, kind, delta, score, cause, happened_at) values"
+    write(driver, f"{insert} ('c1', 'default', 'a', 'set', 0, 50, 'c', 1)")
+    with pytest.raises(sqlite3.IntegrityError, match="CHECK constraint failed"):
+        write(driver, f"{insert} ('c2', 'default', 'a', 'other', 0, 50, 'e', 1)")
+
+
 def test_a_new_file_gets_all_of_the_schema_or_nothing(tmp_path: Path) -> None:
     driver = SqliteDriver(tmp_path / "stentor.db")
     write(driver, "create table webhook_attempts (n integer)")

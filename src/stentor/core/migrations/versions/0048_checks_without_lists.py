@@ -7,6 +7,7 @@ half of the time in which a task is inserted, and in which its end is written.
 import re
 
 from alembic import op
+from sqlalchemy.exc import OperationalError
 
 revision = "0048"
 down_revision = "0047"
@@ -24,9 +25,14 @@ def upgrade() -> None:
         if (changed := MOVES.sub(_without_list_of_moves, text)) != text:
             run(f"drop trigger {name}")
             run(changed)
-    version = run("pragma schema_version").scalar_one()
     # As https://www.sqlite.org/lang_altertable.html describes it; otherwise each table would have to be copied.
     run("pragma writable_schema = on")
+    try:
+        run("update sqlite_schema set sql = sql where false")
+    except OperationalError:
+        # The SQLite of macOS does not allow it. The lists mean the same, so the tables stay as they are.
+        return
+    version = run("pragma schema_version").scalar_one()
     for name, text in run("select name, sql from sqlite_schema where type = 'table' and sql is not null").all():
         if (changed := LIST.sub(_without_list, text)) != text:
             run("update sqlite_schema set sql = ? where type = 'table' and name = ?", (changed, name))
