@@ -134,6 +134,7 @@ def test_tokens_are_numbered_per_attempt_bounded_and_forgotten() -> None:
         "Proxy-Authorization: abcdef123",
         "{'Cookie': 'page=2; session=abcdef123', 'Accept': '*/*'}",
         "Set-Cookie: session=abcdef123; Path=/\nSet-Cookie: other=abcdef123",
+        'Cookie: page="2"; session="abcdef123"',
     ],
 )
 def test_no_secret_reaches_the_log(text: str) -> None:
@@ -182,6 +183,21 @@ def test_a_password_of_digits_is_no_port(password: str) -> None:
 def test_the_port_of_a_url_stays_in_the_log(url: str) -> None:
     text = f"connection failed url={url}, then {url}."
     assert Redactor().redact(text) == text
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "session cookie: expired at 12:00, person=anna path=/api/v1/tasks",
+        "Fortune cookie: you will be rich if a=b",
+    ],
+)
+def test_a_sentence_about_a_cookie_stays_in_the_log(text: str) -> None:
+    assert Redactor().redact(text) == text
+
+
+def test_the_mark_of_a_cookie_ends_with_its_text_in_json() -> None:
+    assert Redactor().redact('{"Cookie": "a=b1==", "X": "c" }') == f'{{"Cookie": "{MASK}", "X": "c" }}'
 
 
 def test_codes_are_unique_but_for_specialised_errors() -> None:

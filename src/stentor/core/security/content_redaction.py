@@ -45,8 +45,15 @@ _SHAPES = (
         ("authorization",),
         re.compile(rf"(?i)(authorization{_SEPARATOR}(?:bearer|basic|token|apikey)\s{{1,5}})[^\s\"'\\,;]+"),
     ),
-    # The header with all its cookies.
-    Shape("cookie", ("cookie",), re.compile(r"(?i)(cookie[\"'\\]{0,3}\s{0,5}:\s{0,5}[\"'\\]{0,3})[^\"'\r\n]+")),
+    # The header with all its cookies, whose values may be in quotes. A sentence does not begin with `name=`.
+    Shape(
+        "cookie",
+        ("cookie",),
+        re.compile(
+            r"(?i)(cookie[\"'\\]{0,3}\s{0,5}:\s{0,5}[\"'\\]{0,3})(?=[^\s\"']{1,200}=)"
+            r"(?:=\"[^\"\r\n;]*\"(?=[;\s]|$)|[^\"'\r\n])+"
+        ),
+    ),
     # Without a digit it must be long, because "bearer" is also a word.
     Shape(
         "bearer token",
