@@ -287,6 +287,26 @@ def test_a_terminal_that_closes_stops_a_worker_unless_nohup_ignores_it(ignored: 
         signal.signal(signal.SIGHUP, before)
 
 
+def test_a_worker_leaves_sighup_to_a_program_that_handles_it_itself() -> None:
+    """Such a program reads its settings again, as services do."""
+    reloads = list[int]()
+    before = signal.signal(signal.SIGHUP, lambda number, frame: reloads.append(number))
+    try:
+        with run_service(Service(tasks=1)) as service:
+            worker = Worker(service.url, "key", "agent")
+
+            @worker.handler
+            def handler(task: Task) -> None:
+                signal.raise_signal(signal.SIGHUP)
+                worker.stop()
+
+            worker.run()
+        assert worker._interrupted_at is None
+        assert reloads == [signal.SIGHUP]
+    finally:
+        signal.signal(signal.SIGHUP, before)
+
+
 def test_a_signal_ends_the_workers_of_all_threads() -> None:
     claimed = threading.Event()
 

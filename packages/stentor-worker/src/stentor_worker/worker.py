@@ -129,7 +129,7 @@ class Worker:
         return function
 
     def run(self) -> None:
-        """Run tasks until `stop`, SIGINT, SIGTERM or SIGHUP, then wait for the running ones.
+        """Run tasks until `stop`, SIGINT, SIGTERM or an unhandled SIGHUP, then wait for the running ones.
 
         A signal stops all workers of the program if one of them runs in the main thread. Another Ctrl-C, more than a
         second later, ends the program at once, as a kill does: its tasks go back to the queue as their leases expire.
@@ -357,10 +357,13 @@ class Worker:
 
 
 def _list_stop_signals() -> list[signal.Signals]:
-    """Return the signals that stop a worker, among them the one of a terminal that closes unless `nohup` ignores it."""
+    """Return the signals that stop a worker, among them the one of a terminal that closes.
+
+    Not if `nohup` ignores it, or if the program handles it, for example to read its settings again.
+    """
     numbers = [signal.SIGINT, signal.SIGTERM]
     # Windows has no SIGHUP.
-    if hasattr(signal, "SIGHUP") and signal.getsignal(signal.SIGHUP) != signal.SIG_IGN:
+    if hasattr(signal, "SIGHUP") and signal.getsignal(signal.SIGHUP) == signal.SIG_DFL:
         numbers.append(signal.SIGHUP)
     return numbers
 
