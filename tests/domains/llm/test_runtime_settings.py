@@ -202,21 +202,22 @@ async def test_two_admins_at_once_lose_no_change_of_each_other(make_llm: Gate) -
 @requirement("llm.settings-recorded")
 async def test_each_change_is_in_the_audit_once_with_who_made_it(world: World, db: Database) -> None:
     agent = await world.register("ann")
-    for amount in (20, 20, 25):
+    for amount in (20, 20, 25, 0.0001):
         await limit(world, f"agent:{agent}:usd:month", amount)
     await world.admin.delete(f"{BUDGETS}/agent:{agent}:usd:month")
     await group(world, "fast", "openai/sea-large")
     await world.admin.delete(f"{ROUTES}/group:fast")
     rows = await db.read(lambda tx: tx.rows(EVENTS, type="budget_changed"))
     assert [str(row[0]).removeprefix("Budget of agent ann ") for row in rows] == [
-        "per month set to $20.00.",
-        "per month set to $25.00.",
-        "per month removed.",
+        "set to $20.00 a month.",
+        "set to $25.00 a month.",
+        "set to $0.0001 a month.",
+        "($0.0001 a month) removed.",
     ]
     assert {row[2] for row in rows} == {agent}
     changes = (await world.admin.get("/api/v1/audit", params={"category": "changes"})).json()["events"]
     found = [(event["event_type"], event["metadata"]["by"]) for event in changes if "budget" in event["event_type"]]
-    assert found == [("budget_changed", "admin")] * 3
+    assert found == [("budget_changed", "admin")] * 4
     assert sum(event["event_type"] == "model_route_changed" for event in changes) == 2
 
 

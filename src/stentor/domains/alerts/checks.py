@@ -21,7 +21,7 @@ from stentor.domains.alerts.model import (
 from stentor.domains.alerts.service import Check
 from stentor.domains.keys import store as key_store
 from stentor.domains.llm import queries as llm_queries
-from stentor.domains.llm.costs import Budget, unit_scale
+from stentor.domains.llm.costs import Budget, format_dollars, unit_scale
 from stentor.domains.llm.queries import BudgetSpending
 from stentor.domains.monitoring.service import HealthComponent
 from stentor.domains.registry import queries as registry_queries
@@ -158,7 +158,7 @@ def budget_check(db: Database, clock: Clock, list_budgets: Callable[[], tuple[Bu
 def _budget_finding(tenant: str, budget: Budget, limit: float, spending: BudgetSpending) -> Finding:
     is_used_up = spending.spent >= limit
     subject = f"{budget.kind}:{spending.subject}:{budget.unit}/{budget.period}"
-    amount = f"${spending.spent:,.2f} of ${limit:,.2f}"
+    amount = f"{format_dollars(spending.spent)} of {format_dollars(limit)}"
     if budget.unit == "tokens":
         amount = f"{spending.spent:,.0f} of {limit:,.0f} tokens"
     period = "today (UTC)" if budget.period == "day" else "this month"

@@ -41,6 +41,17 @@ _PACKAGE_PROVIDER_NAMES = {"gemini": "google"}
 _FREE_PROVIDERS = frozenset(("ollama", "local"))
 
 
+def format_dollars(dollars: float) -> str:
+    """Format as `$1,234.50`, `$0.50` or, below a dollar with parts of a cent, `$0.0034`.
+
+    Below that two digits are significant, as `$0.000012`.
+    """
+    if 0 < dollars < 0.0001:
+        return f"${Decimal(f'{dollars:.2g}'):f}"
+    is_whole_cents = dollars == 0 or (dollars >= 0.01 and f"{dollars:.4f}".endswith("00"))
+    return f"${dollars:,.2f}" if dollars >= 1 or is_whole_cents else f"${dollars:.4f}"
+
+
 class SpentAmount(msgspec.Struct, frozen=True):
     """An amount of tokens and of cost in billionths of a US dollar."""
 

@@ -26,6 +26,7 @@ from stentor.domains.llm.costs import (
     BudgetPeriod,
     BudgetUnit,
     first_day_of_period,
+    format_dollars,
     scale_limit,
     unit_scale,
 )
@@ -112,7 +113,7 @@ class RuntimeSettings:
             if before is None and len(settings.budgets) >= model.MAX_BUDGETS:
                 raise Conflict(f"This tenant has {model.MAX_BUDGETS} budgets, which is the limit: remove one.")
             budgets = (*(other for other in settings.budgets if other.budget_id != budget.budget_id), budget)
-            event = self._budget_event(budget, caller, f"set to {_amount(budget)}", previous=before)
+            event = self._budget_event(budget, caller, previous=before)
             self._save(tx, msgspec.structs.replace(settings, budgets=budgets), event)
             return budget
 
@@ -128,7 +129,7 @@ class RuntimeSettings:
             if budget is None:
                 raise self._missing_budget(caller.tenant, budget_id)
             budgets = tuple(other for other in settings.budgets if other.budget_id != budget_id)
-            event = self._budget_event(budget, caller, "removed", removed=True)
+            event = self._budget_event(budget, caller, removed=True)
             self._save(tx, msgspec.structs.replace(settings, budgets=budgets), event)
 
         await self._db.write(work)
@@ -228,7 +229,6 @@ class RuntimeSettings:
         self,
         budget: StoredBudget,
         caller: Principal,
-        change: str,
         *,
         previous: StoredBudget | None = None,
         removed: bool = False,
@@ -247,8 +247,9 @@ class RuntimeSettings:
         agent_id = budget.subject if budget.kind == "agent" and budget.subject != "*" else None
         agent = self._find_agent(caller.tenant, agent_id) if agent_id else None
         who = f"{budget.kind} {agent.name if agent else budget.subject}"
-        who = f"each {budget.kind}" if budget.subject == "*" else who
-        return EventDraft("budget_changed", "llm", f"Budget of {who} per {budget.period} {change}.", meta, agent_id)
+        who = f"each {budget.kind}" if budget.subject == "*" else "the tenant" if budget.kind == "tenant" else who
+        change = f"({_limit(budget)}) removed" if removed else f"set to {_limit(budget)}"
+        return EventDraft("budget_changed", "llm", f"Budget of {who} {change}.", meta, agent_id)
 
     def _require_own(self, kind: str, name: str) -> None:
         """Raise Conflict for a group or fallbacks of the settings, which win against those set here."""
@@ -292,9 +293,10 @@ def _require_person(caller: Principal) -> None:
         )
 
 
-def _amount(budget: StoredBudget) -> str:
+def _limit(budget: StoredBudget) -> str:
     limit = budget.limit / unit_scale(budget.unit)
-    return f"${limit:,.2f}" if budget.unit == "usd" else f"{limit:,.0f} tokens"
+    amount = format_dollars(limit) if budget.unit == "usd" else f"{limit:,.0f} tokens"
+    return f"{amount} a {budget.period}"
 
 
 def _route_event(route: StoredRoute, caller: Principal, change: str, *, removed: bool = False) -> EventDraft:

@@ -22,6 +22,7 @@ from markupsafe import Markup, escape
 from stentor.core import clock
 from stentor.core.clock import format_relative_time
 from stentor.core.ids import LAST_GROUP_START
+from stentor.domains.llm.costs import format_dollars
 from stentor.domains.routing.model import describe_denial
 
 _UUID = re.compile(r"[0-9a-fA-F]{8}(-[0-9a-fA-F]{4}){3}-[0-9a-fA-F]{12}")
@@ -38,6 +39,8 @@ MAX_BRACKETS = 2_000
 # markdown-it fills up short rows, so a table of a kilobyte can have 65,000 cells, which take 75 MB and 2 seconds.
 MAX_TABLE_CELLS = 10_000
 """Cells of a text that is rendered as Markdown."""
+_RIGHT_TO_LEFT = "[\u0590-\u08ff\ufb1d-\ufdff\ufe70-\ufefc\U00010800-\U00010fff\U0001e800-\U0001efff]+"
+_RIGHT_TO_LEFT_WORDS = re.compile(f"{_RIGHT_TO_LEFT}(?:[ '_-]{_RIGHT_TO_LEFT})*")
 _LINE_END = re.compile(r"\r\n|\r|\n")
 _TABLE_RULE = "-:|>*+.)0123456789 \t"
 """The characters of the second line of a table, which has its columns, also of one in a quote or a list."""
@@ -96,16 +99,8 @@ def format_score(value: float | None, digits: int = 2) -> str:
 
 
 def format_money(dollars: float | None) -> str:
-    """Format as `$1,234.50`, `$0.50` or, below a dollar with parts of a cent, `$0.0034`; None as `unknown`.
-
-    Below that two digits are significant, as `$0.000012`.
-    """
-    if dollars is None:
-        return "unknown"
-    if 0 < dollars < 0.0001:
-        return f"${Decimal(f'{dollars:.2g}'):f}"
-    is_whole_cents = dollars == 0 or (dollars >= 0.01 and f"{dollars:.4f}".endswith("00"))
-    return f"${dollars:,.2f}" if dollars >= 1 or is_whole_cents else f"${dollars:.4f}"
+    """Format an amount; None as `unknown`."""
+    return "unknown" if dollars is None else format_dollars(dollars)
 
 
 def shorten_id(text: str | None) -> str:
@@ -131,6 +126,14 @@ def truncate_line(text: Any, max_length: int = 120) -> str:
     """Join a text into one line of at most `max_length` characters."""
     line = " ".join(str(text).split())
     return line if len(line) <= max_length else line[: max_length - 1] + "…"
+
+
+def isolate_right_to_left(text: str) -> Markup:
+    """Escape a sentence with its names of agents in `<bdi>` if they are read from right to left.
+
+    Without it a browser moves the numbers and the names that follow one to its left.
+    """
+    return Markup(_RIGHT_TO_LEFT_WORDS.sub(r"<bdi>\g<0></bdi>", str(escape(text))))  # noqa: S704 - escaped first
 
 
 def format_json(value: Any) -> str:
@@ -243,6 +246,7 @@ FILTERS: dict[str, Callable[..., Any]] = {
     "shell": shlex.quote,
     "urlencode": encode_for_url,
     "cut": truncate_line,
+    "isolated": isolate_right_to_left,
     "denial": explain_denial,
     "pretty": format_json,
     "words": humanize,
