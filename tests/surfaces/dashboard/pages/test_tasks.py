@@ -18,6 +18,7 @@ from stentor.core.runlog import EventDraft
 from stentor.domains.llm import store as llm_store
 from stentor.domains.llm.store import CallRow
 from stentor.surfaces.dashboard.pages import task_list, tasks
+from stentor.surfaces.dashboard.presenters.filters import isolate_right_to_left
 from tests.domains.retention.archives import archive
 from tests.domains.test_task_search import index
 from tests.requirements import requirement
@@ -493,8 +494,22 @@ async def test_titles_and_names_have_the_direction_of_their_script(site: Site) -
 
 
 @requirement("dashboard.page-tasks")
+async def test_a_right_to_left_name_does_not_mix_with_the_sentence_around_it(site: Site) -> None:
+    name = "\u05e2\u05d5\u05d6\u05e8 \u05e8\u05d0\u05e9\u05d9"
+    task_id = await site.world.do(await site.world.register(name))
+    page = await site.read(f"/tasks/{task_id}")
+    sentence = page.partition("Why this agent</h2>")[2].partition("</p>")[0]
+    assert f"<bdi>{name}</bdi>" in sentence
+    assert name not in sentence.replace(f"<bdi>{name}</bdi>", "")
+    run = await site.read(re.search('href="(/provenance/[^"]+)"', page)[1])  # type: ignore[index]
+    for shown in (page.partition('class="trail')[2], run.partition('class="trail')[2], await site.read("/audit")):
+        assert f"<bdi>{name}</bdi>" in shown
+    assert "<b>" not in isolate_right_to_left(f"<b> {name}")
+
+
+@requirement("dashboard.page-tasks")
 async def test_an_error_keeps_the_line_breaks_of_whoever_wrote_it(site: Site) -> None:
     traceback = 'Traceback:\n  File "a.py", line 1\nValueError: no'
     task_id = await site.world.do(await site.world.register("ann"), ok=False, error={"message": traceback})
     page = await site.read(f"/tasks/{task_id}")
-    assert f'<p class="written">{html.escape(traceback, quote=False).replace(chr(34), "&#34;")}' in page
+    assert f'<p class="written mono">{html.escape(traceback, quote=False).replace(chr(34), "&#34;")}' in page
