@@ -87,6 +87,22 @@ def test_the_summary_of_an_agent_fits_a_phone(chromium: Browser, installation: I
     context.close()
 
 
+@requirement("dashboard.page-tasks", "dashboard.page-calls")
+@pytest.mark.parametrize("path", ["/tasks", "/models/calls"])
+def test_all_filters_are_on_one_row_on_a_laptop(chromium: Browser, installation: Installation, path: str) -> None:
+    context = chromium.new_context(viewport=SIZES["wide"])
+    page = Tab(context.new_page(), installation.board).sign_in().open(path).page
+    page.evaluate(
+        "document.querySelectorAll('.foldable > select').forEach(choice => choice.add(new Option('x'.repeat(60))))"
+    )
+    tops = page.evaluate(
+        "[...document.querySelectorAll('.filters > label')].map(one => one.getBoundingClientRect().bottom)"
+    )
+    context.close()
+    assert len(tops) >= 6
+    assert len(set(tops)) == 1
+
+
 @requirement("dashboard.task-waterfall")
 def test_a_bar_is_nearer_to_its_own_text_than_to_the_next_one_on_a_phone(
     chromium: Browser, installation: Installation
