@@ -104,6 +104,17 @@ def test_an_agent_is_shown_as_online_with_when_its_worker_was_seen(shared: Serve
     assert re.search(r"online    (just now|\d+ (s|min) ago)", listed)
 
 
+def test_the_list_fits_a_narrow_terminal_and_cuts_no_capability(served: Served) -> None:
+    program, service = served
+    program("agent", "register", "customer-support", "--capability", "summarize", "--capability", "classification")
+    agent = program("agent", "register", "ann", "--capability", "translation", "--json").json["agent_id"]
+    with service.client() as http:
+        assert http.post(f"/api/v1/agents/{agent}/claims", json={}).is_success
+    out = Program(program.data_dir, program.environ | {"COLUMNS": "80"})("agent", "list").out
+    assert all(len(line) <= 80 for line in out.splitlines())
+    assert {"translation", "classification", "unscored", agent[-12:]} <= set(re.findall(r"[\w-]+", out))
+
+
 def test_list_shows_trust_as_unscored_until_something_scores_it(served: Served) -> None:
     program, _ = served
     program("agent", "register", "[bold]ann", "--capability", "echo")

@@ -12,6 +12,9 @@ from stentor.cli.responses import read_fields
 from stentor.core.jsontext import JsonObject
 
 AGENTS_PATH = "/registry/agents"
+COLUMNS = ("name", "capabilities", "trust", "status", "presence", "seen", "id")
+MIN_WIDTH_OF_ALL_COLUMNS = 100
+"""Characters of a terminal on which the list of agents says when each was seen."""
 
 
 class AgentPresence(msgspec.Struct, frozen=True):
@@ -66,18 +69,21 @@ def _word(agent: ListedAgent) -> str:
 def show_agents(page: AgentList) -> None:
     """Print a page of agents, and below it what hinders one of them."""
     rows = [
-        (
-            a.name,
-            ", ".join(a.capabilities),
-            _trust(a.trust_score),
-            f"archived, {a.status}" if a.archived_at else a.status,
-            _word(a),
-            output.format_age(a.last_seen),
-            output.shorten_id(a.agent_id),
-        )
+        {
+            "name": a.name,
+            "capabilities": ", ".join(a.capabilities),
+            "trust": _trust(a.trust_score),
+            "status": f"archived, {a.status}" if a.archived_at else a.status,
+            "presence": _word(a),
+            "seen": output.format_age(a.last_seen),
+            "id": output.shorten_id(a.agent_id),
+        }
         for a in page.agents
     ]
-    console.print(output.render_table(("name", "capabilities", "trust", "status", "presence", "seen", "id"), rows))
+    # On a narrow terminal the names of capabilities would be cut into pieces.
+    hidden = {"seen"} if console.width < MIN_WIDTH_OF_ALL_COLUMNS else set()
+    columns = [name for name in COLUMNS if name not in hidden]
+    console.print(output.render_table(columns, ([row[name] for name in columns] for row in rows)))
     for agent in page.agents:
         if agent.notice:
             output.print_notice(f"Notice: {agent.name}: {agent.notice}", "yellow")
