@@ -221,6 +221,9 @@ async def test_a_decision_shows_that_the_results_of_an_agent_are_from_before_its
         site, task_id, lambda routing: routing["candidates"][0].update(rewards=9.0, outcomes=9.0, retry=True)
     )
     assert "of 9.0, before its failures" in await site.read(f"/tasks/{task_id}")
+    # As before `retry` was recorded.
+    await change_decision(site, task_id, lambda routing: routing["candidates"][0].pop("retry"))
+    assert '<td class="num">9.0 <span class="faint">of 9.0</span>' in await site.read(f"/tasks/{task_id}")
 
 
 @requirement("dashboard.page-tasks")
