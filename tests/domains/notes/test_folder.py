@@ -373,6 +373,27 @@ def test_a_note_of_another_owner_is_written_only_with_permission_and_stays_their
         assert note.read_text() == "two"
 
 
+@requirement("memory.read-only-notes")
+def test_a_note_is_written_where_its_owner_cannot_be_set_and_its_group_only_by_itself(
+    vault: FolderVault, root: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (root / "a.md").write_text("one")
+    info, read, set_ids = (root / "a.md").stat(), os.fstat, list[tuple[int, int]]()
+
+    def read_other(descriptor: int) -> os.stat_result:
+        return os.stat_result((*read(descriptor)[:4], info.st_uid + 1, info.st_gid + 1, *read(descriptor)[6:]))
+
+    def set_owner(descriptor: int, uid: int, gid: int) -> None:
+        if uid != -1:
+            raise OSError(errno.EINVAL, os.strerror(errno.EINVAL))  # a user whom a container does not know
+        set_ids.append((uid, gid))
+
+    monkeypatch.setattr(safe_files.os, "fstat", read_other)
+    monkeypatch.setattr(safe_files.os, "fchown", set_owner)
+    vault.write_sync("a.md", b"two")
+    assert (set_ids, (root / "a.md").read_text()) == ([(-1, info.st_gid)], "two")
+
+
 def test_what_is_deleted_lies_in_the_trash_and_two_of_a_name_both_do(vault: FolderVault, root: Path) -> None:
     for content in (b"one", b"two"):
         vault.write_sync("a/x.md", content)

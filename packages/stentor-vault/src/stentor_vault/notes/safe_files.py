@@ -264,8 +264,11 @@ def copy_owner_and_mode(folder: int, name: str, descriptor: int) -> None:
         info = os.stat(name, dir_fd=folder, follow_symlinks=False)
         own = os.fstat(descriptor)
         if (own.st_uid, own.st_gid) != (info.st_uid, info.st_gid):
-            with contextlib.suppress(PermissionError):
-                os.fchown(descriptor, info.st_uid, info.st_gid)
+            # One by one: who may not give a file away may set a group of their own. Not PermissionError only: a
+            # container does not know each user, and some file systems have none.
+            for uid, gid in ((-1, info.st_gid), (info.st_uid, -1)):
+                with contextlib.suppress(OSError):
+                    os.fchown(descriptor, uid, gid)
         os.fchmod(descriptor, stat.S_IMODE(info.st_mode))
 
 
