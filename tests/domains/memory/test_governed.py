@@ -74,6 +74,15 @@ async def made(make_world: MakeWorld, tmp_path: Path) -> Governed:
     return Governed(await make_world(SERVICE_MEMORY="1"), tmp_path / "vault")
 
 
+@requirement("memory.read-only-notes")
+async def test_a_write_to_a_read_only_record_says_so(made: Governed) -> None:
+    first = await made.write("plan", "one")
+    (made.root / "Memory/team/plan.md").chmod(0o444)
+    for base_hash in (None, first.content_sha256):
+        with pytest.raises(Conflict, match="is read-only"):
+            await made.write("plan", "two", base_hash=base_hash, idempotency_key=f"k {base_hash}")
+
+
 @requirement("memory_mcp.write-input", "memory_mcp.write-disposition", "memory_mcp.answers-carry-record")
 async def test_a_write_makes_a_note_that_people_can_read(made: Governed) -> None:
     first = await made.write("plan", "# Plan\n", metadata={"tags": ["x"]})

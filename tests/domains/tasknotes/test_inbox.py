@@ -270,6 +270,20 @@ async def test_a_note_that_is_being_typed_is_taken_when_the_typing_has_ended(
     assert claim["input"] == "What is new?\n" + ("word " * 2).strip()
 
 
+@requirement("tasks.inbox-answer-overwrites-nothing", "memory.read-only-notes")
+async def test_beside_a_read_only_answer_the_next_one_gets_another_name(inbox: Inbox) -> None:
+    note = inbox.put("q.md", "---\ntype: echo\n---\nx\n")
+    await inbox.until_answer()
+    await inbox.rest()
+    refusal = inbox.answer()
+    (inbox.folder / "q (answer).md").chmod(0o444)
+    agent_id = await inbox.world.register()
+    note.write_text(NOTE)
+    await inbox.finish(agent_id, result="good")
+    await inbox.until_answer("q (answer 2).md", holding="good")
+    assert inbox.answer() == refusal
+
+
 @requirement("tasks.inbox-once")
 async def test_a_note_that_is_edited_while_its_task_runs_makes_no_second_task(inbox: Inbox) -> None:
     agent_id = await inbox.world.register()

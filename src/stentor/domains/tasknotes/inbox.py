@@ -31,6 +31,7 @@ from stentor_vault.notes.model import (
     NameTaken,
     NoSuchNote,
     NoteChanged,
+    ReadOnlyNote,
     Stat,
     UnreadablePath,
     Vault,
@@ -277,7 +278,7 @@ class TaskInbox:
     async def _write(self, note: InboxNote, content: bytes) -> str | None:
         """Write the answer and return its path. Overwrites only an answer that this inbox wrote and nobody changed."""
         if note.answer_path is not None and note.answer_hash is not None:
-            with contextlib.suppress(NoteChanged, NameTaken):
+            with contextlib.suppress(NoteChanged, NameTaken, ReadOnlyNote):
                 await self._vault.write(note.answer_path, content, note.answer_hash)
                 return note.answer_path
         for number in range(1, MAX_ANSWER_NUMBER):

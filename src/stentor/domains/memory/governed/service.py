@@ -46,7 +46,7 @@ from stentor.domains.memory.validity.frontmatter_keys import KEYS
 from stentor.domains.memory.validity.model import Cause, ChainLink, Exclusion
 from stentor.domains.memory.vaults import VaultParts, VaultRegistry
 from stentor_vault.notes.frontmatter import BOM
-from stentor_vault.notes.model import ANY_STATE, NO_FILE, NoSuchNote, content_hash
+from stentor_vault.notes.model import ANY_STATE, NO_FILE, NoSuchNote, ReadOnlyNote, content_hash
 from stentor_vault.text.documents import NoteDocument
 
 IDEMPOTENCY_ROUTE = "mcp write-memory"
@@ -284,7 +284,7 @@ def _raise_conflict(problem: PreconditionFailed | Conflict, address: RecordAddre
         raise Conflict(
             f"{address.path!r} already exists as a note; read it, and write with the base_hash that you read."
         ) from None
-    if request.base_hash is None:
+    if request.base_hash is None or isinstance(problem, ReadOnlyNote):
         raise problem  # a case collision or a record that keeps changing: the message says which
     raise Conflict("The record is not in the state that base_hash names; read it again.") from problem
 
