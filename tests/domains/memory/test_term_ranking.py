@@ -179,6 +179,18 @@ async def test_the_memory_for_terms_is_bounded(index: SearchIndex, monkeypatch: 
         assert ranking._kept_bytes == sum(kept.bytes for kept in ranking._kept.values())
 
 
+async def test_the_number_of_phrases_that_are_kept_is_bounded(
+    index: SearchIndex, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await index.upsert([document("a.md", "red")], [], 1, force=False)
+    monkeypatch.setattr(term_ranking, "MAX_KEPT_PARTS", 3)
+    ranking = index._keywords._ranking  # type: ignore[attr-defined]
+    for number in range(9):
+        assert await found(index, f"red-{number}") == []
+    assert len(ranking._kept) == 3
+    assert await found(index, "red") == ["a.md"]
+
+
 async def test_the_same_part_of_a_phrase_is_looked_for_once(index: SearchIndex) -> None:
     await index.upsert([document("a.md", "red " * 600), document("b.md", "red " * 20)], [], 1, force=False)
     assert await found(index, "red-" * 500) == ["a.md"]

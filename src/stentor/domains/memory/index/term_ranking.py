@@ -43,7 +43,9 @@ K1, B = 1.2, 0.75
 MIN_RARITY = 1e-6
 """FTS5's rarity of a term that more than half of the documents have."""
 MAX_KEPT_BYTES = 32 * 1024 * 1024
-"""Memory for the documents of terms that were searched for."""
+"""Memory for the documents of terms and phrases that were searched for."""
+MAX_KEPT_PARTS = 2_000
+"""How many terms and parts of phrases are kept: those that no document has take memory too."""
 
 # A list of numbers as one text is read in a tenth of the time of as many rows.
 _READ_TERM = Sql(
@@ -191,7 +193,7 @@ class TermRanking:
             if version == self._version and key not in self._kept:
                 self._kept[key] = found
                 self._kept_bytes += found.bytes
-                while self._kept_bytes > MAX_KEPT_BYTES:
+                while self._kept_bytes > MAX_KEPT_BYTES or len(self._kept) > MAX_KEPT_PARTS:
                     self._kept_bytes -= self._kept.popitem(last=False)[1].bytes
         return found
 
