@@ -47,9 +47,11 @@ MAX_KEPT_BYTES = 32 * 1024 * 1024
 MAX_KEPT_PARTS = 2_000
 """How many terms and parts of phrases are kept: those that no document has take memory too."""
 
-# A list of numbers as one text is read in a tenth of the time of as many rows.
+_FIELD_NUMBER = " ".join(f"when '{field}' then {number}" for number, field in enumerate(SEARCH_FIELDS))
+# A list of numbers as one text is read in a tenth of the time of as many rows, and FTS5 gives the name of a field
+# slowly: asked for once, in one sum with the document, it takes half as long as a list for each field.
 _READ_TERM = Sql(
-    f"""select {", ".join(f"group_concat(doc) filter (where col = '{field}')" for field in SEARCH_FIELDS)}
+    f"""select group_concat(doc * {len(SEARCH_FIELDS)} + case col {_FIELD_NUMBER} end)
     from terms where term = :term"""  # noqa: S608 - constant names of fields
 )
 _RANK = f"bm25({', '.join(str(FIELD_WEIGHTS[field]) for field in SEARCH_FIELDS)})"
@@ -220,12 +222,13 @@ def _decode_varints(data: bytes) -> list[int]:
 def _load_term(
     tx: Tx, term: tuple[str, ...], fields: frozenset[SearchField], lengths: DocumentLengths
 ) -> TermDocuments:
-    (texts,) = tx.rows(_READ_TERM, term=term[0])
+    ((text,),) = tx.rows(_READ_TERM, term=term[0])
     counts = np.zeros(len(lengths.ids), np.float32)
-    for field, text in zip(SEARCH_FIELDS, texts, strict=True):
-        if text is not None and field in fields:
-            # A document is listed once for each time that it has the term.
-            ids = np.fromstring(text, np.int64, sep=",")
+    # A document is listed once for each time that it has the term.
+    all_ids, numbers = np.divmod(np.fromstring(text or "", np.int64, sep=","), len(SEARCH_FIELDS))
+    for number, field in enumerate(SEARCH_FIELDS):
+        if field in fields:
+            ids = all_ids[numbers == number]
             starts = np.flatnonzero(np.diff(ids, prepend=-1))
             positions, exist = lengths.find(ids[starts])
             repeats = np.diff(starts, append=len(ids))
