@@ -83,8 +83,8 @@ class MemorySettings:
     embedding_floor: float | None = setting(
         "SERVICE_EMBEDDING_FLOOR",
         None,
-        "Minimum similarity of a semantic match, from -1 to 1; empty means 0.1 in semantic and 0.2 in hybrid searches "
-        "with the packaged model, and no minimum with others.",
+        "Minimum similarity of a semantic match, from -1 to 1; empty means 0.2 with the packaged model, and no minimum "
+        "with others.",
         parsers.optional(parsers.number(-1, 1, float)),
     )
 

@@ -13,8 +13,6 @@ import time
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, cast
 
-import msgspec
-
 from stentor.core.clock import SECOND, Clock
 from stentor.core.errors import InvalidRequest, StoreUnavailable
 from stentor.core.lazy_import import lazy_module
@@ -47,21 +45,14 @@ SWEEP_INTERVAL_US = 600 * SECOND
 log = logging.getLogger(__name__)
 
 
-class SimilarityFloors(msgspec.Struct, frozen=True):
-    """The similarities from which a document matches without a word in common: in a hybrid and in a semantic search."""
-
-    hybrid: float
-    semantic: float
-
-
-NO_FLOORS = SimilarityFloors(-1.0, -1.0)
-
-
 class EmbeddingWorker:
-    """Embeds the pending documents of one index; `floors` are the similarities from which a document matches."""
+    """Embeds the pending documents of one index.
+
+    From `min_similarity` (-1 to 1) on, a document matches without a word in common.
+    """
 
     def __init__(
-        self, index: SearchIndex, embedder: Embedder | None, clock: Clock, floors: SimilarityFloors = NO_FLOORS
+        self, index: SearchIndex, embedder: Embedder | None, clock: Clock, min_similarity: float = -1.0
     ) -> None:
         self._index = index
         self._embedder = embedder
@@ -79,7 +70,7 @@ class EmbeddingWorker:
         self._seconds_per_document = MIN_SECONDS_PER_DOCUMENT
         # Not at once: an index that is being rebuilt has vectors of notes that are not in it yet.
         self._sweep_at = clock.monotonic() + SWEEP_INTERVAL_US
-        self.floors = floors
+        self.min_similarity = min_similarity
         self.lag = SyncLag("stentor_memory_vector_lag_seconds", "semantic")
         self.problem: str | None = None if embedder else "no embedding model is set up: keyword search only"
 

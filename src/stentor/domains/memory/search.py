@@ -162,7 +162,7 @@ class SearchService:
         vector, excluded = await asyncio.gather(
             self._embedding_worker.query_vector(query, embedding), self._index.list_excluded(self._exclude(scope))
         )
-        minimum = self._embedding_worker.floors.semantic
+        minimum = self._embedding_worker.min_similarity
         filters = msgspec.structs.replace(filters, similarity_min=minimum, excluded=excluded)
         hits, total = await self._index.vectors.nearest(vector, limit, filters)
         doc_ids = [hit.doc_id for hit in hits]
@@ -216,7 +216,7 @@ class SearchService:
             # Each document again: it may have been moved since its folder was listed.
             if row.matches(filters) and (may_search is None or may_search(row.path.rpartition("/")[0]))
         }
-        min_similarity = self._embedding_worker.floors.hybrid
+        min_similarity = self._embedding_worker.min_similarity
         own = {
             doc_id for doc_id in rows if doc_id in keyword_scores or similarities.get(doc_id, -1.0) >= min_similarity
         }
