@@ -85,3 +85,30 @@ def test_a_terminal_that_closes_stops_the_service_unless_nohup_ignores_it(ignore
         assert asyncio.run(receive()) == ["stop"]
     finally:
         signal.signal(signal.SIGHUP, before)
+
+
+def test_a_terminal_that_closes_counts_as_one_signal() -> None:
+    """A program that started the service may pass it on; a further signal would end running work at once."""
+
+    async def count() -> int:
+        received, signalled = 0, asyncio.Event()
+
+        def stop() -> None:
+            nonlocal received
+            received += 1
+            signalled.set()
+
+        handle_stop_signals(stop)
+        os.kill(os.getpid(), signal.SIGHUP)
+        await signalled.wait()
+        signalled.clear()
+        os.kill(os.getpid(), signal.SIGHUP)
+        os.kill(os.getpid(), signal.SIGTERM)
+        await signalled.wait()
+        return received
+
+    before = signal.signal(signal.SIGHUP, signal.SIG_DFL)
+    try:
+        assert asyncio.run(count()) == 2
+    finally:
+        signal.signal(signal.SIGHUP, before)

@@ -94,7 +94,7 @@ def _launch_context(settings: Settings) -> AuthorityContext | None:
 
 
 def serve_http(settings: Settings, environ: Mapping[str, str], redactor: Redactor, *, as_json: bool) -> None:
-    """Serve over HTTP until SIGINT or SIGTERM, with the data folder lock held. Raises StartRefused."""
+    """Serve over HTTP until SIGINT, SIGTERM or SIGHUP, with the data folder lock held. Raises StartRefused."""
 
     def on_ready(report: service_runner.StartupReport) -> None:
         address = report.surfaces["mcp"]

@@ -89,7 +89,7 @@ def run_service(
     on_ready: Callable[[StartupReport], None],
     only_surface: str | None = None,
 ) -> None:
-    """Serve the gateway and all surfaces, or only one surface, until SIGINT or SIGTERM. Raises StartRefused."""
+    """Serve the gateway and all surfaces, or only one surface, until SIGINT, SIGTERM or SIGHUP. Raises StartRefused."""
     with ExitStack() as stack:
         warnings = [*find_misspelled_variables(environ), *_find_missing_model(settings)]
         loop = stack.enter_context(create_runner())

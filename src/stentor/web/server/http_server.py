@@ -160,10 +160,17 @@ class ServerGroup:
 def handle_stop_signals(on_stop: Callable[[], None]) -> None:
     """Call `on_stop` on SIGINT, SIGTERM, and SIGHUP (the terminal closes). Must be called within the event loop."""
     loop = asyncio.get_running_loop()
-    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
-        # `nohup` ignores SIGHUP, so that the service outlives its terminal.
-        if number != signal.SIGHUP or signal.getsignal(number) != signal.SIG_IGN:
-            loop.add_signal_handler(number, on_stop)
+
+    def on_hangup() -> None:
+        # Only once: a program that started this one may pass it on.
+        loop.add_signal_handler(signal.SIGHUP, lambda: None)
+        on_stop()
+
+    for number in (signal.SIGINT, signal.SIGTERM):
+        loop.add_signal_handler(number, on_stop)
+    # `nohup` ignores SIGHUP, so that the service outlives its terminal.
+    if signal.getsignal(signal.SIGHUP) != signal.SIG_IGN:
+        loop.add_signal_handler(signal.SIGHUP, on_hangup)
 
 
 def create_runner() -> asyncio.Runner:
