@@ -322,6 +322,38 @@ async def test_a_request_whose_answer_is_lost_counts_and_is_not_repeated(
 
 
 @requirement("llm.usage-estimated")
+@pytest.mark.parametrize("count", [0, -100_000])
+async def test_a_count_of_a_provider_that_is_not_positive_is_estimated(
+    world: World, upstream: Upstream, count: int
+) -> None:
+    counts = {"usage": {"prompt_tokens": count, "completion_tokens": count, "total_tokens": count}}
+    choice = {"index": 0, "finish_reason": "stop"}
+    upstream.mood = moods.raw(
+        json.dumps({"choices": [choice | {"message": {"content": "x" * 400}}], **counts}).encode()
+    )
+    said = (await chat(world)).json()["data"]["usage"]
+    assert (said["output_tokens"], said["estimated"]) == (100, True)
+    assert 5 <= said["input_tokens"] <= 20
+    delta = moods.sse({"choices": [choice | {"delta": {"content": "x" * 400}}], **counts})
+    upstream.mood = moods.raw(delta + b"data: [DONE]\n\n", "text/event-stream")
+    await world.admin.post("/api/v1/llm/stream", json=asking("openai/sea"))
+    upstream.mood = moods.raw(json.dumps({"data": [{"index": 0, "embedding": [0.1]}], **counts}).encode())
+    await world.admin.post("/v1/embeddings", json={"input": "x" * 400, "model": "openai/embed"})
+    found = await usage(world)
+    assert (found["totalRequests"], found["estimatedRequests"], found["outputTokens"]) == (3, 3, 200)
+    assert found["inputTokens"] == 2 * said["input_tokens"] + 100
+
+
+@requirement("llm.usage-estimated")
+async def test_an_output_of_nothing_is_no_estimate(world: World, upstream: Upstream) -> None:
+    choice = {"index": 0, "finish_reason": "stop", "message": {"content": ""}}
+    counts = {"usage": {"prompt_tokens": 7, "completion_tokens": 0}}
+    upstream.mood = moods.raw(json.dumps({"choices": [choice], **counts}).encode())
+    said = (await chat(world)).json()["data"]["usage"]
+    assert (said["input_tokens"], said["output_tokens"], "estimated" in said) == (7, 0, False)
+
+
+@requirement("llm.usage-estimated")
 async def test_an_interrupted_stream_counts_the_input_that_the_provider_has_reported(
     world: World, upstream: Upstream
 ) -> None:

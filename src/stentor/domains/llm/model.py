@@ -267,12 +267,17 @@ def estimate_input_usage(request: ChatRequest) -> TokenUsage:
 def usage_or_estimate(request: ChatRequest, reply: ChatReply) -> TokenUsage:
     """Return the usage that the provider reported, else an estimate marked as such.
 
-    What it reported at the start of a stream is an estimate, too: the output is still missing.
+    What it reported at the start of a stream is an estimate, too: the output is still missing. A count that is not
+    positive counts as not reported, so that no provider makes budgets count nothing.
     """
     usage = reply.usage or estimate_input_usage(request)
-    if not usage.estimated:
-        return usage
-    return msgspec.structs.replace(usage, output_tokens=max(usage.output_tokens, estimate_output_tokens(reply)))
+    input_tokens, output_tokens = usage.input_tokens, usage.output_tokens
+    if input_tokens <= 0:
+        input_tokens = estimate_input_tokens(request)
+    if output_tokens <= 0 or usage.estimated:
+        output_tokens = max(output_tokens, estimate_output_tokens(reply))
+    estimated = usage.estimated or (input_tokens, output_tokens) != (usage.input_tokens, usage.output_tokens)
+    return msgspec.structs.replace(usage, input_tokens=input_tokens, output_tokens=output_tokens, estimated=estimated)
 
 
 def estimate_embedding_usage(inputs: Sequence[EmbeddingInput]) -> TokenUsage:

@@ -140,8 +140,10 @@ class HttpBackend:
 
 
 def _embedding_usage(replies: list[EmbeddingReply], inputs: Sequence[EmbeddingInput]) -> TokenUsage:
-    """Return what the calls for these inputs used, estimated if one did not report it."""
-    reported = [reply.usage.input_tokens for reply in replies if reply.usage is not None]
+    """Return what the calls for these inputs used, estimated if one did not report it or reported none."""
+    reported = [
+        reply.usage.input_tokens for reply in replies if reply.usage is not None and reply.usage.input_tokens > 0
+    ]
     return TokenUsage(sum(reported)) if len(reported) == len(replies) else estimate_embedding_usage(inputs)
 
 
