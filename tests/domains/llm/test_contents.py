@@ -266,10 +266,30 @@ async def test_a_token_in_place_of_a_urls_user_is_redacted(password: str, shown:
         "https://host/back#access_token=",
         "https://host/?next=%2Fa%3Faccess_token%3D",
         "https://host/?next=%252Fa%253Faccess_token%253d",
+        "https://host/?token[]=",
+        "https://host/back?state=a&amp;code=",
     ],
 )
 async def test_a_token_in_a_url_is_redacted(url: str) -> None:
     assert await redacted({"prompt": url + BEARER}) == {"prompt": url + "[redacted: secret]"}
+
+
+@requirement("llm.content-redacted")
+@pytest.mark.parametrize(
+    ("value", "shown"),
+    [
+        (BEARER, ""),
+        (f'Digest username="ann", uri="/a b", response="{BEARER}", nc=1, opaque={BEARER}', "Digest "),
+        (f"AWS4-HMAC-SHA256 Credential=A/b,SignedHeaders=host, Signature={BEARER}", ""),
+    ],
+)
+async def test_credentials_of_any_scheme_are_redacted(value: str, shown: str) -> None:
+    prompt = f"send\nAuthorization: {value}\nHost: example.com"
+    stored = await redacted({"prompt": prompt})
+    shown = f"send\nAuthorization: {shown}[redacted: credentials]"
+    assert stored["prompt"].startswith(shown)
+    assert stored["prompt"].endswith("Host: example.com")
+    assert BEARER not in Redactor().redact(prompt)
 
 
 @requirement("llm.content-redacted")
@@ -285,7 +305,8 @@ async def test_ordinary_text_stays_as_it_is() -> None:
     text = (
         "The bearer of this letter, a task-based sk-learn pipeline and 1234567890123456 grains. "
         "http://user@example.com:8080/a ratio 3:4, password reset, the api key is missing, eyJust a word. "
-        "See https://agents-of-2026.example.com?of=@ann."
+        "See https://agents-of-2026.example.com?of=@ann. Authorization: required, authorization=none. "
+        "https://example.com/?status_code=200404&code=404&sort_key=created_at"
     ).replace("user@example.com", "example.com")
     assert await redacted({"prompt": text}) == {"prompt": text}
 

@@ -11,7 +11,7 @@ import re
 from collections.abc import Callable, Collection
 from typing import NamedTuple
 
-from stentor.core.security.redaction import Redactor
+from stentor.core.security.redaction import ESCAPED_SEPARATOR, URL_PARAMETER, Redactor
 
 MAX_KEY_CHARS = 20_000
 """The longest block of a private key; an end further away belongs to another one."""
@@ -20,6 +20,8 @@ _PRIVATE_KEY_BEGIN = re.compile(r"-----BEGIN [A-Z0-9 ]{0,40}PRIVATE KEY(?: BLOCK
 _PRIVATE_KEY_END = re.compile(r"-----END [A-Z0-9 ]{0,40}PRIVATE KEY(?: BLOCK)?-----")
 _KEY_BODY = re.compile(r"[A-Za-z0-9+/=\s\\:,-]*")
 _SEPARATOR = r"[\"'\\]{0,3}\s{0,5}(?:[:=]|%(?:25){0,3}3D)\s{0,5}[\"'\\]{0,3}"
+# Without a digit it must be long, because words stand in such places too.
+_OPAQUE = r"(?=[a-z._~+/=%-]{0,200}\d|[a-z._~+/=%-]{24})"
 _LABELS = (
     *("api key", "secret key", "access key", "client secret", "access token", "auth token", "refresh token"),
     *("password", "passwd"),
@@ -45,6 +47,25 @@ _SHAPES = (
         ("authorization",),
         re.compile(rf"(?i)(authorization{_SEPARATOR}(?:bearer|basic|token|apikey)\s{{1,5}})[^\s\"'\\,;]+"),
     ),
+    # A scheme with parameters, such as Digest: all of them.
+    Shape(
+        "credentials",
+        ("authorization",),
+        re.compile(
+            rf"(?i)(authorization{_SEPARATOR}[\w-]{{1,40}}\s{{1,5}})"
+            r"(?:[\w-]{1,40}=(?:\\{0,2}\"[^\"\r\n]{0,2000}\"|[^\s\"',]{1,2000}),?\s{0,5})+"
+        ),
+    ),
+    Shape(
+        "credentials",
+        ("authorization",),
+        re.compile(rf"(?i)(authorization{_SEPARATOR}){_OPAQUE}[a-z0-9._~+/=-]{{12,}}"),
+    ),
+    Shape(
+        "secret",
+        ("token", "key", "secret", "pass", "pwd", "sig", "auth", "assertion", "credential", "jwt", "code"),
+        re.compile(rf"(?i)((?:[?&#]|&amp;|{ESCAPED_SEPARATOR}){URL_PARAMETER}){_OPAQUE}[^\s\"'\\,;@&]{{6,}}"),
+    ),
     # The header with all its cookies, whose values may be in quotes. A sentence does not begin with `name=`.
     Shape(
         "cookie",
@@ -54,11 +75,10 @@ _SHAPES = (
             r"(?:=\"[^\"\r\n;]*\"(?=[;\s]|$)|[^\"'\r\n])+"
         ),
     ),
-    # Without a digit it must be long, because "bearer" is also a word.
     Shape(
         "bearer token",
         ("bearer",),
-        re.compile(r"(?i)(\bbearer\s{1,5})(?=[a-z._~+/=-]{0,200}\d|[a-z._~+/=-]{24})[a-z0-9._~+/=-]{12,}"),
+        re.compile(rf"(?i)(\bbearer\s{{1,5}}){_OPAQUE}[a-z0-9._~+/=-]{{12,}}"),
     ),
     Shape("password", ("://",), re.compile(r"(://[^/\s:@\"']{0,100}:)[^/\s@\"']{1,200}(?=@)")),
     # In place of a URL's user, also one whose password is empty or was redacted above.

@@ -18,6 +18,14 @@ else:
     # It imports this module, and compiles patterns that most commands do not need.
     content_redaction = lazy_module("stentor.core.security.content_redaction")
 
+URL_PARAMETER = (
+    r"[\w.%-]{0,40}"
+    r"(?:token|key|secret|passw(?:or)?d|pwd|sig|signature|auth|assertion|credential|jwt|(?<![a-z_.-])code)"
+    r"(?:\[\w{0,20}\]|%(?:25){0,3}5b\w{0,20}%(?:25){0,3}5d)?(?:=|%(?:25){0,3}3d)"
+)
+"""The name of a parameter of a URL whose value is secret, up to the value."""
+ESCAPED_SEPARATOR = r"\\u0026|%(?:25){0,3}(?:3f|26|23)"
+"""What stands before a parameter, as JSON or another URL's parameter has it."""
 _LOOKS_SECRET = re.compile(
     r"(?i)(bearer\s+|x-api-key['\"]?\s*[:=]\s*['\"]?|api[-_]?key['\"]?\s*[:=]\s*['\"]?"
     # Also without a scheme.
@@ -27,9 +35,7 @@ _LOOKS_SECRET = re.compile(
     # The password of a URL, also one that was cut off, but not its port.
     r"|://(?!\[)[^/\s:@]*:(?!\d{1,5}\b(?![^/?#\s'\",;]*@))"
     # A parameter of a URL or of its fragment, also as HTML, JSON or another URL's parameter has it.
-    r"|(?:[?&#;]|\\u0026|%(?:25){0,3}(?:3f|26|23))[\w.%-]{0,40}"
-    r"(?:token|key|secret|passw(?:or)?d|pwd|sig|signature|auth|assertion|credential|jwt|(?<![a-z_.-])code)"
-    r"(?:\[\w{0,20}\]|%(?:25){0,3}5b\w{0,20}%(?:25){0,3}5d)?(?:=|%(?:25){0,3}3d))([^\s'\",;@]+)"
+    rf"|(?:[?&#;]|{ESCAPED_SEPARATOR}){URL_PARAMETER})([^\s'\",;@]+)"
 )
 _SIGNED_TOKEN = re.compile(r"(?<![\w-])eyJ[\w-]{8,}\.[\w-]+\.[\w-]*")
 """A signed token: a receipt, a proof, a JWT."""
@@ -60,8 +66,9 @@ class Redactor:
     def redact(self, text: str) -> str:
         text = self.mask_known(text)
         text = _RUNTIME_KEY.sub(MASK, _SIGNED_TOKEN.sub(MASK, text))
-        text = _LOOKS_SECRET.sub(lambda match: match.group(1) + MASK, text)
-        return content_redaction.mask_shapes(text, lambda kind: MASK)
+        # First, because some of them are longer than what only looks like a secret.
+        text = content_redaction.mask_shapes(text, lambda kind: MASK)
+        return _LOOKS_SECRET.sub(lambda match: match.group(1) + MASK, text)
 
 
 class RedactingFormatter(logging.Formatter):
