@@ -178,6 +178,24 @@ async def test_an_open_write_of_a_note_with_a_colon_in_its_name_is_carried_out(
     assert [(folder / path).read_text() for path in paths] == ["Left.\n"] * len(paths)
 
 
+@requirement("memory.read-only-notes")
+async def test_a_write_that_a_crash_left_open_is_dropped_when_its_note_is_read_only(notes: Notes) -> None:
+    (notes.root / "a.md").write_text("one")
+    (notes.root / "a.md").chmod(0o444)
+    before, after = content_hash(b"one"), content_hash(b"two")
+
+    def decide(tx: Tx) -> None:
+        store.save_version(tx, "a.md", after, b"two", "bus")
+        store.insert_intent(tx, WriteIntent("00000000-0000-7000-8000-000000000001", "a.md", before, after, 0))
+
+    await notes.world.kernel.infra.db.write(decide)
+    journal = notes.world.memory.default.service.journal
+    assert await journal.recover() == 1
+    (notes.root / "a.md").chmod(0o644)
+    assert await journal.recover() == 0
+    assert (notes.root / "a.md").read_text() == "one"
+
+
 @pytest.mark.parametrize("failure", [None, OSError(22, "Invalid argument"), InvalidPath("no")])
 async def test_a_write_that_a_crash_left_open_and_that_fails_by_now_does_not_prevent_the_start(
     notes: Notes, monkeypatch: pytest.MonkeyPatch, failure: Exception | None

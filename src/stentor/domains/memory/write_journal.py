@@ -14,7 +14,7 @@ from stentor.core.db import Database, Tx
 from stentor.core.errors import StentorError
 from stentor.domains.memory import store
 from stentor.domains.memory.store import WriteIntent
-from stentor_vault.notes.model import NO_FILE, FileChange, NameTaken, NoSuchNote, NoteChanged, Vault
+from stentor_vault.notes.model import NO_FILE, FileChange, NameTaken, NoSuchNote, NoteChanged, ReadOnlyNote, Vault
 
 DELETE_DELAY_SECONDS = 0.05
 MAX_RETRY_SECONDS = 30.0
@@ -85,6 +85,9 @@ class WriteJournal:
             # The file no longer has the state before the write: the crash came after the change, or someone else wrote.
             # The version is in the history.
             log.info("memory: write journal: already applied or superseded path=%r", intent.path)
+        except ReadOnlyNote as error:
+            # As while its caller waits. Left open, it would be applied whenever the file can be written again.
+            log.warning("memory: write journal: dropped path=%r error=%s", intent.path, error)
 
     async def _delete_soon(self) -> None:
         """Delete entries in batches: an entry that stays a moment longer costs nothing, but each commit does."""
