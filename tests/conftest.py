@@ -26,13 +26,14 @@ from stentor.auth.api_keys import KeyRing, digest_key, parse_key_variable
 from stentor.bootstrap import Kernel
 from stentor.bootstrap.parts.memory import Memory
 from stentor.bootstrap.surface_context import SurfaceContext, open_surface_context
+from stentor.cli import reference
 from stentor.core import settings
 from stentor.core.db import Database
 from stentor.core.db.driver import Driver
 from stentor.core.db.sqlite import SqliteDriver
 from stentor.core.live import Hub
 from stentor.testing import BrokenRunLog, FixedClock
-from tests import certificates, forkserver, order, parallel, warm
+from tests import ahead, certificates, forkserver, order, parallel, warm
 from tests.databases import Databases, chosen, fastest_folder, locked, needless, stores, thorough
 from tests.patience import soon
 from tests.reused import may_reuse
@@ -71,12 +72,17 @@ gc.disable()
 
 
 def pytest_sessionstart(session: pytest.Session) -> None:
-    """A run of all tests in several processes starts, beside the collection, the fork server that they share."""
+    """A run of all tests in several processes starts, beside the collection, the fork server that they share, and what
+    needs none of them.
+    """
     config = session.config
     whole = list(config.args) == config.getini("testpaths") and not config.option.collectonly
     if whole and config.option.processes > 1:
         forkserver.start("warm")
         parallel.compile_ahead(Path(__file__).parent)
+        base = parallel.tmp_path_factory(config).getbasetemp()
+        checks = [(words, {}) for words in ahead.CHECKS.values()]
+        ahead.start(*checks, (ahead.reference(base / "reference"), reference.PLAIN), (ahead.DEMO, {}))
 
 
 def pytest_collection_finish() -> None:

@@ -91,7 +91,7 @@ class Run:
         self._at = mmap.mmap(-1, mmap.PAGESIZE)  # where each process is: shared by the forks as well
         self._children: dict[Connection, tuple[int, int]] = {}
         # Made before the forks, or each would make one: what they share lies in it.
-        _tmp_path_factory(session.config).getbasetemp()
+        tmp_path_factory(session.config).getbasetemp()
 
     def drive(self, processes: int) -> None:
         """Start the processes, and report what they report until the last has ended."""
@@ -213,7 +213,7 @@ class Child:
         config.pluginmanager.register(Quiet(config), "terminalreporter")
         config.pluginmanager.register(self)
         _capture_apart(config)
-        factory = _tmp_path_factory(config)
+        factory = tmp_path_factory(config)
         factory._basetemp = factory.getbasetemp() / f"process{number}"
         factory._basetemp.mkdir(mode=0o700, exist_ok=True)
 
@@ -256,7 +256,7 @@ def _units(items: Sequence[pytest.Item]) -> Iterator[list[int]]:
     yield from units.values()
 
 
-def _tmp_path_factory(config: pytest.Config) -> pytest.TempPathFactory:
+def tmp_path_factory(config: pytest.Config) -> pytest.TempPathFactory:
     return config._tmp_path_factory  # pyrefly: ignore[missing-attribute] - private
 
 

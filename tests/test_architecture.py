@@ -3,9 +3,6 @@
 from __future__ import annotations
 
 import re
-import subprocess
-import sys
-import sysconfig
 import tomllib
 from collections.abc import Iterator
 from functools import cache
@@ -14,6 +11,8 @@ from statistics import median
 
 import pytest
 
+from tests import ahead
+
 ROOT = Path(__file__).parents[1]
 SOURCES = sorted(
     path
@@ -21,19 +20,12 @@ SOURCES = sorted(
     for path in folder.rglob("*.py")
     if path.parent.name != "generated"
 )
-LINT_IMPORTS = str(Path(sysconfig.get_path("scripts")) / "lint-imports")
-CHECKS = {
-    "ruff": [sys.executable, "-m", "ruff", "check", "--no-cache", "."],
-    "format": [sys.executable, "-m", "ruff", "format", "--no-cache", "--check", "."],
-    "pyrefly": [sys.executable, "-m", "pyrefly", "check", "--summary=none"],
-    "imports": [LINT_IMPORTS, "--no-cache"],
-}
 MEDIAN_FUNCTION, MEDIAN_FILE, LONGEST_FILE = 10, 250, 450
 
 
-@pytest.mark.parametrize("command", CHECKS.values(), ids=CHECKS)
+@pytest.mark.parametrize("command", ahead.CHECKS.values(), ids=ahead.CHECKS)
 def test_the_code_passes(command: list[str]) -> None:
-    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
+    done = ahead.run(command)
     assert done.returncode == 0, done.stdout + done.stderr
 
 

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import re
-import subprocess
-import sys
 from dataclasses import dataclass
 from pathlib import Path
+
+from tests import ahead
 
 ROOT = Path(__file__).parents[2]
 README, DEMO_PAGE = ROOT / "README.md", ROOT / "docs" / "demo.md"
@@ -26,8 +26,7 @@ def blocks(page: Path = README) -> list[Block]:
 
 def demo_output() -> str:
     """What `stentor demo` prints on standard output, without the padding at the ends of lines."""
-    command = [sys.executable, "-m", "stentor", "demo"]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=1100, cwd=ROOT)
+    done = ahead.run(ahead.DEMO)
     if done.returncode:
         raise AssertionError(f"the demo ended with {done.returncode}: {done.stderr}")
     return "".join(line.rstrip() + "\n" for line in done.stdout.splitlines())
