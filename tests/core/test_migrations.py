@@ -138,6 +138,37 @@ def test_a_file_whose_schema_sqlite_protects_is_upgraded_too(tmp_path: Path, mon
         write(driver, f"{insert} ('c2', 'default', 'a', 'other', 0, 50, 'e', 1)")
 
 
+@requirement("scale.upgrade-keeps-rows")
+def test_nothing_of_a_task_is_stored_behind_its_long_texts(tmp_path: Path) -> None:
+    """SQLite would read all of an input for each such value: in a list of tasks, at a heartbeat, at each step."""
+    driver = SqliteDriver(tmp_path / "stentor.db")
+    old(driver, "0048")
+    whole = "select type, name, sql from sqlite_master where tbl_name = 'tasks' and type <> 'table' order by name"
+    task = "select title, turn, input, result, error, end_by, completion_time from tasks order by task_id"
+    before = rows(driver, whole)
+    insert = """insert into tasks (tenant, task_id, status, type, priority, created_at, queued_at, timeout_seconds,
+        epoch, attempt_epoch, provenance_id, head_id, submitted_by, submitted_status, estimated_start,
+        estimated_completion, body_hash, required_capabilities, metadata, input, result, title, end_by,
+        completion_time) values"""
+    same = "3, 1, 1, 60, 0, 0, 'e', 'e', 'me', 'queued', 1, 1, 'h', '[]', '{}'"
+    write(
+        driver,
+        f"{insert} ('default', 't1', 'queued', 'x', {same}, 'first input', null, 'first', 7, null)",
+        f"{insert} ('default', 't2', 'completed', 'x', {same}, 'second input', 'a result', null, null, 9)",
+    )
+    migrations.upgrade(driver, notify=lambda text: None)
+    names = [name for (name,) in rows(driver, "select name from pragma_table_info('tasks')")]
+    assert names[-2:] == ["result", "input"]
+    assert rows(driver, task) == [
+        ("first", 0, "first input", None, None, 7, None),
+        (None, 0, "second input", "a result", None, None, 9),
+    ]
+    assert rows(driver, whole) == before
+    with pytest.raises(sqlite3.IntegrityError, match="does not make this move"):
+        write(driver, "update tasks set status = 'completed', completion_time = 9 where task_id = 't1'")
+    assert rows(driver, "pragma integrity_check") == [("ok",)]
+
+
 def test_a_new_file_gets_all_of_the_schema_or_nothing(tmp_path: Path) -> None:
     driver = SqliteDriver(tmp_path / "stentor.db")
     write(driver, "create table webhook_attempts (n integer)")

@@ -38,51 +38,6 @@ CREATE TABLE rate_buckets (
     updated_at bigint not null,
     primary key (agent_id, tool)
 );
-CREATE TABLE tasks (
-    tenant text not null,
-    task_id text not null,
-    status text not null check (status = 'queued' or status = 'pending_approval' or status = 'executing' or status = 'waiting' or status = 'completed' or status = 'failed' or status = 'aborted' or status = 'cancelled'),
-    type text not null,
-    priority integer not null check (priority between 0 and 3),
-    assigned_agent text,
-    runtime_kind text,
-    created_at bigint not null,
-    queued_at bigint not null,
-    start_time bigint,
-    completion_time bigint,
-    timeout_seconds integer not null check (timeout_seconds between 1 and 86400),
-    epoch integer not null check (epoch >= 0),
-    attempt_epoch integer not null,
-    lease_until bigint,
-    deadline_at bigint,
-    outcome_class text check (outcome_class = 'success' or outcome_class = 'degraded_success' or outcome_class = 'agent_failure' or outcome_class = 'provider_failure' or outcome_class = 'timeout' or outcome_class = 'cancelled' or outcome_class = 'routing_failed'),
-    learning_eligible integer,
-    learning_pending integer not null default 0,
-    performance double precision,
-    provenance_id text not null,
-    head_id text not null,
-    parent_task_id text,
-    submitted_by text not null,
-    submitted_status text not null,
-    estimated_start bigint not null,
-    estimated_completion bigint not null,
-    body_hash text not null,
-    required_capabilities text not null,
-    agent_preference text,
-    metadata text not null,
-    error text,
-    input text not null,
-    result text, queue_timeout_seconds integer, queue_deadline_at bigint, title text, pinned_agent text, retry_epoch integer not null default 0, limit_key text, limit_max integer, parked integer not null default 0, turn bigint not null default 0, session_id text, first_started_at bigint, heartbeat_at bigint, limit_seconds integer not null default 0, end_by bigint,
-    primary key (tenant, task_id),
-    check (status <> 'executing' or (lease_until is not null and deadline_at is not null and epoch > 0)),
-    check ((status = 'completed' or status = 'failed' or status = 'aborted' or status = 'cancelled') = (completion_time is not null))
-);
-CREATE INDEX tasks_by_time on tasks (tenant, created_at, task_id);
-CREATE INDEX tasks_by_status on tasks (tenant, status, created_at, task_id);
-CREATE INDEX tasks_by_agent on tasks (tenant, assigned_agent, created_at, task_id);
-CREATE INDEX tasks_by_agent_status on tasks (tenant, assigned_agent, status, created_at, task_id);
-CREATE INDEX tasks_leased on tasks (lease_until) where status = 'executing';
-CREATE INDEX tasks_unlearned on tasks (completion_time) where learning_pending = 1;
 CREATE TABLE task_counts (
     tenant text not null,
     hour bigint not null, -- -1 counts all hours
@@ -492,7 +447,6 @@ CREATE TABLE grants (
 CREATE INDEX grants_by_task on grants (tenant, task_id, grant_id);
 CREATE INDEX grants_by_agent on grants (tenant, to_agent, grant_id)
 ;
-CREATE INDEX tasks_by_queue_deadline on tasks (queue_deadline_at) where status = 'queued' and queue_deadline_at is not null;
 CREATE TABLE task_grades (
         tenant text not null,
         task_id text not null,
@@ -513,7 +467,6 @@ CREATE TABLE taught_today (
     n bigint not null,
     primary key (tenant, agent_id, submitted_by)
 );
-CREATE INDEX tasks_by_submitter on tasks (tenant, submitted_by, created_at, task_id);
 CREATE TABLE model_weights (
     tenant text not null,
     model text not null,
@@ -546,7 +499,6 @@ CREATE TABLE model_answers (
     primary key (tenant, answer_id)
 );
 CREATE INDEX model_answers_by_time on model_answers (answered_at);
-CREATE INDEX tasks_by_parent on tasks (tenant, parent_task_id, created_at, task_id) where parent_task_id is not null;
 CREATE TABLE api_keys (
     name text primary key,
     tenant text not null,
@@ -587,7 +539,6 @@ CREATE UNIQUE INDEX alerts_one_open on alerts (tenant, kind, subject) where reso
 CREATE INDEX alerts_of_tenant on alerts (tenant, opened_at, alert_id);
 CREATE INDEX alerts_by_time on alerts (opened_at)
 ;
-CREATE INDEX tasks_by_type on tasks (tenant, type, created_at, task_id);
 CREATE TABLE people (
     name text primary key,
     tenant text not null,
@@ -752,8 +703,6 @@ CREATE TABLE session_values (
 CREATE INDEX session_values_by_change on session_values (tenant, session_id, number);
 CREATE INDEX session_values_of_contents on session_values (tenant, value_hash) where value_hash is not null;
 CREATE INDEX task_steps_of_contents on task_steps (tenant, value_hash) where value_hash is not null;
-CREATE INDEX tasks_running_by_limit on tasks (tenant, limit_key) where status = 'executing' and limit_key is not null;
-CREATE INDEX tasks_parked on tasks (tenant, limit_key, priority, queued_at) where status = 'queued' and parked = 1;
 CREATE TABLE parked_limits (
     tenant text not null,
     limit_key text not null,
@@ -769,8 +718,6 @@ CREATE TABLE limit_starts (
     epoch integer not null,
     primary key (tenant, limit_key, started_at, task_id, epoch)
 );
-CREATE INDEX tasks_of_sessions on tasks (tenant, session_id, created_at, task_id) where session_id is not null
-;
 CREATE TABLE alert_mails (
     mail_id text primary key,
     message_id text not null,
@@ -782,7 +729,6 @@ CREATE TABLE alert_mails (
 );
 CREATE INDEX alert_mails_open on alert_mails (created_at) where sent_at is null and given_up = 0
 ;
-CREATE INDEX tasks_in_lanes on tasks (assigned_agent, priority, submitted_by, queued_at, task_id) where status = 'queued' and parked = 0;
 CREATE TABLE clock_jumps (
     id integer primary key check (id = 1),
     noticed_at bigint not null
@@ -832,11 +778,7 @@ CREATE TABLE archived_events (
 CREATE INDEX archived_events_of_archive on archived_events (archive);
 CREATE INDEX session_items_of_tasks on session_items (tenant, task_id) where source <> 'own'
 ;
-CREATE INDEX tasks_parked_by_period on tasks (tenant, limit_key, limit_seconds, limit_max desc)
-    where status = 'queued' and parked = 1
-;
 CREATE INDEX events_audited on events (tenant, event_id) where event_type = 'agent_registered' or event_type = 'agent_status_changed' or event_type = 'agent_updated' or event_type = 'approval_given' or event_type = 'approval_refused' or event_type = 'authority_granted' or event_type = 'authority_revoked' or event_type = 'budget_changed' or event_type = 'checkpoint_taken' or event_type = 'connection_changed' or event_type = 'content_deleted' or event_type = 'dispatch_denied' or event_type = 'history_accepted' or event_type = 'key_changed' or event_type = 'memory_invalidated' or event_type = 'memory_restored' or event_type = 'model_route_changed' or event_type = 'person_changed' or event_type = 'provider_changed' or event_type = 'rollback_completed' or event_type = 'rollback_failed' or event_type = 'rollback_started' or event_type = 'schedule_changed' or event_type = 'session_deleted' or event_type = 'sign_in_refused' or event_type = 'signed_in' or event_type = 'tool_denied' or event_type = 'trust_changed' or event_type = 'update_approved' or event_type = 'update_deployed' or event_type = 'update_rejected' or event_type = 'update_rolled_back' or event_type = 'update_submitted' or event_type = 'violation_recorded' or event_type = 'webhook_changed' or event_type = 'webhook_disabled';
-CREATE INDEX tasks_with_deadline on tasks (end_by) where end_by is not null and completion_time is null;
 CREATE TABLE task_spent (
     tenant text not null,
     task_id text not null,
@@ -869,6 +811,65 @@ CREATE TRIGGER governance_updates_moves before update of status on governance_up
             begin select raise(abort, 'an update does not make this move'); end;
 CREATE TRIGGER rollbacks_moves before update of status on rollbacks when old.status <> new.status and instr(' initiated>in_progress in_progress>completed in_progress>failed ', ' ' || old.status || '>' || new.status || ' ') = 0
             begin select raise(abort, 'a rollback does not make this move'); end;
+CREATE TABLE tasks (
+    tenant text not null,
+    task_id text not null,
+    status text not null check (status = 'queued' or status = 'pending_approval' or status = 'executing' or status = 'waiting' or status = 'completed' or status = 'failed' or status = 'aborted' or status = 'cancelled'),
+    type text not null,
+    priority integer not null check (priority between 0 and 3),
+    assigned_agent text,
+    runtime_kind text,
+    created_at bigint not null,
+    queued_at bigint not null,
+    start_time bigint,
+    completion_time bigint,
+    timeout_seconds integer not null check (timeout_seconds between 1 and 86400),
+    epoch integer not null check (epoch >= 0),
+    attempt_epoch integer not null,
+    lease_until bigint,
+    deadline_at bigint,
+    outcome_class text check (outcome_class = 'success' or outcome_class = 'degraded_success' or outcome_class = 'agent_failure' or outcome_class = 'provider_failure' or outcome_class = 'timeout' or outcome_class = 'cancelled' or outcome_class = 'routing_failed'),
+    learning_eligible integer,
+    learning_pending integer not null default 0,
+    performance double precision,
+    provenance_id text not null,
+    head_id text not null,
+    parent_task_id text,
+    submitted_by text not null,
+    submitted_status text not null,
+    estimated_start bigint not null,
+    estimated_completion bigint not null,
+    body_hash text not null,
+    required_capabilities text not null,
+    agent_preference text,
+    metadata text not null,
+    error text,
+    queue_timeout_seconds integer, queue_deadline_at bigint, title text, pinned_agent text, retry_epoch integer not null default 0, limit_key text, limit_max integer, parked integer not null default 0, turn bigint not null default 0, session_id text, first_started_at bigint, heartbeat_at bigint, limit_seconds integer not null default 0, end_by bigint,
+    result text,
+    input text not null,
+    primary key (tenant, task_id),
+    check (status <> 'executing' or (lease_until is not null and deadline_at is not null and epoch > 0)),
+    check ((status = 'completed' or status = 'failed' or status = 'aborted' or status = 'cancelled') = (completion_time is not null))
+);
+CREATE INDEX tasks_by_time on tasks (tenant, created_at, task_id);
+CREATE INDEX tasks_by_status on tasks (tenant, status, created_at, task_id);
+CREATE INDEX tasks_by_agent on tasks (tenant, assigned_agent, created_at, task_id);
+CREATE INDEX tasks_by_agent_status on tasks (tenant, assigned_agent, status, created_at, task_id);
+CREATE INDEX tasks_leased on tasks (lease_until) where status = 'executing';
+CREATE INDEX tasks_unlearned on tasks (completion_time) where learning_pending = 1;
+CREATE INDEX tasks_by_queue_deadline on tasks (queue_deadline_at) where status = 'queued' and queue_deadline_at is not null;
+CREATE INDEX tasks_by_submitter on tasks (tenant, submitted_by, created_at, task_id);
+CREATE INDEX tasks_by_parent on tasks (tenant, parent_task_id, created_at, task_id) where parent_task_id is not null;
+CREATE INDEX tasks_by_type on tasks (tenant, type, created_at, task_id);
+CREATE INDEX tasks_running_by_limit on tasks (tenant, limit_key) where status = 'executing' and limit_key is not null;
+CREATE INDEX tasks_parked on tasks (tenant, limit_key, priority, queued_at) where status = 'queued' and parked = 1;
+CREATE INDEX tasks_of_sessions on tasks (tenant, session_id, created_at, task_id) where session_id is not null
+;
+CREATE INDEX tasks_in_lanes on tasks (assigned_agent, priority, submitted_by, queued_at, task_id) where status = 'queued' and parked = 0;
+CREATE INDEX tasks_parked_by_period on tasks (tenant, limit_key, limit_seconds, limit_max desc)
+    where status = 'queued' and parked = 1
+;
+CREATE INDEX tasks_with_deadline on tasks (end_by) where end_by is not null and completion_time is null;
 CREATE TRIGGER tasks_moves before update of status on tasks when old.status <> new.status and instr(' queued>executing queued>failed queued>cancelled queued>aborted pending_approval>queued pending_approval>waiting pending_approval>aborted pending_approval>cancelled executing>completed executing>failed executing>aborted executing>queued executing>cancelled executing>waiting waiting>queued waiting>cancelled waiting>aborted failed>queued failed>pending_approval aborted>queued aborted>pending_approval ', ' ' || old.status || '>' || new.status || ' ') = 0
         begin select raise(abort, 'a task does not make this move'); end;
-insert into alembic_version values ('0048');
+insert into alembic_version values ('0049');
