@@ -398,6 +398,8 @@ def test_people_read_what_came_over_and_what_is_left_to_do(filled: Filled, progr
         ("postgresql://u:canary-p%ss-77aa@127.0.0.1/d", "sqlite:///x/stentor.db", "write it as %25", 2),
         ("postgresql://u:canary-p@ss-77aa@127.0.0.1:1/d", "sqlite:///x/stentor.db", "write it as %40", 2),
         ("postgresql://u:canary-p/ss-77aa@127.0.0.1:1/d", "sqlite:///x/stentor.db", "write / as %2F", 2),
+        ("postgresql://u:77/ss-77aa@127.0.0.1:1/d", "sqlite:///x/stentor.db", "write / as %2F", 2),
+        ("postgresql://u:77#ss-77aa@127.0.0.1:1/d", "sqlite:///x/stentor.db", "# as %23", 2),
         (
             "postgresql://u:canary-p%2Fss-77aa@127.0.0.1:x/d",
             "sqlite:///x/stentor.db",

@@ -12,6 +12,9 @@ from urllib.parse import parse_qs, unquote, urlsplit
 
 SCHEMES = ("postgresql", "postgres")
 _BAD_ESCAPE = re.compile(r"%(?![0-9A-Fa-f]{2})")
+_AT_AFTER_HOST = re.compile(r"\w+://(?:[^/]*@|[^/?#]*/[^?#]*@[^?#]*/)")
+"""An @ before the path or within it, which no host and no name of a database has."""
+_ESCAPES = "in a password write / as %2F, ? as %3F and # as %23"
 _FORMAT_ERROR = "must be a URL such as postgresql://user:password@host:5432/name"
 
 
@@ -61,8 +64,11 @@ def parse_postgres_url(text: str) -> DatabaseUrl:
         # The client would take what follows the first one for the host, and print it.
         raise ValueError("has an @ in its user or password: write it as %40")
     user, _, password = credentials.partition(":")
+    # The password may begin with digits, which look like a port.
+    if not at and _AT_AFTER_HOST.match(text):
+        raise ValueError(f"has an @ after the host; {_ESCAPES}")
     if any(not port.isdigit() for port in _ports(hosts)):
-        raise ValueError("has a port that is not a number; in a password write / as %2F, ? as %3F and # as %23")
+        raise ValueError(f"has a port that is not a number; {_ESCAPES}")
     # The password can also be in the query, and the client may report it decoded.
     secrets = {password, unquote(password), *query.get("password", ()), *query.get("sslpassword", ())}
     host = hosts or ",".join(query.get("host", ()))
