@@ -325,6 +325,7 @@ async def test_the_playground_without_a_provider_says_how_to_get_one_and_what_an
     page = await site.read("/models/playground")
     assert 'No provider lists a model yet: <a href="/models/providers">set one up</a>.' in page
     assert 'placeholder="agent:echo"' in page
+    assert "set one up" not in await site.read("/models/playground", key="READER")
 
 
 @requirement("dashboard.page-playground")

@@ -115,6 +115,9 @@ async def test_a_question_and_a_held_effect_are_shown_after_more_steps_than_the_
     assert following
     assert re.findall('<span class="label">(.*?)<', await site.read(html.unescape(following[1]))) == ["question"]
     await site.read("/tasks/unknown/steps", 404)
+    for query in ("", "?key=plan"):
+        await site.read(f"{path}/steps{query}", 404, key="OTHER")
+        assert "value of plan" in await site.read(f"{path}/steps{query}", key="READER")
     held = await begin_attempt(site.world, name="ben", capabilities=["pay"], task={"required_capabilities": ["pay"]})
     await held.step("plan")
     await held.begin("pay")
