@@ -223,17 +223,15 @@ def _load_term(
     tx: Tx, term: tuple[str, ...], fields: frozenset[SearchField], lengths: DocumentLengths
 ) -> TermDocuments:
     ((text,),) = tx.rows(_READ_TERM, term=term[0])
-    counts = np.zeros(len(lengths.ids), np.float32)
-    # A document is listed once for each time that it has the term.
-    all_ids, numbers = np.divmod(np.fromstring(text or "", np.int64, sep=","), len(SEARCH_FIELDS))
-    for number, field in enumerate(SEARCH_FIELDS):
-        if field in fields:
-            ids = all_ids[numbers == number]
-            starts = np.flatnonzero(np.diff(ids, prepend=-1))
-            positions, exist = lengths.find(ids[starts])
-            repeats = np.diff(starts, append=len(ids))
-            # A document that was committed a moment ago may have no length yet.
-            counts[positions[exist]] += FIELD_WEIGHTS[field] * repeats[exist]
+    # A document is listed once for each time that one of its fields has the term.
+    listed = np.fromstring(text or "", np.int64, sep=",")
+    starts = np.flatnonzero(np.diff(listed, prepend=-1))
+    ids, numbers = np.divmod(listed[starts], len(SEARCH_FIELDS))
+    weights = np.array([FIELD_WEIGHTS[field] if field in fields else 0 for field in SEARCH_FIELDS])
+    weighted = weights[numbers] * np.diff(starts, append=len(listed))
+    positions, exist = lengths.find(ids)
+    # A document that was committed a moment ago may have no length yet.
+    counts = np.bincount(positions[exist], weighted[exist], len(lengths.ids)).astype(np.float32)
     positions = np.flatnonzero(counts)
     return TermDocuments(positions.astype(np.int32), counts[positions])
 
