@@ -383,6 +383,24 @@ def test_file_above_100_mb_is_413_and_not_read_into_memory(vault: Vault) -> None
     assert sorted(path.name for path in vault.root.iterdir()) == ["a.md", "film.mp4"]
 
 
+@pytest.mark.requirement("memory.read-only-notes")
+def test_a_read_only_file_keeps_its_content_and_has_its_own_code(vault: Vault) -> None:
+    vault.put("a.md", "kept")
+    vault.put("b.md", "other")
+    (vault.root / "a.md").chmod(0o444)
+    answers = (
+        vault.put("a.md", "x"),
+        vault.http.post("/vault/a.md", content="x", headers={"Content-Type": "text/markdown"}),
+        vault.http.delete("/vault/a.md"),
+        vault.http.request("MOVE", "/vault/b.md", headers={"Destination": "a.md", "Allow-Overwrite": "true"}),
+        vault.http.request("COPY", "/vault/b.md", headers={"Destination": "a.md", "Allow-Overwrite": "true"}),
+    )
+    for answer in answers:
+        assert_error(answer, 40930)
+    assert vault.http.get("/vault/a.md").text == "kept"
+    assert vault.http.get("/vault/b.md").text == "other"
+
+
 def test_unsupported_requests_return_their_error_codes(vault: Vault) -> None:
     assert_error(vault.http.put("/vault/folder/", content="x"), 40510)
     assert_error(vault.http.put("/vault/", content="x"), 40510)

@@ -10,7 +10,7 @@ from starlette.responses import Response
 from stentor_vault import jsontext
 from stentor_vault.errors import StentorError
 from stentor_vault.notes.frontmatter import InvalidFrontmatter
-from stentor_vault.notes.model import NameTaken, NoSuchNote, NoteChanged, NoteTooLarge
+from stentor_vault.notes.model import NameTaken, NoSuchNote, NoteChanged, NoteTooLarge, ReadOnlyNote
 from stentor_vault.notes.paths import InvalidPath
 from stentor_vault.server.jsonlogic_operators import InvalidRule
 from stentor_vault.server.patching.instruction import (
@@ -29,7 +29,7 @@ BAD_TARGET, BAD_SCOPE, BAD_RULE = 40058, 40059, 40070
 PATCH_FAILED, BAD_INSTRUCTION, BAD_VERSION, LEGACY_TARGET = 40080, 40081, 40082, 40083
 NO_VERSION, NO_QUERY = 40084, 40090
 UNAUTHORIZED, NOT_FOUND, IS_FOLDER, METHOD_NOT_ALLOWED = 40101, 40400, 40510, 40500
-CONTENT_EXISTS, FILE_EXISTS, PRECONDITION_FAILED, TOO_LARGE = 40900, 40920, 41200, 41300
+CONTENT_EXISTS, FILE_EXISTS, READ_ONLY, PRECONDITION_FAILED, TOO_LARGE = 40900, 40920, 40930, 41200, 41300
 AMBIGUOUS_TARGET, INTERNAL_ERROR = 42200, 50000
 # Searched in order with isinstance: a subclass must come before its base class.
 _CODES: dict[type[StentorError], int] = {
@@ -38,6 +38,7 @@ _CODES: dict[type[StentorError], int] = {
     NoSuchNote: NOT_FOUND,
     NoteChanged: PRECONDITION_FAILED,
     NameTaken: FILE_EXISTS,
+    ReadOnlyNote: READ_ONLY,
     NoteTooLarge: TOO_LARGE,
     NoSuchTarget: NOT_FOUND,
     InvalidInstruction: BAD_INSTRUCTION,
