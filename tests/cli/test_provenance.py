@@ -22,15 +22,26 @@ from tests.databases import rows
 from tests.requirements import requirement
 
 
-@pytest.fixture
-def done(served: tuple[Program, Any]) -> tuple[Program, Any, str]:
-    """A running service that has done one task and signed what it recorded."""
-    program, service = served
+def ran(program: Program, service: Service) -> tuple[Program, Any, str]:
+    """Have it do one task and sign what it recorded; answers the task's id too."""
     made = program("task", "submit", "--input", TEXT, *SUMMARIZE, "--wait", "--json")
     assert made.code == 0, made.err
     with service.client() as http:
         assert http.post("/api/v1/provenance/checkpoint").status_code == 200
     return program, service, str(made.json["task_id"])
+
+
+@pytest.fixture
+def done(served: tuple[Program, Any]) -> tuple[Program, Any, str]:
+    """A running service that has done one task and signed what it recorded."""
+    return ran(*served)
+
+
+@pytest.fixture(scope="module")
+def read(serve_module: Callable[..., Service]) -> tuple[Program, Any, str]:
+    """The same, one for all tests that only read."""
+    service = serve_module()
+    return ran(Program(service.data_dir, {"SERVICE_CLIENT_KEY": service.key, **service.state}), service)
 
 
 @requirement("provenance.verify-clean")
@@ -101,8 +112,8 @@ def test_checkpoints_that_were_kept_elsewhere_are_held_against_the_log(
     assert "but there are 0" in gone.out
 
 
-def test_a_run_is_shown_as_a_tree(done: tuple[Program, Any, str]) -> None:
-    program, _, task_id = done
+def test_a_run_is_shown_as_a_tree(read: tuple[Program, Any, str]) -> None:
+    program, _, task_id = read
     shown = program("provenance", "show", task_id)
     assert shown.code == 0
     kinds = ["prompt_received", "routing_decision", "task_queued", "task_started", "task_completed", "learning_updated"]
@@ -114,8 +125,8 @@ def test_a_run_is_shown_as_a_tree(done: tuple[Program, Any, str]) -> None:
 
 
 @requirement("provenance.inclusion-and-consistency")
-def test_a_proof_is_verified_here_and_fails_with_another_key(done: tuple[Program, Any, str], tmp_path: Path) -> None:
-    program, _, task_id = done
+def test_a_proof_is_verified_here_and_fails_with_another_key(read: tuple[Program, Any, str], tmp_path: Path) -> None:
+    program, _, task_id = read
     proof = program("provenance", "proof", task_id)
     assert proof.code == 0
     assert "The proof is valid" in proof.out
@@ -150,8 +161,8 @@ def test_a_proof_of_another_event_is_invalid(requested: str, said: str, holds: b
 
 
 @requirement("provenance.export")
-def test_exports_are_written_as_they_are_read(done: tuple[Program, Any, str], tmp_path: Path) -> None:
-    program, _, task_id = done
+def test_exports_are_written_as_they_are_read(read: tuple[Program, Any, str], tmp_path: Path) -> None:
+    program, _, task_id = read
     lines = program("provenance", "export", "--format", "otlp", "--task", task_id).out.splitlines()
     assert [list(json.loads(line)) for line in lines] == [["resourceSpans"]] * 6
     path = tmp_path / "run.json"
@@ -171,8 +182,8 @@ WRONG = [
 
 
 @pytest.mark.only("sqlite", reason="its database is at the address, whatever the folder")
-def test_a_folder_without_a_database_is_said_to_have_none(served: tuple[Program, Any]) -> None:
-    failed = served[0]("provenance", "verify", "--data-dir", "nowhere")
+def test_a_folder_without_a_database_is_said_to_have_none(read: tuple[Program, Any, str]) -> None:
+    failed = read[0]("provenance", "verify", "--data-dir", "nowhere")
     assert (failed.code, "has no database" in failed.err.replace("\n", " ")) == (4, True), failed.err
 
 
@@ -186,7 +197,9 @@ def test_a_backup_of_an_earlier_version_is_upgraded_as_a_copy(program: Program, 
 
 
 @pytest.mark.parametrize(("words", "code", "sentence"), WRONG, ids=[" ".join(words) for words, _, _ in WRONG])
-def test_what_cannot_be_done_is_said(served: tuple[Program, Any], words: list[str], code: int, sentence: str) -> None:
-    program, _ = served
+def test_what_cannot_be_done_is_said(
+    read: tuple[Program, Any, str], words: list[str], code: int, sentence: str
+) -> None:
+    program, _, _ = read
     failed = program("provenance", *words)
     assert (failed.code, sentence in failed.err.replace("\n", " ")) == (code, True), failed.err
