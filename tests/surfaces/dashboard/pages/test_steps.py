@@ -96,7 +96,7 @@ async def test_the_console_of_a_task_that_asks_leads_to_the_page_that_answers(si
 async def test_a_question_and_a_held_effect_are_shown_after_more_steps_than_the_page_has(
     site: Site, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(task_pages, "MAX_STEPS", 1)
+    monkeypatch.setattr(task_steps, "MAX_STEPS", 1)
     monkeypatch.setattr(task_pages, "MAX_EVENTS", 1)
     attempt = await begin_attempt(site.world)
     for name in ("plan", "choose", "reserve"):

@@ -1,13 +1,22 @@
-"""The page of all steps of a task, and of one step with its value, however long."""
+"""The steps of a task: those on its page, the page of all of them, and one step with its value, however long."""
 
 from __future__ import annotations
 
 from starlette.responses import Response
 
+from stentor.core.db.transaction import Tx
+from stentor.core.jsontext import JsonObject
+from stentor.domains.steps import queries
+from stentor.domains.steps.model import is_superseded
+from stentor.domains.steps.operations import StepOut
+from stentor.domains.tasks import store as task_store
 from stentor.surfaces.dashboard.presenters.task_view import build_journal
 from stentor.surfaces.dashboard.site.page import PageRequest
 
+MAX_STEPS = 50
+"""How many of the first and of the last steps of a task are on its page."""
 PAGE_STEPS = 50
+STEP_EVENTS = ("step_started", "step_completed", "step_failed")
 MAX_VALUE_CHARACTERS, MAX_SINGLE_CHARACTERS = 4_000, 200_000
 """Characters of a value in the list, and of the value of the step that is shown alone."""
 
@@ -35,6 +44,28 @@ async def show_steps(page: PageRequest) -> Response:
         max_value=MAX_SINGLE_CHARACTERS if key else MAX_VALUE_CHARACTERS,
         next_cursor=next_cursor,
     )
+
+
+async def read_journal(page: PageRequest, trail: JsonObject, *, has_gap: bool) -> JsonObject:
+    """Return the first and the last steps of a task; no request is made if its activity has no step."""
+    has_steps = has_gap or any(event["event_type"] in STEP_EVENTS for event in trail["events"])
+    if trail["task"] is None or not has_steps:
+        return {"steps": [], "next_cursor": None}
+    task_id = trail["task"]["task_id"]
+    journal = dict(await page.call("steps.list", task_id=task_id, limit=2 * MAX_STEPS))
+    if journal["next_cursor"] is not None:
+        journal["steps"] = [*journal["steps"][:MAX_STEPS], *await page.read(_list_latest_steps, task_id)]
+    return journal
+
+
+def _list_latest_steps(tx: Tx, tenant: str, task_id: str) -> list[JsonObject]:
+    task = task_store.find(tx, tenant, task_id)
+    if task is None:
+        return []
+    return [
+        StepOut.of(step, value=step.value, superseded=is_superseded(step, task)).model_dump(mode="json")
+        for step in queries.list_latest(tx, tenant, task_id, MAX_STEPS)
+    ]
 
 
 ROUTES = [("GET", "/tasks/{task_id}/steps", show_steps)]

@@ -21,16 +21,14 @@ from stentor.domains.registry import store as registry_store
 from stentor.domains.routing import explain
 from stentor.domains.schedules import store as schedule_store
 from stentor.domains.sessions import store as session_store
-from stentor.domains.steps import queries as step_queries
 from stentor.domains.steps import store as step_store
 from stentor.domains.steps.decision_text import describe_question
-from stentor.domains.steps.model import is_superseded
 from stentor.domains.steps.operations import StepOut
 from stentor.domains.tasks import queries as task_queries
 from stentor.domains.tasks import store as task_store
 from stentor.domains.tasks.wire import GradeOut
 from stentor.surfaces.dashboard.gateway import quote_segment
-from stentor.surfaces.dashboard.pages import task_selection
+from stentor.surfaces.dashboard.pages import task_selection, task_steps
 from stentor.surfaces.dashboard.pages.agents import label_agents
 from stentor.surfaces.dashboard.pages.decisions import CHOICES
 from stentor.surfaces.dashboard.pages.task_list import selectable_agents
@@ -41,14 +39,12 @@ from stentor.web.sse import EventStreamResponse, SseEvent
 
 MAX_EVENTS = 100
 """How many of the first and of the last events of a task are on its page."""
-MAX_SUBTASKS, MAX_DECISIONS, MAX_STEPS = 100, 200, 50
-"""How many subtasks and decisions are on the page of a task, and how many of its first and of its last steps."""
+MAX_SUBTASKS, MAX_DECISIONS = 100, 200
 PAGE_CHARACTERS, ROW_CHARACTERS, MIN_ROOM = 200_000, 400, 20_000
 """Characters of all rows with what they open to, of a row without it, and of all that rows open to in any case.
 
 A page with live parts is sent again at each change, so a task of many steps must not make it long.
 """
-STEP_EVENTS = ("step_started", "step_completed", "step_failed")
 LEGACY_SCORE_TERMS = ("composite", "hebbian", "trust")
 """The terms of a score in old decisions, which name no ranking rule."""
 GRADES = tuple(step / 10 for step in range(10, -1, -1))
@@ -65,7 +61,7 @@ async def show_task(page: PageRequest, problem: str = "", status: int = 200) -> 
         page.read(_read_records, task_id),
     )
     linked, grade = await page.read(_find_linked_and_grade, trail["task"])
-    journal = await _read_journal(page, trail, has_gap=has_gap)
+    journal = await task_steps.read_journal(page, trail, has_gap=has_gap)
     decisions = await _read_decisions(page, trail["task"], journal)
     state = await _read_state(page, trail["task"])
     rows = build_journal(journal["steps"], trail["status"])
@@ -100,7 +96,7 @@ async def show_task(page: PageRequest, problem: str = "", status: int = 200) -> 
         journal=rows,
         more_steps=journal["next_cursor"] is not None,
         opened=dict(zip(("steps", "bars", "events"), opened, strict=True)),
-        max_steps=MAX_STEPS,
+        max_steps=task_steps.MAX_STEPS,
         has_gap=has_gap,
         max_events=MAX_EVENTS,
         waterfall=bars,
@@ -164,28 +160,6 @@ async def _read_trail(page: PageRequest, task_id: str) -> tuple[JsonObject, bool
     latest = [event for event in latest if event.event_id > shown]
     events = [*trail["events"], *map(event_to_json, latest[-MAX_EVENTS:])]
     return {**trail, "events": events}, len(latest) > MAX_EVENTS
-
-
-async def _read_journal(page: PageRequest, trail: JsonObject, *, has_gap: bool) -> JsonObject:
-    """Return the first and the last steps of a task; no request is made if its activity has no step."""
-    has_steps = has_gap or any(event["event_type"] in STEP_EVENTS for event in trail["events"])
-    if trail["task"] is None or not has_steps:
-        return {"steps": [], "next_cursor": None}
-    task_id = trail["task"]["task_id"]
-    journal = dict(await page.call("steps.list", task_id=task_id, limit=2 * MAX_STEPS))
-    if journal["next_cursor"] is not None:
-        journal["steps"] = [*journal["steps"][:MAX_STEPS], *await page.read(_list_latest_steps, task_id)]
-    return journal
-
-
-def _list_latest_steps(tx: Tx, tenant: str, task_id: str) -> list[JsonObject]:
-    task = task_store.find(tx, tenant, task_id)
-    if task is None:
-        return []
-    return [
-        StepOut.of(step, value=step.value, superseded=is_superseded(step, task)).model_dump(mode="json")
-        for step in step_queries.list_latest(tx, tenant, task_id, MAX_STEPS)
-    ]
 
 
 async def _read_decisions(page: PageRequest, task: JsonObject | None, journal: JsonObject) -> list[JsonObject]:
