@@ -148,7 +148,7 @@ def _fields(schema: JsonObject, schemas: JsonObject, prefix: str, depth: int) ->
 
 
 def _object_in(field: JsonObject, schemas: JsonObject) -> JsonObject | None:
-    """Return the object that a field holds, by itself, in an array, or or-ed with null; None for anything else."""
+    """Return the object of a field, also of a nullable one, or of the items of an array; None for anything else."""
     for choice in field.get("anyOf", [field]):
         resolved = _resolve(choice.get("items", choice), schemas)
         if resolved.get("properties"):

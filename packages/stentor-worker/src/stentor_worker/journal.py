@@ -304,7 +304,7 @@ def was_cancelled(step: Recorded | None) -> bool:
 
 
 def count_cancelled(step: Recorded) -> int:
-    """Return how often the program had cancelled a step, of which it is recorded that it did."""
+    """Return how many times the program cancelled a step, from the entry that records it."""
     return int(step["key"].partition(f"{WAS_CANCELLED}#")[2] or 1)
 
 

@@ -16,7 +16,7 @@ _ESCAPED = str.maketrans({"%": "%25", "/": "%2F", "#": "%23"})
 WAS_CANCELLED = "/#cancelled"
 """Ends the key that says of a step that the program cancelled it. No name of a step has a # of its own.
 
-After it comes # and how often, if more than once at the same time, as by a timeout and another one around it.
+After it come # and a number if that was more than once at the same time, as by two nested timeouts.
 """
 Place = tuple[threading.Thread, "asyncio.Task[Any] | None"]
 """The thread and the asyncio task in which something runs."""
@@ -43,7 +43,7 @@ class Entry:
     began_at: float = field(default_factory=time.monotonic)
 
     def as_cancelled(self, times: int = 1) -> Entry:
-        """Return the entry that says that the program cancelled this step so often, though it has an outcome."""
+        """Return the entry that records how many times the program cancelled this step, though it has an outcome."""
         ending = WAS_CANCELLED + (f"#{times}" if times > 1 else "")
         return replace(self, key=self.key + ending, name="cancelled", position=None)
 

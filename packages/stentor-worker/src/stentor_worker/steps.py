@@ -39,7 +39,7 @@ LOST_EVERY = 1.0
 
 
 CUT_EVERY = 0.25
-"""Seconds between two looks whether a timeout around a TaskGroup has cut a step that ends with the attempt."""
+"""Seconds between two checks whether a timeout around a TaskGroup cancels a step that ends with the attempt."""
 _COUNTS_CANCELLATIONS = sys.version_info >= (3, 11)
 
 
@@ -214,7 +214,7 @@ async def _run_step(
 
 
 async def _wait_for_cancellations(journal: Journal, entry: Entry, count: int) -> None:
-    """Wait until the program has cancelled the caller so often; not where the attempt ends."""
+    """Wait until the program has cancelled the caller `count` times; not where the attempt ends."""
     while _COUNTS_CANCELLATIONS and _count_cancellations() < count and not is_ending():
         with suppress(asyncio.CancelledError):
             await _wait_for_cancellation(journal, entry)

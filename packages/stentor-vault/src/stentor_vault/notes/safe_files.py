@@ -273,7 +273,7 @@ def copy_owner_and_mode(folder: int, name: str, descriptor: int) -> None:
 
 
 def require_writable(folder: int, name: str, path: str) -> None:
-    """Raise ReadOnlyNote for a file that an editor could not save: a rename needs the permission of the folder alone.
+    """Raise ReadOnlyNote for a file that an editor could not save: a rename needs only the permission of the folder.
 
     A mode without any write permission counts for root too, who could write the file. Raises FileNotFoundError.
     """

@@ -3,7 +3,7 @@
 Returns the documents of FTS5's function `bm25`, with its scores but for very long ones (`MAX_LENGTH_RATIO`). FTS5 calls
 it for each matching row, about 1 µs for each of them and each term: 0.1 s for ten common words in 100,000 documents.
 Reading the documents of a term as one text takes a seventh of that, and they are kept until the index changes. A phrase
-is looked for alone, because few documents have it: FTS5's score tells how often each does.
+is searched for by itself, because few documents have it: FTS5's score tells how often each does.
 """
 
 from __future__ import annotations
