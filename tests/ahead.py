@@ -1,5 +1,5 @@
-"""Commands that need nothing of other tests: a run of all tests in several processes begins them beside the collection,
-which leaves a core idle, and each test then takes what its command answered.
+"""Commands that need nothing of other tests: a run of all tests in several processes starts them during the collection,
+which leaves a core idle, and each test then takes the result of its command.
 
 They run one after the other, in a group of processes that ends with the process of the tests.
 """
@@ -13,9 +13,11 @@ import signal
 import subprocess
 import sys
 import sysconfig
+import tempfile
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
+from typing import BinaryIO
 
 ROOT = Path(__file__).parents[1]
 LINT_IMPORTS = str(Path(sysconfig.get_path("scripts")) / "lint-imports")
@@ -27,8 +29,8 @@ CHECKS = {
 }
 DEMO = [sys.executable, "-m", "stentor", "demo"]
 
-_begun: dict[tuple[str, ...], tuple[int, int]] = {}
-"""Of each command: a pipe that is closed once it has ended, and the file with what it answered."""
+_started: dict[tuple[str, ...], tuple[int, BinaryIO]] = {}
+"""Of each command: a pipe that is closed once it has ended, and the file with its result."""
 
 
 def reference(folder: Path) -> list[str]:
@@ -37,24 +39,25 @@ def reference(folder: Path) -> list[str]:
 
 
 def run(words: Sequence[str], environ: Mapping[str, str] | None = None) -> subprocess.CompletedProcess[str]:
-    """What a command answers that was begun before, or is begun now."""
-    if tuple(words) in _begun:
-        ended, answer = _begun[tuple(words)]
+    """Return the result of a command, which is run now if it was not started before."""
+    if tuple(words) in _started:
+        ended, result = _started[tuple(words)]
         assert os.read(ended, 1) == b""
+        result.seek(0)
         # Empty where the group was killed.
-        if content := Path(f"/proc/self/fd/{answer}").read_bytes():
+        if content := result.read():
             done: subprocess.CompletedProcess[str] = pickle.loads(content)
             return done
     return _run(words, environ)
 
 
 def start(*commands: tuple[Sequence[str], Mapping[str, str]]) -> None:
-    """Begin the commands, each with its environment."""
+    """Start the commands, each with additions to its environment."""
     writers = list[int]()
     for words, _ in commands:
         ended, writer = os.pipe()
         writers.append(writer)
-        _begun[tuple(words)] = ended, os.memfd_create("answer")
+        _started[tuple(words)] = ended, tempfile.TemporaryFile()  # noqa: SIM115 - open as long as this process
     if group := os.fork():
         with suppress(ProcessLookupError):
             os.setpgid(group, group)
@@ -69,7 +72,9 @@ def _run_all(commands: Sequence[tuple[Sequence[str], Mapping[str, str]]], writer
     try:
         os.setpgid(0, 0)
         for (words, environ), writer in zip(commands, writers, strict=True):
-            os.write(_begun[tuple(words)][1], pickle.dumps(_run(words, environ)))
+            result = _started[tuple(words)][1]
+            pickle.dump(_run(words, environ), result)
+            result.flush()
             os.close(writer)
     finally:
         os._exit(0)

@@ -72,8 +72,8 @@ gc.disable()
 
 
 def pytest_sessionstart(session: pytest.Session) -> None:
-    """A run of all tests in several processes starts, beside the collection, the fork server that they share, and what
-    needs none of them.
+    """Start what a run of all tests in several processes needs later, while it collects the tests: the fork server, and
+    the commands whose results are tested.
     """
     config = session.config
     whole = list(config.args) == config.getini("testpaths") and not config.option.collectonly
