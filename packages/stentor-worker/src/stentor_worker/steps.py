@@ -32,8 +32,8 @@ Send = Callable[[str], Any]
 """Sends an effect with an idempotency key, or asks about it."""
 _ENDS = (TaskCancelled, AttemptEnded, Suspended, GeneratorExit)
 """What ends an attempt, and no error of the function that raises it."""
-_late: WeakKeyDictionary[asyncio.Task[Any], int] = WeakKeyDictionary()
-"""Asyncio tasks that were cancelled during an effect and began no step since, and how often by then."""
+_late: WeakKeyDictionary[asyncio.Task[Any], tuple[int, int]] = WeakKeyDictionary()
+"""Asyncio tasks that were cancelled during an effect and began no step since: how often before it, and by then."""
 LOST_EVERY = 1.0
 """Seconds between two looks whether the task is still this worker's, while a step waits for its cancellation."""
 
@@ -93,10 +93,11 @@ async def run_step(journal: Journal, entry: Entry, function: Callable[[], Any], 
 
 
 async def _run_cancellable(journal: Journal, entry: Entry, function: Callable[[], Any], call: Caller) -> Any:
-    within, before = Branch(), _count_cancellations()
+    within, late = Branch(), _take_late()
+    before = count_cancellations() - late
     running = asyncio.ensure_future(_hold_exit(_run_step(journal, entry, function, call, within)))
     try:
-        if _take_late():
+        if late:
             raise asyncio.CancelledError
         await asyncio.wait([running])
     except asyncio.CancelledError as error:
@@ -164,7 +165,7 @@ async def _record_cancelled(
     """
     if is_late or not await _is_end_cancelled(call(journal.fail, entry, error)):
         await _is_end_cancelled(call(journal.fail, entry.as_cancelled(), error))
-    if (times := _count_cancellations() - before) > 1:
+    if (times := count_cancellations() - before) > 1:
         # By a timeout around another one too: the program takes the way of the outer one.
         await _is_end_cancelled(call(journal.fail, entry.as_cancelled(times), error))
 
@@ -215,7 +216,7 @@ async def _run_step(
 
 async def _wait_for_cancellations(journal: Journal, entry: Entry, count: int) -> None:
     """Wait until the program has cancelled the caller `count` times; not where the attempt ends."""
-    while _COUNTS_CANCELLATIONS and _count_cancellations() < count and not is_ending():
+    while _COUNTS_CANCELLATIONS and count_cancellations() < count and not is_ending():
         with suppress(asyncio.CancelledError):
             await _wait_for_cancellation(journal, entry)
 
@@ -269,7 +270,7 @@ async def finish_first(coroutine: Awaitable[Any], running_effects: set[asyncio.F
 
     The program would go on without knowing whether the effect happened. It is in `running_effects` until its end.
     """
-    before = _count_cancellations()
+    before = count_cancellations()
     running = asyncio.ensure_future(coroutine)
     running_effects.add(running)
     running.add_done_callback(running_effects.discard)
@@ -278,27 +279,31 @@ async def finish_first(coroutine: Awaitable[Any], running_effects: set[asyncio.F
     return running.result()
 
 
-def note_late(before: int = 0) -> None:
+def note_late(before: int) -> None:
     """Remember for the next step that the caller was cancelled, if it has more than `before` cancellations."""
-    caller, cancellations = asyncio.current_task(), _count_cancellations()
+    caller, cancellations = asyncio.current_task(), count_cancellations()
     if caller is not None and cancellations > before:
-        _late[caller] = cancellations
+        first = min(before, _late[caller][0]) if caller in _late else before
+        _late[caller] = first, cancellations
 
 
-def _count_cancellations() -> int:
+def count_cancellations() -> int:
     """Return how many cancellations of the caller have not ended in a timeout; 0 in Python 3.10, which counts none."""
     caller = asyncio.current_task()
     return caller.cancelling() if caller is not None and _COUNTS_CANCELLATIONS else 0
 
 
-def _take_late() -> bool:
-    """Return whether the caller was cancelled during an effect, as by a timeout around it that still holds.
+def _take_late() -> int:
+    """Return how many times the caller was cancelled during effects, as by a timeout around them that still holds.
 
-    True once: what the program does about the cancellation is not cancelled by it.
+    0 the next time: what the program does about the cancellation is not cancelled by it.
     """
     caller = asyncio.current_task() if _late else None
-    late = None if caller is None else _late.pop(caller, None)
-    return late is not None and _count_cancellations() >= late
+    if caller is None or caller not in _late:
+        return 0
+    before, cancellations = _late.pop(caller)
+    now = count_cancellations()
+    return now - before if now >= cancellations else 0
 
 
 async def _settle(running: asyncio.Future[Any]) -> None:

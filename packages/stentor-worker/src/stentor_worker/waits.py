@@ -15,7 +15,7 @@ from stentor_worker.client import ServiceError, segment
 from stentor_worker.errors import AttemptEnded, ChildFailed, Failed, ServiceGone, StepMismatch, Suspended
 from stentor_worker.journal import Journal, Recorded, ValueRejected
 from stentor_worker.scope import MAX_NAME, Entry, Scope
-from stentor_worker.steps import finish, here, in_thread, note_late, run_step
+from stentor_worker.steps import count_cancellations, finish, here, in_thread, note_late, run_step
 
 Duration = float | timedelta
 """Seconds, or a timedelta."""
@@ -195,13 +195,14 @@ async def gather(awaitables: Iterable[Awaitable[Any]]) -> list[Any]:
     """Run all at the same time, and wait for the others when one has to wait. The first error ends it."""
     branches = [(begin(), awaitable) for awaitable in awaitables]
     running = [asyncio.ensure_future(_run_branch(*branch)) for branch in branches]
+    before = count_cancellations()
     try:
         ends = await asyncio.gather(*running, return_exceptions=True)
     except asyncio.CancelledError:
         # Effects are not cancelled: as one alone does, they return what a timeout came too late for.
         if not all(one.done() and not one.cancelled() for one in running):
             raise
-        note_late()
+        note_late(before)
         ends = await asyncio.gather(*running, return_exceptions=True)
     return to_results((branch, end) for (branch, _), end in zip(branches, ends, strict=True))
 
