@@ -17,7 +17,6 @@ import tempfile
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
-from typing import BinaryIO
 
 ROOT = Path(__file__).parents[1]
 LINT_IMPORTS = str(Path(sysconfig.get_path("scripts")) / "lint-imports")
@@ -29,7 +28,7 @@ CHECKS = {
 }
 DEMO = [sys.executable, "-m", "stentor", "demo"]
 
-_started: dict[tuple[str, ...], tuple[int, BinaryIO]] = {}
+_started: dict[tuple[str, ...], tuple[int, int]] = {}
 """Of each command: a pipe that is closed once it has ended, and the file with its result."""
 
 
@@ -43,9 +42,8 @@ def run(words: Sequence[str], environ: Mapping[str, str] | None = None) -> subpr
     if tuple(words) in _started:
         ended, result = _started[tuple(words)]
         assert os.read(ended, 1) == b""
-        result.seek(0)
         # Empty where the group was killed.
-        if content := result.read():
+        if content := os.pread(result, os.fstat(result).st_size, 0):
             done: subprocess.CompletedProcess[str] = pickle.loads(content)
             return done
     return _run(words, environ)
@@ -57,7 +55,9 @@ def start(*commands: tuple[Sequence[str], Mapping[str, str]]) -> None:
     for words, _ in commands:
         ended, writer = os.pipe()
         writers.append(writer)
-        _started[tuple(words)] = ended, tempfile.TemporaryFile()  # noqa: SIM115 - open as long as this process
+        result, path = tempfile.mkstemp()
+        Path(path).unlink()
+        _started[tuple(words)] = ended, result
     if group := os.fork():
         with suppress(ProcessLookupError):
             os.setpgid(group, group)
@@ -72,9 +72,8 @@ def _run_all(commands: Sequence[tuple[Sequence[str], Mapping[str, str]]], writer
     try:
         os.setpgid(0, 0)
         for (words, environ), writer in zip(commands, writers, strict=True):
-            result = _started[tuple(words)][1]
-            pickle.dump(_run(words, environ), result)
-            result.flush()
+            with open(_started[tuple(words)][1], "wb", closefd=False) as result:
+                pickle.dump(_run(words, environ), result)
             os.close(writer)
     finally:
         os._exit(0)
