@@ -7,7 +7,7 @@ import logging
 import os
 import signal
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from types import SimpleNamespace
 from typing import Any
@@ -267,44 +267,40 @@ def test_the_handlers_of_signals_are_those_of_the_program_again_after_a_run() ->
     assert [signal.getsignal(number) for number in numbers] == before
 
 
-@pytest.mark.parametrize("ignored", [False, True])
-def test_a_terminal_that_closes_stops_a_worker_unless_nohup_ignores_it(ignored: bool) -> None:
-    before = signal.signal(signal.SIGHUP, signal.SIG_IGN if ignored else signal.SIG_DFL)
-    try:
-        with run_service(Service(tasks=1)) as service:
-            worker = Worker(service.url, "key", "agent")
+def _reports_of_hangup(worker_stops_itself: bool) -> tuple[list[str], bool]:
+    """Run a worker that gets a SIGHUP during its task; return its reports and whether it took the signal for an end."""
+    with run_service(Service(tasks=1)) as service:
+        worker = Worker(service.url, "key", "agent")
 
-            @worker.handler
-            def handler(task: Task) -> None:
-                signal.raise_signal(signal.SIGHUP)
-                if ignored:
-                    worker.stop()
-
-            worker.run()
-            assert [verb for _, verb, _ in service.reports] == ["complete"]
-            assert (worker._interrupted_at is None) == ignored
-    finally:
-        signal.signal(signal.SIGHUP, before)
-
-
-def test_a_worker_leaves_sighup_to_a_program_that_handles_it_itself() -> None:
-    """Such a program reads its settings again, as services do."""
-    reloads = list[int]()
-    before = signal.signal(signal.SIGHUP, lambda number, frame: reloads.append(number))
-    try:
-        with run_service(Service(tasks=1)) as service:
-            worker = Worker(service.url, "key", "agent")
-
-            @worker.handler
-            def handler(task: Task) -> None:
-                signal.raise_signal(signal.SIGHUP)
+        @worker.handler
+        def handler(task: Task) -> None:
+            signal.raise_signal(signal.SIGHUP)
+            if worker_stops_itself:
                 worker.stop()
 
-            worker.run()
-        assert worker._interrupted_at is None
-        assert reloads == [signal.SIGHUP]
-    finally:
-        signal.signal(signal.SIGHUP, before)
+        worker.run()
+        return [verb for _, verb, _ in service.reports], worker._interrupted_at is not None
+
+
+@pytest.fixture
+def restored_sighup() -> Iterator[None]:
+    before = signal.getsignal(signal.SIGHUP)
+    yield
+    signal.signal(signal.SIGHUP, before)
+
+
+@pytest.mark.parametrize("ignored", [False, True])
+def test_a_terminal_that_closes_stops_a_worker_unless_nohup_ignores_it(ignored: bool, restored_sighup: None) -> None:
+    signal.signal(signal.SIGHUP, signal.SIG_IGN if ignored else signal.SIG_DFL)
+    assert _reports_of_hangup(worker_stops_itself=ignored) == (["complete"], not ignored)
+
+
+def test_a_worker_leaves_sighup_to_a_program_that_handles_it_itself(restored_sighup: None) -> None:
+    """Such a program reads its settings again, as services do."""
+    reloads = list[int]()
+    signal.signal(signal.SIGHUP, lambda number, frame: reloads.append(number))
+    assert _reports_of_hangup(worker_stops_itself=True) == (["complete"], False)
+    assert reloads == [signal.SIGHUP]
 
 
 def test_a_signal_ends_the_workers_of_all_threads() -> None:
