@@ -10,15 +10,15 @@ from stentor.domains.steps import queries
 from stentor.domains.steps.model import is_superseded
 from stentor.domains.steps.operations import StepOut
 from stentor.domains.tasks import store as task_store
-from stentor.surfaces.dashboard.presenters.task_view import build_journal
+from stentor.surfaces.dashboard.presenters.task_view import MAX_BODY_CHARACTERS, build_journal
 from stentor.surfaces.dashboard.site.page import PageRequest
 
 MAX_STEPS = 50
 """How many of the first and of the last steps of a task are on its page."""
 PAGE_STEPS = 50
 STEP_EVENTS = ("step_started", "step_completed", "step_failed")
-MAX_VALUE_CHARACTERS, MAX_SINGLE_CHARACTERS = 4_000, 200_000
-"""Characters of a value in the list, and of the value of the step that is shown alone."""
+MAX_SINGLE_CHARACTERS = 200_000
+"""Characters of the value of the only step on a page."""
 
 
 async def show_steps(page: PageRequest) -> Response:
@@ -41,7 +41,7 @@ async def show_steps(page: PageRequest) -> Response:
         rows=rows,
         is_one=bool(key),
         with_value=range(len(rows)),
-        max_value=MAX_SINGLE_CHARACTERS if key else MAX_VALUE_CHARACTERS,
+        max_value=MAX_SINGLE_CHARACTERS if key else MAX_BODY_CHARACTERS,
         next_cursor=next_cursor,
     )
 

@@ -32,7 +32,12 @@ from stentor.surfaces.dashboard.pages import task_selection, task_steps
 from stentor.surfaces.dashboard.pages.agents import label_agents
 from stentor.surfaces.dashboard.pages.decisions import CHOICES
 from stentor.surfaces.dashboard.pages.task_list import selectable_agents
-from stentor.surfaces.dashboard.presenters.task_view import build_journal, choose_bodies, present_denial
+from stentor.surfaces.dashboard.presenters.task_view import (
+    MAX_BODY_CHARACTERS,
+    build_journal,
+    choose_bodies,
+    present_denial,
+)
 from stentor.surfaces.dashboard.presenters.waterfall import build_subtask_bar, build_waterfall
 from stentor.surfaces.dashboard.site.page import PageRequest
 from stentor.web.sse import EventStreamResponse, SseEvent
@@ -97,6 +102,7 @@ async def show_task(page: PageRequest, problem: str = "", status: int = 200) -> 
         more_steps=journal["next_cursor"] is not None,
         opened=dict(zip(("steps", "bars", "events"), opened, strict=True)),
         max_steps=task_steps.MAX_STEPS,
+        max_body=MAX_BODY_CHARACTERS,
         has_gap=has_gap,
         max_events=MAX_EVENTS,
         waterfall=bars,
