@@ -32,7 +32,7 @@ RUNS_KEPT = 200
 """Runs of a schedule that are kept."""
 
 _NO_ZONES = frozenset(("localtime", "posixrules", "Factory"))
-"""Files in the folder of the zones that are none: they differ between machines."""
+"""Files next to those of the zones, which are no zones: each machine may have others."""
 _WRONG_ORDINAL, _ENDINGS = re.compile(r"\b([2-5][123])th\b"), {"1": "st", "2": "nd", "3": "rd"}
 """CronSim says `31th`."""
 

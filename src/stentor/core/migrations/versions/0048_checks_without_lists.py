@@ -1,7 +1,7 @@
 """On SQLite, no list of three values or more in the constraints of tables and in the triggers for moves.
 
-For such an `in` SQLite fills a temporary index, anew for each statement that writes to the table. Those of tasks took
-half of the time in which a task is inserted, and in which its end is written.
+SQLite fills a temporary index for such an `in` at each statement that writes to the table. Those of tasks took half of
+the time in which a task is inserted, and in which its end is written.
 """
 
 import re

@@ -223,7 +223,7 @@
       event.preventDefault();
       askFirst(form, event.submitter);
     } else if (isPost) {
-      setTimeout(() => [...form.elements].forEach((one) => { if (one.matches("button")) one.disabled = true; })); // some stand outside of it
+      setTimeout(() => [...form.elements].forEach((one) => { if (one.matches("button")) one.disabled = true; })); // some are outside of the form
     }
   });
 
