@@ -5,6 +5,7 @@ from __future__ import annotations
 import socket
 import stat
 import time
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 
 import httpx
@@ -371,16 +372,46 @@ def test_file_above_100_mb_is_413_and_not_read_into_memory(vault: Vault) -> None
         film.truncate((100 << 20) + 1)
     answers = (
         vault.http.get("/vault/film.mp4"),
-        vault.put("film.mp4", "x"),
-        vault.http.delete("/vault/film.mp4"),
-        vault.http.request("MOVE", "/vault/a.md", headers={"Destination": "film.mp4", "Allow-Overwrite": "true"}),
-        vault.http.request("COPY", "/vault/a.md", headers={"Destination": "film.mp4", "Allow-Overwrite": "true"}),
+        vault.http.put("/vault/film.mp4", content="x", headers={"If-Match": "*"}),
+        vault.http.delete("/vault/film.mp4", headers={"If-Match": "*"}),
+        vault.http.post("/vault/film.mp4", content="x", headers={"Content-Type": "text/markdown"}),
+        vault.http.request("COPY", "/vault/film.mp4", headers={"Destination": "b.mp4"}),
     )
     for answer in answers:
         assert_error(answer, 41300)
     assert (vault.root / "film.mp4").stat().st_size == (100 << 20) + 1
     assert vault.http.get("/vault/a.md").text == "small"
     assert sorted(path.name for path in vault.root.iterdir()) == ["a.md", "film.mp4"]
+
+
+ONTO_FILM = {"Destination": "film.mp4", "Allow-Overwrite": "true"}
+
+
+@pytest.mark.parametrize(
+    ("change", "left"),
+    [
+        (lambda vault: vault.put("film.mp4", "small"), ["a.md", "film.mp4"]),
+        (lambda vault: vault.http.delete("/vault/film.mp4"), ["a.md"]),
+        (lambda vault: vault.http.delete("/vault/film.mp4?permanent=true"), ["a.md"]),
+        (lambda vault: vault.http.request("MOVE", "/vault/a.md", headers=ONTO_FILM), ["film.mp4"]),
+        (lambda vault: vault.http.request("COPY", "/vault/a.md", headers=ONTO_FILM), ["a.md", "film.mp4"]),
+        (
+            lambda vault: vault.http.request("MOVE", "/vault/film.mp4", headers={"Destination": "b.mp4"}),
+            ["a.md", "b.mp4"],
+        ),
+    ],
+    ids=["put", "delete", "delete-permanently", "move-onto", "copy-onto", "move"],
+)
+def test_change_without_conditions_does_not_read_a_file_above_100_mb(
+    vault: Vault, change: Callable[[Vault], httpx.Response], left: list[str]
+) -> None:
+    vault.put("a.md", "small")
+    with (vault.root / "film.mp4").open("wb") as film:
+        film.truncate((100 << 20) + 1)
+    assert change(vault).status_code == 204
+    assert sorted(path.name for path in vault.root.iterdir() if path.name != ".trash") == left
+    if "film.mp4" in left:
+        assert vault.http.get("/vault/film.mp4").text == "small"
 
 
 @pytest.mark.requirement("memory.read-only-notes")

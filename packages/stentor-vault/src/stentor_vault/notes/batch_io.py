@@ -168,8 +168,8 @@ class _FileWrite:
         self.previous = safe_files.replace_if_expected(
             self.folder.descriptor, self.temp_name, self.name, request.path, request.expected
         )
-        if self.previous is not None:  # the exchange moved the previous file to the temporary name
-            safe_files.unlink_if_exists(self.folder.descriptor, self.temp_name)
+        # If there was a file, the exchange moved it to the temporary name.
+        safe_files.unlink_if_exists(self.folder.descriptor, self.temp_name)
         self.temp_name = None
 
     def finish(self) -> None:

@@ -43,8 +43,8 @@ log = logging.getLogger(__name__)
 class FolderVault:
     """Implements the port `Vault`, and synchronous methods (`*_sync`) for callers that are in a thread already.
 
-    `walk` leaves out the folders for which `is_unlisted` is true; their files can still be read. Reads, deletions and
-    moves onto a file raise NoteTooLarge if it has more than `max_read_bytes`.
+    `walk` leaves out the folders for which `is_unlisted` is true; their files can still be read. Reads, and changes
+    that expect a state, raise NoteTooLarge for a file of more than `max_read_bytes`.
     """
 
     def __init__(
@@ -144,19 +144,19 @@ class FolderVault:
         """Move the file to the trash in the open folder `top`."""
         with _open_trash(top) as trash:
             stored_name = safe_files.require_file_name(folder, name, path)
-            present = safe_files.read_content(folder, stored_name, self._max_read_bytes)
-            if not matches_state(expected, present):
+            present = safe_files.read_before_change(folder, stored_name, expected, self._max_read_bytes)
+            if present is not None and not matches_state(expected, present):
                 raise NoteChanged(path, model.content_hash(present))
             safe_files.require_writable(folder, stored_name, path)
             # The trash keeps every version: a name that is taken gets a number.
             trash_name = safe_files.move_to_unused_name(folder, stored_name, trash)
             # Compared again after the move: no program can replace the file between this and the deletion.
-            previous = safe_files.read_content(trash, trash_name)
+            previous = safe_files.read_before_change(trash, trash_name, ANY_STATE, self._max_read_bytes)
             if not matches_state(expected, previous):
                 # If another program has made a file of this name in the meantime, the bytes stay in the trash.
                 with suppress(FileExistsError):
                     safe_files.move_noreplace(trash, trash_name, folder, stored_name)
-                raise NoteChanged(path, model.content_hash(previous))
+                raise NoteChanged(path, "" if previous is None else model.content_hash(previous))
             if permanent:
                 os.unlink(trash_name, dir_fd=trash)
             # In this order, so that a power cut cannot leave the file in neither folder.
@@ -182,7 +182,7 @@ class FolderVault:
             # Before the rename, which would overwrite it.
             previous = None
             if existing_name is not None:
-                previous = safe_files.read_content(target_folder, existing_name, self._max_read_bytes)
+                previous = safe_files.read_before_change(target_folder, existing_name, ANY_STATE, self._max_read_bytes)
             new_name = existing_name or target_name
             safe_files.require_writable(source_folder, stored_name, source)
             if overwrite and existing_name is not None:

@@ -110,7 +110,10 @@ class Note(msgspec.Struct, frozen=True):
 
 
 class FileChange(msgspec.Struct, frozen=True):
-    """The result of a write or delete: the new file (None if deleted) and the previous content (None if no file)."""
+    """The result of a write or delete: the new file (None if deleted) and the previous content.
+
+    That is None if there was no file, or one that is too large to be read; only an unconditional change replaces it.
+    """
 
     stat: Stat | None
     previous: bytes | None

@@ -23,6 +23,7 @@ from pathlib import Path
 from stentor_vault import file_modes
 from stentor_vault.notes import model, paths
 from stentor_vault.notes.model import (
+    ANY_STATE,
     NameTaken,
     NoSuchNote,
     Note,
@@ -227,6 +228,19 @@ def read_content(folder: int, name: str, max_bytes: int | None = None) -> bytes:
         return file.read()
 
 
+def read_before_change(folder: int, name: str, expected: str, max_bytes: int) -> bytes | None:
+    """Return the bytes of a file that is about to change, None if it has more than `max_bytes`.
+
+    Raises NoteTooLarge if its state has to be compared, NoSuchNote.
+    """
+    try:
+        return read_content(folder, name, max_bytes)
+    except NoteTooLarge:
+        if expected != ANY_STATE:
+            raise
+        return None
+
+
 def stat_file(folder: int, name: str, path: str) -> Stat:
     """Raises NoSuchNote if the file is gone."""
     return to_stat(_stat_entry(folder, name, path), path)
@@ -289,16 +303,18 @@ def write_all(descriptor: int, data: bytes) -> None:
 
 
 def replace_if_expected(folder: int, temp_name: str, name: str, path: str, expected: str) -> bytes | None:
-    """Rename the temporary file into place and return the previous content, None if there was no file.
+    """Rename the temporary file into place and return the previous content.
 
-    Raises NoteChanged and leaves the file alone if it is not in the expected state, ReadOnlyNote if it is read-only.
+    None if there was no file, or one of more than MAX_FILE_BYTES that any state of was expected. Raises NoteChanged and
+    leaves the file alone if it is not in the expected state, NoteTooLarge, ReadOnlyNote if it is read-only.
     """
     while True:
-        current = _read_if_exists(folder, name)
+        exists = _has_entry(folder, name)
+        current = read_before_change(folder, name, expected, model.MAX_FILE_BYTES) if exists else None
         if not matches_state(expected, current):
             raise NoteChanged(path, "" if current is None else model.content_hash(current))
         try:
-            if current is None:
+            if not exists:
                 move_noreplace(folder, temp_name, folder, name)
                 return None
             require_writable(folder, name, path)
@@ -308,7 +324,7 @@ def replace_if_expected(folder: int, temp_name: str, name: str, path: str, expec
         except (FileExistsError, FileNotFoundError):
             continue  # another program created or deleted the file since the read: compare again
         # Another program may have written between the read and the exchange; its bytes are in the temporary file now.
-        previous = read_content(folder, temp_name)
+        previous = read_before_change(folder, temp_name, ANY_STATE, model.MAX_FILE_BYTES)
         if previous == current or matches_state(expected, previous):
             return previous
         exchange_names(folder, temp_name, name)  # undo; the next round reports the conflict
@@ -373,13 +389,13 @@ def _numbered_name(name: str, number: int) -> str:
     return stem.encode()[: paths.MAX_SEGMENT_BYTES - len(end.encode())].decode(errors="ignore") + end
 
 
-def _read_if_exists(folder: int, name: str) -> bytes | None:
-    # Not only `read_content`: a link or a device at this name is an error here, not a missing file.
+def _has_entry(folder: int, name: str) -> bool:
+    # Not by opening it: a link or a device at this name is an error of the read, not a missing file.
     try:
         os.stat(name, dir_fd=folder, follow_symlinks=False)
     except FileNotFoundError:
-        return None
-    return read_content(folder, name, model.MAX_FILE_BYTES)
+        return False
+    return True
 
 
 def _rename(source_folder: int, source: str, target_folder: int, target: str, flags: int) -> bool:

@@ -57,7 +57,7 @@ class ReadHandlers:
 
     async def get(self, request: Request, parts: list[str]) -> Response:
         """Return a listing for a folder, a file in the form that `Accept` names, or a part of a note."""
-        resolved = await targets.resolve_path(self._vault, parts)
+        resolved = await targets.resolve_path(self._vault.read, parts)
         if resolved is None or resolved.target is not None:
             # An existing folder wins over a part of a note with the same path.
             listing = await self._list_folder(parts)
@@ -65,9 +65,9 @@ class ReadHandlers:
                 return listing
         if resolved is None:
             raise NoSuchNote(f"The vault has no file or folder {join_path(parts)!r}.")
-        response = await self._respond(request, resolved.note, resolved.target)
+        response = await self._respond(request, resolved.file, resolved.target)
         if resolved.target is not None:
-            response.headers["Content-Location"] = encode_path(resolved.note.path)
+            response.headers["Content-Location"] = encode_path(resolved.file.path)
         return _apply_if_none_match(request, response)
 
     async def _list_folder(self, parts: list[str]) -> Response | None:

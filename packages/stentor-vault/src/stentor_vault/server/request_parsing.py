@@ -170,6 +170,9 @@ class Preconditions(msgspec.Struct, frozen=True):
             raise _precondition_error(path, version)
 
 
+NO_CONDITIONS = Preconditions()
+
+
 def parse_preconditions(headers: Mapping[str, str]) -> Preconditions:
     """Parse both headers; a tag may be without quotes. Raises VaultApiError for an invalid list of tags."""
     return Preconditions(_parse_tags(headers, "if-match"), _parse_tags(headers, "if-none-match"))

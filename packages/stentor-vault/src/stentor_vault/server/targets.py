@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Awaitable, Callable
 from itertools import pairwise
+from typing import Generic, TypeVar
 
 import msgspec
 
-from stentor_vault.notes.folder_vault import FolderVault
-from stentor_vault.notes.model import NoSuchNote, Note
+from stentor_vault.notes.model import NoSuchNote, Note, Stat
 from stentor_vault.notes.paths import InvalidPath, compose_path
 from stentor_vault.server.errors import BAD_TARGET, BAD_TARGET_TYPE, NO_TARGET, NOT_FOUND, VaultApiError
 from stentor_vault.server.patching.instruction import TARGET_KINDS, HeadingPath
 
+F = TypeVar("F", Note, Stat)
 _DELIMITER = "\x1f"
 """Separates headings in a path of format 1; no heading contains this control character."""
 
@@ -34,31 +36,31 @@ class NoteTarget(msgspec.Struct, frozen=True):
         return (_DELIMITER.join(names) if self.kind == "heading" else names[0]), _DELIMITER
 
 
-class ResolvedPath(msgspec.Struct, frozen=True):
+class ResolvedPath(msgspec.Struct, Generic[F], frozen=True):
     """An existing file, and the part of it that the path names, if any."""
 
-    note: Note
+    file: F
     target: NoteTarget | None = None
 
 
-async def resolve_path(vault: FolderVault, parts: list[str]) -> ResolvedPath | None:
+async def resolve_path(find_file: Callable[[str], Awaitable[F]], parts: list[str]) -> ResolvedPath[F] | None:
     """Return the file at the path, or at its longest prefix that is a file, the rest being the target.
 
-    None if no prefix is a file. Raises VaultApiError if the rest is not a target.
+    None if `find_file` raises NoSuchNote for each prefix. Raises VaultApiError if the rest is not a target.
     """
     parts = parts[:-1] if parts[-1] == "" else parts
     for end in range(len(parts), 0, -1):
-        note = await _read_file(vault, parts[:end])
-        if note is not None:
-            return ResolvedPath(note, parse_target(parts[end], tuple(parts[end + 1 :])) if end < len(parts) else None)
+        file = await _find_file(find_file, parts[:end])
+        if file is not None:
+            return ResolvedPath(file, parse_target(parts[end], tuple(parts[end + 1 :])) if end < len(parts) else None)
     return None
 
 
-async def _read_file(vault: FolderVault, parts: list[str]) -> Note | None:
+async def _find_file(find_file: Callable[[str], Awaitable[F]], parts: list[str]) -> F | None:
     if any("/" in part for part in parts):
         return None
     try:
-        return await vault.read(compose_path("/".join(parts)))
+        return await find_file(compose_path("/".join(parts)))
     except (NoSuchNote, InvalidPath):
         return None
 

@@ -15,7 +15,15 @@ from starlette.responses import Response
 
 from stentor_vault.notes import model
 from stentor_vault.notes.folder_vault import FolderVault
-from stentor_vault.notes.model import ANY_STATE, NO_FILE, NoSuchNote, NoteChanged, content_hash, require_portable_names
+from stentor_vault.notes.model import (
+    ANY_STATE,
+    NO_FILE,
+    NoSuchNote,
+    NoteChanged,
+    Stat,
+    content_hash,
+    require_portable_names,
+)
 from stentor_vault.notes.paths import InvalidPath, compose_path
 from stentor_vault.server import errors, targets
 from stentor_vault.server.errors import FILE_EXISTS, VaultApiError
@@ -23,6 +31,7 @@ from stentor_vault.server.patch_ops import TextPatch, parse_legacy_patch, parse_
 from stentor_vault.server.patching.markdown_text import PatchWarning
 from stentor_vault.server.request_parsing import (
     MARKDOWN_TEXT,
+    NO_CONDITIONS,
     Preconditions,
     decode_note,
     encode_path,
@@ -64,7 +73,7 @@ class WriteHandlers:
         resolved, body = await self._resolve(parts), await read_body(request, model.MAX_NOTE_BYTES)
         if resolved is not None and resolved.target is not None:
             patch = parse_part_write(request, body, resolved.target, operation)
-            return await self._edit(request, resolved.note.path, patch, resolved)
+            return await self._edit(request, resolved.file.path, patch, resolved)
         path = require_file_path(parts)
         if has_target_header(request):
             if get_patch_version(request) != 1:
@@ -76,12 +85,15 @@ class WriteHandlers:
         if operation == "append" and not (get_content_type(request) or "text/markdown").startswith("text/"):
             raise VaultApiError(errors.NOT_TEXT, "Only text can be appended. Send it with a Content-Type of text/*.")
         conditions = parse_preconditions(request.headers)
-        content = await self._files.edit(path, lambda current: combine(current, body), conditions)
+        if operation == "replace" and conditions == NO_CONDITIONS:
+            content = await self._files.replace(path, body)
+        else:
+            content = await self._files.edit(path, lambda current: combine(current, body), conditions)
         return Response(status_code=204, headers={"ETag": format_etag(content_hash(content))})
 
     async def patch(self, request: Request, parts: list[str]) -> Response:
         resolved, body = await self._resolve(parts), await read_body(request, model.MAX_NOTE_BYTES)
-        path = require_file_path(parts) if resolved is None else resolved.note.path
+        path = require_file_path(parts) if resolved is None else resolved.file.path
         patch = parse_patch(request, body, resolved.target if resolved else None)
         return await self._edit(request, path, patch, resolved)
 
@@ -108,15 +120,15 @@ class WriteHandlers:
         await self._files.copy(path, target, parse_preconditions(request.headers), overwrite=overwrite)
         return Response(status_code=204, headers={"Content-Location": encode_path(target)})
 
-    async def _resolve(self, parts: list[str]) -> ResolvedPath | None:
+    async def _resolve(self, parts: list[str]) -> ResolvedPath[Stat] | None:
         """Resolve a path; one that ends in a slash names a folder, unless it has a target."""
-        resolved = await targets.resolve_path(self._files.vault, parts)
+        resolved = await targets.resolve_path(self._files.stat, parts)
         if resolved is None:
             targets.reject_missing_target(parts)
         return None if resolved is not None and resolved.target is None and parts[-1] == "" else resolved
 
     async def _edit(
-        self, request: Request, path: str, patch: TextPatch, resolved: ResolvedPath | None = None
+        self, request: Request, path: str, patch: TextPatch, resolved: ResolvedPath[Stat] | None = None
     ) -> Response:
         """Apply a patch and return the new note, always as Markdown."""
         warnings: list[PatchWarning] = []
@@ -182,6 +194,9 @@ class VaultFiles:
         # By the hash of the path, because one for each path would be without number; paths that share a lock only wait.
         self._locks = [asyncio.Lock() for _ in range(256)]
 
+    async def stat(self, path: str) -> Stat:
+        return await self.vault.run_in_thread(self.vault.stat_sync, path)
+
     async def edit(self, path: str, edit: EditContent, conditions: Preconditions) -> bytes:
         """Read, edit, and write if the file was not modified since. Raises VaultApiError and what `edit` raises."""
         async with self._lock(path):
@@ -201,15 +216,23 @@ class VaultFiles:
                 return content
         raise _contention_error(path)
 
+    async def replace(self, path: str, content: bytes) -> bytes:
+        """Write a file whatever it has now, without reading it: it may be larger than what is read."""
+        async with self._lock(path):
+            try:
+                await self.stat(path)
+            except NoSuchNote:
+                await require_portable_names(self.vault, path)
+            await self.vault.write(path, content)
+            await self._texts.refresh(path)
+            return content
+
     async def delete(self, path: str, conditions: Preconditions, *, permanent: bool) -> None:
         async with self._lock(path):
             for _ in range(MAX_ATTEMPTS):
-                current = (await self.vault.read(path)).content
-                conditions.require(path, current)
+                expected = await self._require(path, conditions)
                 try:
-                    await self.vault.run_in_thread(
-                        self.vault.delete_sync, path, content_hash(current), permanent=permanent
-                    )
+                    await self.vault.run_in_thread(self.vault.delete_sync, path, expected, permanent=permanent)
                 except NoteChanged:
                     continue
                 await self._texts.refresh(path)
@@ -219,7 +242,7 @@ class VaultFiles:
     async def move(self, path: str, target: str, conditions: Preconditions, *, overwrite: bool) -> None:
         """Move a file; links in other notes are not updated. Raises VaultApiError, NoSuchNote."""
         async with self._lock(path):
-            conditions.require(path, (await self.vault.read(path)).content)
+            await self._require(path, conditions)
             if path == target:
                 return
             await require_portable_names(self.vault, target)
@@ -244,6 +267,18 @@ class VaultFiles:
 
     def _lock(self, path: str) -> asyncio.Lock:
         return self._locks[hash(path) % len(self._locks)]
+
+    async def _require(self, path: str, conditions: Preconditions) -> str:
+        """Check the conditions of a change of an existing file; return the state that the change expects.
+
+        Without conditions the file is not read: it may be larger than what is read. Raises VaultApiError, NoSuchNote.
+        """
+        if conditions == NO_CONDITIONS:
+            await self.stat(path)
+            return ANY_STATE
+        current = (await self.vault.read(path)).content
+        conditions.require(path, current)
+        return content_hash(current)
 
     async def _read_if_exists(self, path: str) -> bytes | None:
         try:
