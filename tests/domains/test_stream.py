@@ -18,7 +18,7 @@ from stentor.core.errors import RateLimited, StoreUnavailable
 from stentor.core.live import QUIET_SECONDS, Hub
 from stentor.core.runlog import EventDraft, RunLogEvent
 from stentor.domains.activity import service as activity_service
-from stentor.domains.activity.service import MAX_EVENTS, ActivityService
+from stentor.domains.activity.service import ActivityService
 from stentor.domains.tasks.model import Task, TaskStreamStep
 from stentor.web import sse
 from stentor.web.sse import SseEvent as WebFrame
@@ -32,17 +32,15 @@ END = ("complete", "error")
 
 
 class LateHub(ActivityService):
-    """Reads a task that ends between two reads of a stream, with a hub that has not announced it yet."""
+    """Reads a task that ends after the first page of its events, with a hub that has not announced it yet."""
 
     def __init__(self, world: World, end: Callable[[], Any]) -> None:
         super().__init__(world.kernel.infra.db, Hub(), world.kernel.agents.registry.agents)
         self._end: Callable[[], Any] | None = end
 
-    async def _read_task_and_events(
-        self, tenant: str, task_id: str, after: str = "", limit: int = MAX_EVENTS
-    ) -> tuple[Task | None, list[RunLogEvent]]:
-        found = await super()._read_task_and_events(tenant, task_id, after, limit)
-        if self._end is not None and not found[1]:
+    async def _read_page(self, tenant: str, task_id: str, after: str) -> tuple[Task | None, list[RunLogEvent]]:
+        found = await super()._read_page(tenant, task_id, after)
+        if self._end is not None:
             end, self._end = self._end, None
             await end()
         return found
@@ -538,9 +536,12 @@ async def test_however_a_task_ends_its_tokens_are_forgotten(world: World, end: s
 
 
 @requirement("activity.stream-events-with-ids")
-async def test_events_of_an_end_that_is_read_before_it_is_announced_are_streamed(world: World) -> None:
+async def test_events_of_an_end_that_is_read_before_it_is_announced_are_streamed(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
     await world.register()
     task_id = await world.submit()
+    monkeypatch.setattr(activity_service, "MAX_EVENTS", 1)
     service = LateHub(world, lambda: tell(world, task_id, "cancel"))
     kinds = [step.data.get("event_type", step.kind) async for step in service.stream("default", task_id, None)]
     assert kinds[-3:] == ["task_cancelled", "learning_skipped", "error"]

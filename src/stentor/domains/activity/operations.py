@@ -125,8 +125,7 @@ def router(activity: ActivityService, streams: StreamLimit) -> APIRouter:
         Each has `atp` and the `provenance_id` of its own event, or else of the task.
         """
         # Before the response begins: afterwards only an event could say that there is no such task.
-        await activity.require_visible(caller, task_id)
-        common = await activity.read_envelope(caller.tenant, task_id)
+        common = await activity.read_envelope(caller, task_id)
         events = activity.follow(caller, task_id, last_event_id)
 
         async def frames() -> AsyncIterator[SseEvent]:

@@ -8,7 +8,7 @@ from __future__ import annotations
 import logging
 import re
 import time
-from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Iterator
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable
 from contextlib import aclosing
 
 import msgspec
@@ -28,7 +28,7 @@ from stentor.domains.reports.model import VaultReport
 from stentor.domains.tasks import events as task_events
 from stentor.domains.tasks import store as task_store
 from stentor.domains.tasks import visibility_queries
-from stentor.domains.tasks.access import missing_task
+from stentor.domains.tasks.access import missing_task, require_task_id, require_visible_task
 from stentor.domains.tasks.model import MAX_ID_LENGTH, Task, TaskStreamStep
 
 LEARNING_FAILED_MESSAGE = "Learning from the outcome failed; it is retried later."
@@ -41,11 +41,12 @@ log = logging.getLogger(__name__)
 
 
 class StreamPosition(msgspec.Struct):
-    """How far a reader has read: the last event, and the number of the last token of an attempt."""
+    """How far a reader has read: the last event, the number of the last token of an attempt, the task at that time."""
 
     event_id: str = ""
     attempt: str = ""
     token: int = 0
+    task: Task | None = None
 
     @property
     def as_id(self) -> str:
@@ -116,30 +117,19 @@ class ActivityService:
 
         return await self._db.read(read)
 
-    async def _read_task_and_events(
-        self, tenant: str, task_id: str, after: str = "", limit: int = MAX_EVENTS
-    ) -> tuple[Task | None, list[RunLogEvent]]:
-        """Return the task and at most `limit` events after the event `after`, without a check of visibility."""
-        if not _is_storable(task_id):
-            return None, []
-        return await self._db.read(
-            lambda tx: (
-                task_store.find(tx, tenant, task_id),
-                runlog.read_task_events(tx, tenant, task_id, limit, after),
-            )
-        )
-
     async def require_visible(self, principal: Principal, task_id: str) -> None:
         """Raise NotFound for a task that the caller may not read: a stream that has begun can send no status."""
-        if (await self._read_visible(principal, task_id, 1, "")).task is None:
-            raise NotFound("No task has this id.")
+        await self._db.read(lambda tx: require_visible_task(tx, principal, task_id))
 
-    async def read_envelope(self, tenant: str, task_id: str) -> JsonObject:
-        """Return the `provenance_id` and `atp` for the events of a stream. Raises NotFound."""
-        task, events = await self._read_task_and_events(tenant, task_id, limit=1)
-        if task is None:
-            raise NotFound("No task has this id.")
-        return task_events.task_envelope(task, next(iter(events), None))
+    async def read_envelope(self, principal: Principal, task_id: str) -> JsonObject:
+        """Return the `provenance_id` and `atp` for the events of a stream. Raises NotFound like `require_visible`."""
+
+        def read(tx: Tx) -> JsonObject:
+            task = require_visible_task(tx, principal, task_id)
+            first = runlog.read_task_events(tx, principal.tenant, task_id, limit=1)
+            return task_events.task_envelope(task, next(iter(first), None))
+
+        return await self._db.read(read)
 
     async def stream(
         self, tenant: str, task_id: str, last_event_id: str | None
@@ -148,6 +138,7 @@ class ActivityService:
 
         The task does not depend on its readers. Raises NotFound.
         """
+        require_task_id(task_id)
         position = _parse_position(last_event_id)
         # Watch before the first read of the log: an event between the two would be lost otherwise.
         with self._hub.watch(tenant, task_id) as watcher:
@@ -156,12 +147,11 @@ class ActivityService:
                 yield step
             for step in _token_steps(tokens, position):
                 yield step
-            task, events = await self._read_task_and_events(tenant, task_id, position.event_id)
             # The task ended during the reads above: its last tokens wait in the watcher.
-            while task is not None and _is_over(task) and not watcher.is_empty:
+            while _is_over(position.task) and not watcher.is_empty:
                 if late := self._to_step(await watcher.get(), position):
                     yield late
-            while task is not None and not _is_over(task):
+            while position.task is not None and not _is_over(position.task):
                 async for step in self._live_steps(watcher, position):
                     yield step
                 if watcher.has_overflowed:
@@ -169,9 +159,9 @@ class ActivityService:
                     return
                 async for step in self._recorded_steps(tenant, task_id, position):
                     yield step
-                task, events = await self._read_task_and_events(tenant, task_id, position.event_id)
-        for step in self._last_steps(task, events, position):
-            yield step
+        if position.task is None:
+            raise NotFound("No task has this id.")
+        yield self._terminal(position.task)
 
     async def follow(
         self, principal: Principal, task_id: str, last_event_id: str | None
@@ -193,21 +183,25 @@ class ActivityService:
                     due = time.monotonic() + VISIBILITY_SECONDS
                 yield step
 
-    def _last_steps(
-        self, task: Task | None, events: list[RunLogEvent], position: StreamPosition
-    ) -> Iterator[TaskStreamStep]:
-        """Yield what a reader of an ended task still lacks, and its end. Raises NotFound."""
-        if task is None:
-            raise NotFound("No task has this id.")
-        # There are any if the end was read after its commit and before the hub announced it.
-        yield from (self._event_step(event, position) for event in events if event.event_id > position.event_id)
-        yield self._terminal(task)
+    async def _read_page(self, tenant: str, task_id: str, after: str) -> tuple[Task | None, list[RunLogEvent]]:
+        return await self._db.read(
+            lambda tx: (
+                task_store.find(tx, tenant, task_id),
+                runlog.read_task_events(tx, tenant, task_id, MAX_EVENTS, after),
+            )
+        )
 
     async def _recorded_steps(
         self, tenant: str, task_id: str, position: StreamPosition
     ) -> AsyncIterator[TaskStreamStep]:
-        """Yield the steps of the recorded events after the position."""
-        while events := (await self._read_task_and_events(tenant, task_id, position.event_id))[1]:
+        """Yield the steps of the recorded events after the position, and read the task anew.
+
+        The task and the last events are of one snapshot: nothing follows them if the task is over.
+        """
+        is_last = False
+        while not is_last:
+            position.task, events = await self._read_page(tenant, task_id, position.event_id)
+            is_last = len(events) < MAX_EVENTS
             for event in events:
                 yield self._event_step(event, position)
 
@@ -269,8 +263,8 @@ def _is_storable(task_id: str) -> bool:
     return 0 < len(task_id) <= MAX_ID_LENGTH and "\0" not in task_id
 
 
-def _is_over(task: Task) -> bool:
-    return task.completion_time is not None
+def _is_over(task: Task | None) -> bool:
+    return task is not None and task.completion_time is not None
 
 
 def _token_steps(tokens: list[StreamedToken], position: StreamPosition) -> list[TaskStreamStep]:
