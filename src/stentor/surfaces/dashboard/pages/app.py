@@ -11,8 +11,9 @@ from functools import partial
 from urllib.parse import quote
 
 from starlette.applications import Starlette
-from starlette.datastructures import MutableHeaders
+from starlette.datastructures import Headers, MutableHeaders
 from starlette.exceptions import HTTPException
+from starlette.middleware.gzip import GZipMiddleware
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import HTMLResponse, PlainTextResponse, RedirectResponse, Response
 from starlette.routing import Match, Route
@@ -77,6 +78,9 @@ MAX_TEXT_BYTES = 1_000_000
 """Longest form whose texts are returned: a client whose session has ended may be anybody."""
 _NOT_WRITTEN = frozenset({"shown", "apiKey"})
 """Fields whose values are not returned: what the page displayed before, and a key, also with a word before it."""
+COMPRESSION_LEVEL = 5
+INLINE_BYTES = 32 * 1024
+"""Length from which a page is compressed in a thread, as the event loop would wait for it."""
 RELOAD_HTML = '<!doctype html><meta http-equiv="refresh" content="0"><title>Stentor</title>'
 """For a user who follows a link from another site: the browser withholds the SameSite=Strict cookie from the first
 request, and sends it with the reload, which is same-origin.
@@ -103,7 +107,7 @@ def build_pages_app(site: Site) -> ASGIApp:
     }
     error_handlers = {kind: _error_handler(site, describe) for kind, describe in handlers.items()}
     app = Starlette(routes=routes, exception_handlers={**error_handlers, ClientDisconnect: _answer_nobody})
-    return _SecurityHeadersMiddleware(app)
+    return _SecurityHeadersMiddleware(_CompressionMiddleware(app))
 
 
 def _without_session(
@@ -289,6 +293,23 @@ def _describe_http_exception(request: Request, error: Exception) -> ErrorPage:
 def _describe_unexpected_error(request: Request, error: Exception) -> ErrorPage:
     log.error("pages: request failed path=%s", request.url.path, exc_info=error)
     return 500, "Internal error", "See the dashboard log for details."
+
+
+class _CompressionMiddleware:
+    """Compresses static files, and pages where the browser says that no other site made it ask for them.
+
+    A site that could make a browser ask for a page again and again, with texts of its own in it, could guess the rest
+    of the page from the lengths of the responses (BREACH).
+    """
+
+    def __init__(self, app: ASGIApp) -> None:
+        self._app = app
+        self._compressing = GZipMiddleware(app, compresslevel=COMPRESSION_LEVEL, thread_minimum_size=INLINE_BYTES)
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        is_safe = Headers(scope=scope).get("sec-fetch-site") in ("same-origin", "none")
+        app = self._compressing if is_safe or scope["path"].startswith("/static/") else self._app
+        await app(scope, receive, send)
 
 
 class _SecurityHeadersMiddleware:

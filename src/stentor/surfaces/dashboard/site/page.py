@@ -6,6 +6,7 @@ Routing, the session check and error pages are in `pages.app`.
 from __future__ import annotations
 
 import asyncio
+import hashlib
 import re
 import time
 from collections.abc import Awaitable, Callable, Mapping
@@ -15,7 +16,7 @@ from typing import Any, Concatenate, ParamSpec, TypeVar
 from urllib.parse import urlencode
 
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
-from starlette.datastructures import FormData
+from starlette.datastructures import FormData, Headers
 from starlette.requests import Request
 from starlette.responses import HTMLResponse, RedirectResponse, Response
 from starlette.types import Receive, Scope, Send
@@ -32,7 +33,13 @@ from stentor.surfaces.dashboard.prometheus import PrometheusClient
 from stentor.surfaces.dashboard.site import assets, forms
 from stentor.surfaces.dashboard.site.live_updates import CLOCK_SKEW_US, LiveUpdates
 from stentor.surfaces.dashboard.site.refused_sign_ins import Record, RefusedSignIns, log_only
-from stentor.surfaces.dashboard.site.sessions import BrowserSession, LoginThrottle, SessionStore, is_bound_agent
+from stentor.surfaces.dashboard.site.sessions import (
+    BrowserSession,
+    LoginThrottle,
+    SessionStore,
+    is_bound_agent,
+    mask_csrf_token,
+)
 from stentor.surfaces.dashboard.site.single_sign_on import SingleSignOn
 from stentor.surfaces.dashboard.site.ttl_cache import TtlCache
 from stentor.web.request_context import ENCODED_SLASH, decode_path_segment
@@ -297,11 +304,12 @@ class PageRequest:
         values |= {"path": self.path}
         # The same URL has two contents, and the browser's back button must not show half a page.
         headers = {"Vary": HTMX_HEADER}
+        csrf = self.session.csrf
         if self.request.headers.get(HTMX_HEADER):
             # Only the block is rendered, so a live update does not pay for the frame of the page.
             context = template.new_context(values)
-            return ThreadedHtmlResponse(lambda: "".join(template.blocks[block](context)), status, headers)
-        return ThreadedHtmlResponse(lambda: template.render(values), status, headers)
+            return ThreadedHtmlResponse(lambda: "".join(template.blocks[block](context)), csrf, status, headers)
+        return ThreadedHtmlResponse(lambda: template.render(values), csrf, status, headers)
 
     def redirect(self, path: str, notice: str) -> Response:
         """Redirect after an action to a page that shows its result; `notice` is a key of NOTICES."""
@@ -323,19 +331,34 @@ def encode_path(request: Request) -> str:
 
 
 class ThreadedHtmlResponse(HTMLResponse):
-    """An HTML response that renders in a thread.
+    """An HTML response that renders in a thread. `csrf` is the session's token, which the HTML has only masked.
 
-    Text of agents may take long to render, and would block the event loop, which the gateway may share.
+    Text of agents may take long to render, and would block the event loop, which the gateway may share. A live part
+    that the page already shows is 304.
     """
 
-    def __init__(self, render_html: Callable[[], str], status: int, headers: Mapping[str, str]) -> None:
+    def __init__(self, render_html: Callable[[], str], csrf: str, status: int, headers: Mapping[str, str]) -> None:
         super().__init__("", status, headers)
         self._render_html = render_html
+        self._csrf = csrf
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        self.body = self.render(await asyncio.to_thread(self._render_html))
+        html, version = await asyncio.to_thread(self._render_masked)
+        self.body = self.render(html)
         self.headers["Content-Length"] = str(len(self.body))  # the constructor saw an empty body
+        request_headers = Headers(scope=scope)
+        if self.status_code == 200 and "X-Live" in request_headers:
+            self.headers["ETag"] = version
+            if request_headers.get("If-None-Match") == version:
+                await Response(status_code=304, headers={"ETag": version, "Vary": HTMX_HEADER})(scope, receive, send)
+                return
         await super().__call__(scope, receive, send)
+
+    def _render_masked(self) -> tuple[bytes, str]:
+        html = self._render_html().encode()
+        # Before the token is masked, as the mask differs in each response.
+        version = f'W/"{hashlib.sha256(html).hexdigest()[:32]}"'
+        return html.replace(self._csrf.encode(), mask_csrf_token(self._csrf).encode()), version
 
 
 def encode_query(values: Mapping[str, str | None]) -> str:

@@ -6,6 +6,7 @@ restart ends all sessions. The HTTP API has its own check: `authentication`.
 
 from __future__ import annotations
 
+import base64
 import hashlib
 import hmac
 import secrets
@@ -148,9 +149,28 @@ def read_session_cookie(cookies: Mapping[str, str], *, is_tls: bool) -> str:
     return cookies.get(HOST_SESSION_COOKIE) or ("" if is_tls else cookies.get(SESSION_COOKIE, ""))
 
 
+def mask_csrf_token(token: str) -> str:
+    """Return a session's CSRF token as a page has it: different in each response.
+
+    Pages are compressed, and what stays the same in compressed responses can be guessed from their lengths (BREACH).
+    """
+    secret = token.encode()
+    mask = secrets.token_bytes(len(secret))
+    return base64.urlsafe_b64encode(mask + _xor(mask, secret)).decode()
+
+
 def is_csrf_token_valid(session: BrowserSession, token: str) -> bool:
-    """Return whether a form's CSRF token belongs to the session."""
-    return hmac.compare_digest(session.csrf.encode(), token.encode("utf-8", "replace"))
+    """Return whether a form's CSRF token, masked as in a page, belongs to the session."""
+    try:
+        masked = base64.urlsafe_b64decode(token)
+    except ValueError:
+        return False
+    half = len(masked) // 2
+    return hmac.compare_digest(session.csrf.encode(), _xor(masked[:half], masked[half:]))
+
+
+def _xor(one: bytes, other: bytes) -> bytes:
+    return bytes(a ^ b for a, b in zip(one, other, strict=False))
 
 
 class LoginThrottle:

@@ -51,6 +51,7 @@
       return [`${text} ${counts[text] = (counts[text] || 0) + 1}`, one];
     });
   };
+  const versions = new WeakMap(); // of what a part shows: the service does not send the same again
   const chosen = new WeakMap(); // what a reader chose in a part, until the moment when it is exchanged
   const refresh = async (part) => {
     if (busy.has(part)) { again.add(part); return; }
@@ -58,7 +59,8 @@
     if (document.hidden || inUse(part)) return;
     busy.add(part);
     try {
-      await htmx.ajax("GET", part.dataset.src || location.pathname + location.search, { target: part, swap: "innerHTML", headers: { "X-Live": "1" }, source: part }); // its own: one for all would drop what waits
+      const headers = { "X-Live": "1", ...(versions.has(part) && { "If-None-Match": versions.get(part) }) };
+      await htmx.ajax("GET", part.dataset.src || location.pathname + location.search, { target: part, swap: "innerHTML", headers, source: part }); // its own: one for all would drop what waits
     } catch { /* the connection says so at the top */ } finally { busy.delete(part); }
     const { focused, at, open } = chosen.get(part) || { open: [] };
     chosen.delete(part);
@@ -69,10 +71,12 @@
     if (again.delete(part)) refresh(part);
   };
   document.addEventListener("htmx:beforeSwap", (event) => {
-    const { target, requestConfig } = event.detail;
-    if (!requestConfig.headers["X-Live"]) return;
+    const { target, requestConfig, xhr, shouldSwap } = event.detail;
+    if (shouldSwap) versions.delete(target.closest("[data-live]")); // a filter shows other rows
+    if (!requestConfig.headers["X-Live"] || !shouldSwap) return;
     if (target.contains(pressed)) held.add(target);
     if (target.contains(pressed) || inUse(target)) { event.detail.shouldSwap = false; return; }
+    if (xhr.getResponseHeader("ETag")) versions.set(target, xhr.getResponseHeader("ETag"));
     chosen.set(target, {
       focused: focusable(target).find((one) => one === document.activeElement),
       at: $("[data-row].at a", target)?.getAttribute("href"),
