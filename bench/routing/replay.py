@@ -86,8 +86,8 @@ class Ours:
     """The product's own functions; without `kinds` all prompts are of one kind."""
 
     def __init__(self, table: Table, prefer: Preference, *, kinds: bool) -> None:
-        self._prefer, self._kinds = prefer, kinds
-        self._entries = [ModelOption(model, table.costs.get(model)) for model in table.models]
+        self._prefer, self._kinds, self._usual = prefer, kinds, table.costs
+        self._entries = [ModelOption(model, self._usual.get(model), self._usual.get(model)) for model in table.models]
         self._view = LearningView()
 
     def choose(self, row: Row) -> str:
@@ -98,9 +98,16 @@ class Ours:
     def learn(self, row: Row, model: str) -> None:
         records, worth = self._view.records("", self._kind(row)), row.correct[model]
         known = records.weights_by_agent.get(model) or initial_weight(model, self._kind(row), 0)
-        cost = row.cost.get(model)
+        cost, usual = row.cost.get(model), self._usual.get(model)
+        relative_cost = None if cost is None or not usual else cost / usual
         weight = apply_outcome(
-            known, success=worth > 0, performance=worth, duration_ms=0, now=0, cost=cost, progress=records.progress
+            known,
+            success=worth > 0,
+            performance=worth,
+            duration_ms=0,
+            now=0,
+            cost=relative_cost,
+            progress=records.progress,
         )
         self._view.put("", weight)
 

@@ -16,9 +16,10 @@ from stentor.domains.routing import explain
 from tests.conftest import World
 from tests.domains.llm.conftest import asking
 from tests.domains.llm.test_chat import pieces
-from tests.domains.llm.upstream import ANSWER, status
+from tests.domains.llm.upstream import ANSWER, raw, status
 from tests.domains.modelrouting.conftest import (
     CODE,
+    GROUPS,
     QUESTION,
     Make,
     Providers,
@@ -345,3 +346,30 @@ async def test_an_agent_that_is_a_prompt_may_use_auto_and_its_trail_has_the_deci
     assert task["result"]["model"] in ("east/m", "west/m")
     trail = [event["event_type"] for event in await world.events(task_id)]
     assert [kind for kind in trail if kind in ("model_chosen", "llm_called")] == ["model_chosen", "llm_called"]
+
+
+@requirement("modelrouting.preference")
+async def test_a_new_price_of_a_model_counts_from_the_next_request_on(make_auto: Make) -> None:
+    """The service starts again with other prices, after both models have answered."""
+    groups, cheap = f"{GROUPS},one=west/m", {"prefer": "cheap"}
+    world = await make_auto(SERVICE_LLM_GROUPS=groups, SERVICE_LLM_PRICES="east/*=100/100,west/*=3000/3000")
+    client = openai_client(world)
+    await ask(client, model="auto:one")
+    assert [(await ask(client, metadata=cheap)).model for _ in range(3)] == ["east/m"] * 3
+    world = await make_auto(SERVICE_LLM_PRICES="east/*=100/100,west/*=1/1")
+    assert (await ask(openai_client(world), metadata=cheap)).model == "west/m"
+    routing = (await events(world, "model_chosen"))[-1]["routing"]
+    costs = {each["name"]: each["cost"] for each in routing["candidates"]}
+    assert costs["east/m"] > 50 * costs["west/m"]
+
+
+@requirement("modelrouting.preference")
+async def test_a_model_whose_replies_are_long_counts_as_dear_as_they_are(make_auto: Make, providers: Providers) -> None:
+    world = await make_auto(SERVICE_LLM_PRICES="east/*=100/100,west/*=100/100")
+    reply: dict[str, Any] = {"id": "r", "object": "chat.completion", "created": 1, "model": "m"}
+    reply["choices"] = [{"index": 0, "message": {"role": "assistant", "content": ANSWER}, "finish_reason": "stop"}]
+    reply["usage"] = {"prompt_tokens": 8, "completion_tokens": 4_000, "total_tokens": 4_008}
+    providers["east"].mood = raw(json.dumps(reply).encode())
+    client = openai_client(world)
+    chosen = [(await ask(client, metadata={"prefer": "cheap"})).model for _ in range(20)]
+    assert chosen.count("east/m") <= 2

@@ -130,7 +130,7 @@ def test_every_decision_is_computed_again_from_its_record(
     online: list[bool],
     prefer: Preference,
 ) -> None:
-    entries = [ModelOption(*each) for each in zip("abc", prices, ahead, online, strict=True)]
+    entries = [ModelOption(*each) for each in zip("abc", prices, prices, ahead, online, strict=True)]
     ranked = build_candidates(entries, taught(outcomes), "t", KINDS[0], 0.2, 0)
     record = msgspec.json.decode(msgspec.json.encode(choose_model(ranked, KINDS[0], prefer, 0.2)))
     check = explain.check_decision(record)

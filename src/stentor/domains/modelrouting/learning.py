@@ -39,7 +39,8 @@ log = logging.getLogger(__name__)
 class ModelOutcome(msgspec.Struct, frozen=True):
     """The outcome of a request. `reward` in [0,1]; `cost` in US dollars, None if unknown.
 
-    `answer_id` is the id of the call's event, None for a failure, which has no answer.
+    `usual_cost` is what a reply of the usual length would have cost. `answer_id` is the id of the call's event, None
+    for a failure, which has no answer.
     """
 
     model: str
@@ -48,7 +49,13 @@ class ModelOutcome(msgspec.Struct, frozen=True):
     duration_ms: int
     reward: float
     cost: float | None = None
+    usual_cost: float | None = None
     answer_id: str | None = None
+
+    @property
+    def relative_cost(self) -> float | None:
+        """The cost as a multiple of the usual one, which is what the record keeps: prices may change."""
+        return None if self.cost is None or not self.usual_cost else self.cost / self.usual_cost
 
 
 class ModelOutcomeRecorder:
@@ -111,7 +118,7 @@ class ModelOutcomeRecorder:
             performance=outcome.reward,
             duration_ms=outcome.duration_ms,
             now=tx.now,
-            cost=outcome.cost,
+            cost=outcome.relative_cost,
             progress=progress,
         )
         store.upsert_weight(tx, tenant, weight)

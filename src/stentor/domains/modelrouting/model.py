@@ -91,10 +91,15 @@ class ModelCandidate(msgspec.Struct, frozen=True):
 
 
 class ModelOption(msgspec.Struct, frozen=True):
-    """A model that may be chosen. `cost` is the estimate for the request in US dollars, None if unknown."""
+    """A model that may be chosen. Costs in US dollars, None if unknown.
+
+    `cost` is the estimate for the request before the model's first reply, `usual_cost` what a reply of the usual length
+    costs at today's prices. A model's record keeps the mean cost of its replies as a multiple of that.
+    """
 
     name: str
     cost: float | None = None
+    usual_cost: float | None = None
     ahead: int = 0
     online: bool = True
 
@@ -125,7 +130,7 @@ class AutoAnswer(msgspec.Struct, frozen=True):
 def build_candidates(
     options: Sequence[ModelOption], view: LearningView, tenant: str, kind: str, alpha: float, now: int
 ) -> list[ModelCandidate]:
-    """Return the options with their track records; the mean cost of the record replaces the estimate."""
+    """Return the options with their track records; what replies cost so far replaces the estimate."""
     records = view.records(tenant, kind)
     by_grades = records.well_graded > 0
     candidates = []
@@ -148,8 +153,11 @@ def build_candidates(
             by_grades=by_grades,
             seen=records.progress.tick,
         )
-        if track_record.cost is None:
-            track_record = msgspec.structs.replace(track_record, cost=option.cost)
+        if (relative_cost := track_record.cost) is None or option.usual_cost is None:
+            cost = option.cost
+        else:
+            cost = relative_cost * option.usual_cost
+        track_record = msgspec.structs.replace(track_record, cost=cost)
         candidates.append(ModelCandidate(NamedModel(option.name), track_record, option.ahead, option.online))
     return candidates
 

@@ -198,7 +198,8 @@ class AutoModelRouter:
             is_affordable = remaining is None or cost is None or cost <= remaining
             is_free = not self._guard.breaker.is_open(caller.tenant, target.provider) and not self._is_busy(key)
             open_requests, is_online = self._open_requests[key], is_free and is_affordable
-            options.append(ModelOption(target.name, self._cost(target, likely), open_requests, is_online))
+            likely_cost, usual_cost = self._cost(target, likely), self._usual_cost(target, request)
+            options.append(ModelOption(target.name, likely_cost, usual_cost, open_requests, is_online))
         return options
 
     def _is_busy(self, key: tuple[str, str]) -> bool:
@@ -208,6 +209,11 @@ class AutoModelRouter:
             del self._busy_until[key]
             until = None
         return until is not None
+
+    def _usual_cost(self, target: ModelTarget, request: ChatRequest) -> float | None:
+        """Return what a reply of the usual length costs now, whatever `max_tokens` is."""
+        usage = msgspec.structs.replace(expected_usage(request), output_tokens=EXPECTED_OUTPUT_TOKENS)
+        return self._cost(target, usage)
 
     def _cost(self, target: ModelTarget, usage: TokenUsage) -> float | None:
         nano = self._prices.cost_nanos(target.provider.name, target.model, usage)
@@ -300,8 +306,9 @@ class AutoModelRouter:
         self, run: AutoRun, target: ModelTarget, started: float, usage: TokenUsage, answer_id: str
     ) -> None:
         outcome = self._outcome(run, target, started, 1.0)
-        cost = self._cost(target, usage)
-        await self._outcomes.record(run.caller, msgspec.structs.replace(outcome, cost=cost, answer_id=answer_id))
+        cost, usual_cost = self._cost(target, usage), self._usual_cost(target, run.request)
+        changes = {"cost": cost, "usual_cost": usual_cost, "answer_id": answer_id}
+        await self._outcomes.record(run.caller, msgspec.structs.replace(outcome, **changes))
 
     def _outcome(self, run: AutoRun, target: ModelTarget, started: float, reward: float) -> ModelOutcome:
         duration_ms = round((time.monotonic() - started) * 1000)
