@@ -9,6 +9,7 @@ from html import unescape
 import httpx
 import pytest
 
+from stentor.surfaces.dashboard.presenters.audit_view import AuditLink, present
 from tests.requirements import requirement
 from tests.surfaces.dashboard.signed_in import Site
 
@@ -65,6 +66,17 @@ async def test_each_row_names_who_did_it_and_what_it_was_about(site: Site) -> No
     page = await site.part("/audit", category="changes")
     assert f"/webhooks/{made['id']}" not in page  # its page is gone
     assert "hooks.example.com deleted" in rows_of(page)[0]
+
+
+@requirement("audit.page")
+def test_ids_in_a_sentence_are_short_and_those_of_unknown_agents_too() -> None:
+    one, other = "01a22ae8-529b-7198-a353-0cc7cb3dcb05", "01a22ae8-4e2c-7214-a051-4eb279f5167f"
+    event = {"event_type": "update_deployed", "by": "dana", "agent_id": other, "task_id": None}
+    event |= {"message": f"Update {one} of {other} applied.", "metadata": {"update_id": one}}
+    row = present(event, {}, {}, {}, ())
+    assert row.event["message"] == "Update 0cc7cb3dcb05 of 4eb279f5167f applied."
+    assert row.about == AuditLink("update of 4eb279f5167f", f"/governance/updates/{one}")
+    assert present(event, {other: "ann"}, {}, {}, ()).event["message"] == "Update 0cc7cb3dcb05 of ann applied."
 
 
 @requirement("audit.page", "audit.filters")

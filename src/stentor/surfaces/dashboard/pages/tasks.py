@@ -32,6 +32,7 @@ from stentor.surfaces.dashboard.pages import task_selection, task_steps
 from stentor.surfaces.dashboard.pages.agents import label_agents
 from stentor.surfaces.dashboard.pages.decisions import CHOICES
 from stentor.surfaces.dashboard.pages.task_list import selectable_agents
+from stentor.surfaces.dashboard.presenters import agent_view
 from stentor.surfaces.dashboard.presenters.task_view import (
     MAX_BODY_CHARACTERS,
     build_journal,
@@ -66,6 +67,9 @@ async def show_task(page: PageRequest, problem: str = "", status: int = 200) -> 
         page.read(_read_records, task_id),
     )
     linked, grade = await page.read(_find_linked_and_grade, trail["task"])
+    agent_id = trail["task"] and trail["task"]["assigned_agent"]
+    # Only admins may read the record of an agent.
+    agent = await page.read(registry_store.find, agent_id) if agent_id and page.session.may("admin") else None
     journal = await task_steps.read_journal(page, trail, has_gap=has_gap)
     decisions = await _read_decisions(page, trail["task"], journal)
     state = await _read_state(page, trail["task"])
@@ -86,6 +90,8 @@ async def show_task(page: PageRequest, problem: str = "", status: int = 200) -> 
         trail=trail,
         calls=calls,
         agents=_agents_for_rerun(page, trail, current),
+        agent=agent,
+        tiers=agent_view.TIERS,
         routing=_present_decision(trail["routing"]),
         denial=present_denial(trail["task"]),
         names=names,

@@ -9,6 +9,7 @@ import msgspec
 from stentor.core.jsontext import JsonObject
 from stentor.domains.memory.vaults import DEFAULT_VAULT
 from stentor.surfaces.dashboard.gateway import quote_segment
+from stentor.surfaces.dashboard.presenters.filters import shorten_id, shorten_ids
 from stentor.surfaces.dashboard.presenters.note_rendering import note_url
 
 SERVICE = "the service"
@@ -66,6 +67,8 @@ def present(
     by, agent = _find_actor(event, names), _agent_link(event, names)
     if agent:
         event = event | {"message": event["message"].replace(event["agent_id"], agent.text)}
+    # Long in the narrow column of a phone; the event's page has the whole ids.
+    event = event | {"message": shorten_ids(event["message"])}
     subject = _find_subject(event, webhooks, schedules) or _find_record(event, titles, agent)
     return AuditRow(event, by, subject or (agent if agent != by else None))
 
@@ -82,7 +85,7 @@ def _find_actor(event: JsonObject, names: Mapping[str, str]) -> AuditLink:
 def _agent_link(event: JsonObject, names: Mapping[str, str]) -> AuditLink | None:
     if not (agent_id := event["agent_id"]):
         return None
-    return AuditLink(names.get(agent_id, agent_id), f"/agents/{quote_segment(agent_id)}")
+    return AuditLink(names.get(agent_id) or shorten_id(agent_id), f"/agents/{quote_segment(agent_id)}")
 
 
 def _find_subject(event: JsonObject, webhooks: Mapping[str, str], schedules: Collection[str]) -> AuditLink | None:

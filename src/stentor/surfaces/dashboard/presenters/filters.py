@@ -112,6 +112,11 @@ def shorten_id(text: str | None) -> str:
     return text[LAST_GROUP_START - 1 :] if _UUID.fullmatch(text) else truncate_line(text, MAX_ID_LENGTH)
 
 
+def shorten_ids(text: str) -> str:
+    """Return a sentence with each UUID in it shortened, as `shorten_id` does."""
+    return _UUID.sub(lambda found: shorten_id(found[0]), text)
+
+
 def quote_argument(text: str) -> str:
     """Return an id for a command line: short if it is a UUID, and quoted if a shell needs it."""
     return shorten_id(text) if _UUID.fullmatch(text) else shlex.quote(text)
