@@ -6,6 +6,7 @@ import asyncio
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 
 from stentor.core.errors import StentorError, Timeout
@@ -174,7 +175,7 @@ async def test_an_answer_has_a_largest_size(served: Served, monkeypatch: pytest.
     (stub.root / "a.md").write_bytes(b"x" * 1000)
     assert len(await vault.read_content("a.md")) == 1000
     (stub.root / "a.md").write_bytes(b"x" * 1001)
-    with pytest.raises(VaultProtocolError):
+    with pytest.raises(NoteTooLarge):
         await vault.read_content("a.md")
 
 
@@ -192,6 +193,30 @@ async def test_a_file_that_is_larger_than_a_note_may_be_is_read_as_no_note(
         with pytest.raises(NoteTooLarge):
             await vault.read(path)
     assert [stat.path for stat in await vault.walk()] == ["large.md", "note.md"]
+
+
+@pytest.mark.parametrize("call", ["read", "content", "write", "delete"])
+async def test_a_file_that_the_plugin_does_not_send_is_too_large(served: Served, call: str) -> None:
+    vault, stub = served
+    stub.behaviour = "413"
+    with pytest.raises(NoteTooLarge):
+        await CALLS[call](vault)
+
+
+async def test_a_file_that_the_plugin_does_not_send_is_left_out_of_a_walk(
+    served: Served, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    vault, stub = served
+    for name in ("a.md", "film.mp4"):
+        (stub.root / name).write_text("x")
+    request = client.PluginClient.request
+
+    async def refuse_film(self: client.PluginClient, method: str, path: str, **more: Any) -> client.PluginResponse:
+        response = await request(self, method, path, **more)
+        return msgspec.structs.replace(response, status=413) if path.endswith("film.mp4") else response
+
+    monkeypatch.setattr(client.PluginClient, "request", refuse_film)
+    assert [stat.path for stat in await vault.walk()] == ["a.md"]
 
 
 async def test_a_caller_that_gives_up_leaves_no_lock(tmp_path: Path) -> None:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import msgspec
@@ -83,16 +83,13 @@ class PluginVault:
 
     async def read(self, path: str) -> Note:
         segments = paths.split_path(path)
-        try:
-            content = (await self._read_file(segments)).content
-        except PluginResponseTooLarge as error:
-            raise NoteTooLarge(error.message) from None
+        content = (await self._read_file(segments)).content
         if len(content) > model.MAX_NOTE_BYTES:
             raise NoteTooLarge(f"{path!r} has {len(content)} bytes; the maximum is {model.MAX_NOTE_BYTES}.")
         return Note(await self._stat(segments, len(content)), content)
 
     async def read_content(self, path: str) -> bytes:
-        """Return the bytes of a note with one request. Raises NoSuchNote."""
+        """Return the bytes of a note with one request. Raises NoSuchNote, NoteTooLarge."""
         return (await self._read_file(paths.split_path(path))).content
 
     async def write(self, path: str, content: bytes, expected: str = ANY_STATE) -> FileChange:
@@ -149,7 +146,7 @@ class PluginVault:
             async with slots:
                 try:
                     return await self._stat(path.split("/"))
-                except (NoSuchNote, PluginResponseTooLarge):
+                except (NoSuchNote, NoteTooLarge):
                     return None  # deleted since the listing, or a video, which is not read
 
         stats = await asyncio.gather(*map(stat, await self.list_files(folder)))
@@ -231,7 +228,7 @@ class PluginVault:
         await self._plugin.close()
 
     async def _read_if_exists(self, segments: Sequence[str]) -> _CurrentFile | None:
-        response = await self._plugin.request("GET", vault_path(segments))
+        response = await self._get(segments)
         if (
             response.status == 404
             or plugin_calls.points_into_note(response, segments)
@@ -283,11 +280,21 @@ class PluginVault:
         return True
 
     async def _stat(self, segments: Sequence[str], size: int | None = None) -> Stat:
-        """Request the metadata, which the response for the content does not have. Raises NoSuchNote."""
-        response = await self._plugin.request("GET", vault_path(segments), headers={"Accept": NOTE_JSON})
+        """Request the metadata, which the response for the content does not have. Raises NoSuchNote, NoteTooLarge."""
+        response = await self._get(segments, {"Accept": NOTE_JSON})
         if response.status == 404:
             raise _no_such_note("/".join(segments))
         return _parse_stat(response, "/".join(segments), size)
+
+    async def _get(self, segments: Sequence[str], headers: Mapping[str, str] | None = None) -> PluginResponse:
+        try:
+            response = await self._plugin.request("GET", vault_path(segments), headers=headers)
+        except PluginResponseTooLarge as error:
+            raise NoteTooLarge(error.message) from None
+        # Of `stentor vault`, for a file that it would not read into memory.
+        if response.status == 413:
+            raise NoteTooLarge(f"{paths.display_path('/'.join(segments))} is larger than what the vault plugin sends.")
+        return response
 
 
 def _split_folder(folder: str) -> tuple[str, ...]:
