@@ -319,3 +319,21 @@ async def test_half_a_surrogate_pair_never_keeps_a_note_back(tasks: Tasks) -> No
     task_id = await tasks.world.submit()
     await tasks.until_status(task_id, "queued")
     assert render.encode_text("a\ud800b") == b"a\\ud800b"
+
+
+@requirement("memory.read-only-notes")
+async def test_a_read_only_note_is_left_as_it_is_and_reported(tasks: Tasks, caplog: pytest.LogCaptureFixture) -> None:
+    agent_id = await tasks.world.register()
+    task_id = await tasks.world.submit()
+    await tasks.until_status(task_id, "queued")
+    (path,) = tasks.files
+    path.chmod(0o444)
+    before = path.read_bytes()
+    claim = await tasks.world.claim(agent_id)
+    body = {"epoch": claim["epoch"], "error": {"message": "no paper", "code": "PAPER"}}
+    await tasks.world.admin.post(f"/api/v1/tasks/{task_id}/fail", json=body)
+    other = await tasks.world.do(agent_id)
+    await tasks.until_status(other, "completed")
+    await tasks.until(lambda: tasks.mirror.changes.is_idle)
+    assert path.read_bytes() == before
+    assert f"note not written, its file is read-only name={path.name}" in caplog.text

@@ -14,7 +14,7 @@ from pathlib import Path
 
 from stentor_vault import file_modes
 from stentor_vault.notes import paths, safe_files
-from stentor_vault.notes.model import NoSuchNote
+from stentor_vault.notes.model import NoSuchNote, ReadOnlyNote
 
 log = logging.getLogger(__name__)
 _CREATE_FLAGS = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW | os.O_CLOEXEC
@@ -56,6 +56,13 @@ def find_differing(root: Path, folder: str, notes: Iterable[tuple[str, bytes]]) 
 
 def _write_unsynced(folder: int, name: str, content: bytes, temp_name: str, *, skip_unchanged: bool) -> bool:
     if skip_unchanged and _read_if_exists(folder, name) == content:
+        return False
+    try:
+        safe_files.require_writable(folder, name, name)
+    except FileNotFoundError:
+        pass
+    except ReadOnlyNote:
+        log.warning("vault: note not written, its file is read-only name=%s", name)
         return False
     # Without O_EXCL: the temporary file that a crash left is overwritten by the next write of the same writer.
     descriptor = os.open(temp_name, _CREATE_FLAGS, 0o666, dir_fd=folder)
