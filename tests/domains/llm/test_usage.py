@@ -344,6 +344,28 @@ async def test_a_count_of_a_provider_that_is_not_positive_is_estimated(
     assert found["inputTokens"] == 2 * said["input_tokens"] + 100
 
 
+@pytest.mark.parametrize(
+    ("part", "reasoning", "cached"),
+    [(-7, 0, 0), (10**30, 50, 100)],
+    ids=["negative", "larger than the whole"],
+)
+async def test_parts_of_a_count_are_within_the_whole(
+    world: World, upstream: Upstream, part: int, reasoning: int, cached: int
+) -> None:
+    counts = {
+        "prompt_tokens": 100,
+        "completion_tokens": 50,
+        "prompt_tokens_details": {"cached_tokens": part},
+        "completion_tokens_details": {"reasoning_tokens": part},
+    }
+    choice = {"index": 0, "finish_reason": "stop", "message": {"content": "x"}}
+    upstream.mood = moods.raw(json.dumps({"choices": [choice], "usage": counts}).encode())
+    body = {"model": "openai/sea", "messages": [{"role": "user", "content": "hi"}]}
+    said = (await world.admin.post("/v1/chat/completions", json=body)).json()["usage"]
+    assert said["completion_tokens_details"]["reasoning_tokens"] == reasoning
+    assert said["prompt_tokens_details"]["cached_tokens"] == cached
+
+
 @requirement("llm.usage-estimated")
 async def test_an_output_of_nothing_is_no_estimate(world: World, upstream: Upstream) -> None:
     choice = {"index": 0, "finish_reason": "stop", "message": {"content": ""}}

@@ -32,15 +32,13 @@ from stentor.domains.llm.contents.service import ContentKeeper
 from stentor.domains.llm.contents.store import insert_content
 from stentor.domains.llm.costs import NANOS_PER_DOLLAR, BudgetAccount, PriceList, SpentAmount, TaskBudget
 from stentor.domains.llm.limits import Applying, BudgetLedger, CircuitBreaker
-from stentor.domains.llm.model import LlmOperation, TokenUsage
+from stentor.domains.llm.model import LlmOperation, TokenUsage, limit_counts
 from stentor.domains.llm.model_routes import ModelTarget
 from stentor.domains.llm.providers import Provider
 from stentor.domains.llm.providers.transport import CallEvidence
 from stentor.domains.llm.store import CallRow
 from stentor.domains.llm.tracing import CallSpan, CallStart, CallTracer
 
-MAX_COUNTED_TOKENS = 2**40
-"""More tokens in a provider's report are its error; they are capped, because the record must still be stored."""
 LABELS = ("provider", "outcome")
 REGISTERED_LABEL = "registered"
 """The provider label of all providers that tenants registered."""
@@ -107,7 +105,7 @@ class LlmCall:
         """Record a successful call. Raises StoreUnavailable; then the caller must not get the reply."""
         # First: that the provider works counts even if the call cannot be recorded.
         self._guard.breaker.after_call(self.caller.tenant, self.target.provider, None)
-        usage = _bounded(usage)
+        usage = limit_counts(usage)
         self._end_span(usage)
         await self._guard.record_success(self, usage)
 
@@ -121,7 +119,7 @@ class LlmCall:
         outcome = error.code if isinstance(error, StentorError) else "CANCELLED" if is_cancelled else "FAILED"
         if isinstance(error, ProviderFault):
             usage = error.usage or usage
-        usage = usage and _bounded(usage)
+        usage = usage and limit_counts(usage)
         self._end_span(usage, outcome)
         recording = self._guard.record_failure(self, usage or TokenUsage(), outcome)
         # A cancelled coroutine must end at once; the record is written without it.
@@ -290,17 +288,6 @@ def _call_event(call: LlmCall, row: CallRow, usage: TokenUsage) -> EventDraft:
     }
     message = f"Called {call.target.name}: {row.outcome}."
     return EventDraft("llm_called", "llm", message, metadata, row.agent_id, row.latency_ms, event_id=row.call_id)
-
-
-def _bounded(usage: TokenUsage) -> TokenUsage:
-    if 0 <= usage.cached_tokens <= MAX_COUNTED_TOKENS >= max(usage.input_tokens, usage.output_tokens):
-        return usage
-    return msgspec.structs.replace(
-        usage,
-        input_tokens=min(usage.input_tokens, MAX_COUNTED_TOKENS),
-        output_tokens=min(usage.output_tokens, MAX_COUNTED_TOKENS),
-        cached_tokens=max(0, min(usage.cached_tokens, MAX_COUNTED_TOKENS)),
-    )
 
 
 class CallMetrics:

@@ -23,6 +23,8 @@ CHARACTERS_PER_TOKEN = 4
 _SIGNATURE = ".signature."
 IMAGE_TOKENS = 1_000
 """The estimate for an image if the provider does not report usage."""
+MAX_COUNTED_TOKENS = 2**40
+"""More tokens in a provider's report are its error; they are capped, because the record must still be stored."""
 MAX_TOOL_CALLS = 1_000
 """Tool calls in one streamed reply."""
 MAX_JSON_CHECKS = 20
@@ -277,7 +279,18 @@ def usage_or_estimate(request: ChatRequest, reply: ChatReply) -> TokenUsage:
     if output_tokens <= 0 or usage.estimated:
         output_tokens = max(output_tokens, estimate_output_tokens(reply))
     estimated = usage.estimated or (input_tokens, output_tokens) != (usage.input_tokens, usage.output_tokens)
-    return msgspec.structs.replace(usage, input_tokens=input_tokens, output_tokens=output_tokens, estimated=estimated)
+    return limit_counts(
+        msgspec.structs.replace(usage, input_tokens=input_tokens, output_tokens=output_tokens, estimated=estimated)
+    )
+
+
+def limit_counts(usage: TokenUsage) -> TokenUsage:
+    """Return the usage with at most MAX_COUNTED_TOKENS, and no part that is negative or larger than the whole."""
+    input_tokens = min(usage.input_tokens, MAX_COUNTED_TOKENS)
+    output_tokens = min(usage.output_tokens, MAX_COUNTED_TOKENS)
+    reasoning_tokens = max(0, min(usage.reasoning_tokens, output_tokens))
+    cached_tokens = max(0, min(usage.cached_tokens, input_tokens))
+    return TokenUsage(input_tokens, output_tokens, reasoning_tokens, cached_tokens, usage.estimated)
 
 
 def estimate_embedding_usage(inputs: Sequence[EmbeddingInput]) -> TokenUsage:
