@@ -196,7 +196,7 @@ async def _on_unexpected(request: Request, error: Exception) -> Response:
 
 def _methods_at(request: Request) -> list[str]:
     """Return the methods of all routes with this path; each method is a route of its own, the router knows only one."""
-    routes = request.app.routes
+    routes = [route for route in request.app.routes if route.matches(request.scope)[0] != Match.NONE]
     scopes = ({**request.scope, "method": method} for method in _METHODS)
     return [s["method"] for s in scopes if any(route.matches(s)[0] == Match.FULL for route in routes)]
 

@@ -18,7 +18,8 @@ from fastapi.routing import APIRoute
 from pydantic import BaseModel, ConfigDict, ValidationError
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response
-from starlette.routing import compile_path
+from starlette.routing import Match, compile_path, get_route_path
+from starlette.types import Scope
 
 from stentor.auth.principal import Principal
 from stentor.core import jsontext
@@ -123,6 +124,12 @@ class GatewayRoute(APIRoute):
             return self.__dict__[name]
         except KeyError:
             raise AttributeError(name) from None
+
+    def matches(self, scope: Scope) -> tuple[Match, Scope]:
+        # Nearly all routes that are tried have another path, and FastAPI takes several more steps to find that out.
+        if scope["type"] != "http" or not self.path_regex.match(get_route_path(scope)):
+            return Match.NONE, {}
+        return super().matches(scope)
 
     def get_route_handler(self) -> Callable[[Request], Coroutine[Any, Any, Response]]:
         inner = super().get_route_handler()
