@@ -95,7 +95,7 @@ WHERE_THEY_DIFFER = (
     "tests/processes/",
     "tests/surfaces/dashboard/pages/test_overview.py",
     "tests/surfaces/dashboard/test_monitoring.py",
-    "tests/surfaces/gateway/test_errors.py",
+    "tests/surfaces/gateway/test_errors.py::test_an_unreadable_table",
     "tests/surfaces/gateway/test_tenants.py",
 )
 """Tests that run on PostgreSQL too when nothing is said: of locks, dispatch, transfer, faults and search, and of each

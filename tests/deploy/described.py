@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -32,6 +33,7 @@ class Container:
     variables: frozenset[str] = frozenset()
 
 
+@cache
 def load(path: Path) -> list[Any]:
     """The documents of a YAML file; a key that stands twice is an error."""
     return [document for document in YAML(typ="safe", pure=True).load_all(path) if document is not None]

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import signal
-import subprocess
-import sys
 import threading
 import time
 from collections.abc import Callable
@@ -12,6 +10,7 @@ from collections.abc import Callable
 import httpx
 import pytest
 
+from tests import forkserver
 from tests.cli.program import Program
 from tests.conftest import Service
 from tests.faults.checker import check
@@ -57,8 +56,8 @@ def test_a_worker_that_slept_past_its_lease_is_refused_and_the_next_one_counts(s
 @pytest.mark.only("sqlite", reason="services that share a PostgreSQL may share the folder too")
 def test_a_second_service_on_the_same_folder_says_who_has_it_and_harms_nothing(serve: Callable[..., Service]) -> None:
     service = serve()
-    command = [sys.executable, "-m", "stentor", "serve", "--gateway-port", "0", "--data-dir", str(service.data_dir)]
-    second = subprocess.run(command, env=service.environ, capture_output=True, text=True, timeout=200)
+    words = ["serve", "--gateway-port", "0", "--data-dir", str(service.data_dir)]
+    second = forkserver.run_text(words, service.environ, timeout=200)
     assert second.returncode != 0
     assert f"process {service.process.pid}" in second.stderr
     assert "Traceback" not in second.stderr
