@@ -72,8 +72,10 @@ async def check_against_fts5(
         index = sqlite.open_index(Path(folder))
         query = build_query(words, fields, mode)
         assert query is not None
-        # Also before the first change, so that the lengths that are kept have to follow.
-        assert await ranked(index, query) == {}
+        other = build_query([*words, *WORDS], SEARCH_FIELDS, "any")
+        assert other is not None
+        # Also before the first change, so that the lengths and terms that are kept have to follow.
+        assert await ranked(index, query) == {} == await ranked(index, other)
         for number, (path, content) in enumerate(changes, 1):
             if content is None:
                 await index.delete([path])
@@ -85,6 +87,9 @@ async def check_against_fts5(
             assert (len(hits), total) == (min(limit, len(expected)), len(expected))
             best = sorted(expected.values(), reverse=True)[:limit]
             assert [hit.score for hit in hits] == pytest.approx(best, rel=1e-9)
+        # The terms of the other query have all changes to follow at once.
+        expected = dict(await index.read(lambda tx: tx.rows(BM25, query=fts5_match(other))))
+        assert await ranked(index, other) == pytest.approx(expected, rel=1e-9)
         index.close()
 
 
@@ -95,6 +100,8 @@ async def check_against_fts5(
     st.lists(st.sampled_from(SEARCH_FIELDS), min_size=1, unique=True),
     st.sampled_from(["any", "all"]),
     st.integers(1, 4),
+    st.sampled_from([0, 300, 1_000_000]),
+    st.sampled_from([0, 1_000]),
 )
 def test_documents_and_scores_are_those_of_fts5(
     changes: list[tuple[str, tuple[str, list[str]] | None]],
@@ -102,8 +109,13 @@ def test_documents_and_scores_are_those_of_fts5(
     fields: list[SearchField],
     mode: MatchMode,
     limit: int,
+    max_logged_chars: int,
+    min_deleted: int,
 ) -> None:
-    asyncio.run(check_against_fts5(changes, words, fields, mode, limit))
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(term_ranking, "MAX_LOGGED_CHARS", max_logged_chars)
+        patch.setattr(term_ranking, "MIN_DELETED", min_deleted)
+        asyncio.run(check_against_fts5(changes, words, fields, mode, limit))
 
 
 async def test_what_is_committed_while_a_search_reads_is_found_by_the_next(
@@ -134,7 +146,30 @@ async def test_what_is_committed_while_a_search_reads_is_found_by_the_next(
         patch.setattr(term_ranking, "_load_term", load_term_late)
         assert await found(index, "red") == ["a.md"]
         assert await found(index, "red") == ["a.md", "b.md", "c.md"]
+        # Reads, because another field is another list of documents.
+        assert await found(index, "red", fields=["content"]) == ["a.md", "b.md", "c.md"]
+    assert await found(index, "red", fields=["content"]) == ["a.md", "b.md", "c.md", "d.md"]
     assert await found(index, "red") == ["a.md", "b.md", "c.md", "d.md"]
+
+
+async def test_a_change_does_not_make_a_search_read_its_terms_again(
+    index: SearchIndex, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await index.upsert([document(f"{n}.md", "red green red") for n in range(3)], [], 1, force=False)
+    words = "red", "red-green"
+    assert await found(index, *words) == ["0.md", "1.md", "2.md"]
+
+    def fail(*args: object) -> object:
+        raise AssertionError(args)
+
+    monkeypatch.setattr(term_ranking, "_load_term", fail)
+    monkeypatch.setattr(term_ranking, "_load_phrase", fail)
+    await index.upsert(
+        [document("1.md", "green"), document("3.md", "red"), document("4.md", "red green")], [], 2, force=False
+    )
+    await index.delete(["2.md"])
+    assert sorted(await found(index, *words)) == ["0.md", "3.md", "4.md"]
+    assert sorted(await found(index, "red-green")) == ["0.md", "4.md"]
 
 
 async def test_what_is_committed_during_the_first_search_alone_is_found_by_the_next(
@@ -176,7 +211,7 @@ async def test_the_memory_for_terms_is_bounded(index: SearchIndex, monkeypatch: 
     for word in WORDS * 2:
         assert len(await found(index, word)) == 20
         assert len(ranking._kept) <= 2
-        assert ranking._kept_bytes == sum(kept.bytes for kept in ranking._kept.values())
+        assert ranking._kept_bytes == sum(kept.found.bytes for kept in ranking._kept.values())
 
 
 async def test_the_number_of_phrases_that_are_kept_is_bounded(

@@ -122,7 +122,7 @@ class Fts5KeywordStore:
         length = sum(len(words.split()) for words in fields)
         content = f"{entry.body_words}{f' {_FILLER}' * (MIN_LENGTH - length)}"
         tx.run(_INSERT, doc_id=doc_id, title=entry.title_words, tags=entry.tag_words, content=content)
-        tx.after_commit(partial(self._ranking.change, doc_id, max(MIN_LENGTH, length)))
+        tx.after_commit(partial(self._ranking.change, doc_id, max(MIN_LENGTH, length), fields))
 
     def delete(self, tx: Tx, doc_id: int) -> None:
         tx.run(_DELETE, doc_id=doc_id)

@@ -2,16 +2,19 @@
 
 Returns the documents of FTS5's function `bm25`, with its scores but for very long ones (`MAX_LENGTH_RATIO`). FTS5 calls
 it for each matching row, about 1 µs for each of them and each term: 0.1 s for ten common words in 100,000 documents.
-Reading the documents of a term as one text takes a seventh of that, and they are kept until the index changes. A phrase
-is searched for by itself, because few documents have it: FTS5's score tells how often each does.
+Reading the documents of a term as one text takes a seventh of that, and they are kept: a change of the index is applied
+to them by the terms of the new document. A phrase is searched for by itself, because few documents have it: FTS5's
+score tells how often each does.
 """
 
 from __future__ import annotations
 
 import math
 import threading
-from collections import OrderedDict
+from collections import OrderedDict, deque
 from collections.abc import Mapping, Sequence
+from functools import cached_property
+from itertools import takewhile
 from typing import TYPE_CHECKING
 
 import msgspec
@@ -46,6 +49,12 @@ MAX_KEPT_BYTES = 32 * 1024 * 1024
 """Memory for the documents of terms and phrases that were searched for."""
 MAX_KEPT_PARTS = 2_000
 """How many terms and parts of phrases are kept: those that no document has take memory too."""
+MAX_LOGGED_CHARS = 1_000_000
+"""Text of the latest changes that is kept, to apply them to the documents of a term; of older ones it is read again."""
+CHANGE_CHARS = 100
+"""What a change without text counts as."""
+MIN_DELETED = 1_000
+"""Deleted documents whose positions stay in any case."""
 
 _FIELD_NUMBER = " ".join(f"when '{field}' then {number}" for number, field in enumerate(SEARCH_FIELDS))
 # A list of numbers as one text is read in a tenth of the time of as many rows, and FTS5 gives the name of a field
@@ -56,6 +65,8 @@ _READ_TERM = Sql(
 )
 _RANK = f"bm25({', '.join(str(FIELD_WEIGHTS[field]) for field in SEARCH_FIELDS)})"
 _FIND_PHRASE = Sql(f"select rowid, rank from words where words match :phrase and rank match '{_RANK}'")  # noqa: S608
+_READ_TOTALS = Sql("select block from words_data where id = 1")
+"""FTS5's number of documents, and of terms in each field."""
 _READ_LENGTHS = Sql("select id, sz from words_docsize order by id")
 _IDS_IN_FOLDERS = Sql("select doc_id from documents where folder in (select value from json_each(:folders))")
 
@@ -74,16 +85,22 @@ class TermDocuments(msgspec.Struct, frozen=True):
         return self.positions.nbytes + self.counts.nbytes
 
 
-class DocumentLengths(msgspec.Struct, frozen=True):
-    """The ids of all documents, ascending, and their lengths in terms."""
+class DocumentLengths:
+    """The ids of all documents, ascending, and their lengths in terms.
 
-    ids: NDArray[np.int64]
-    lengths: NDArray[np.int64]
+    A deleted document keeps its position, with the length 0, so that the positions in `TermDocuments` stay right.
+    """
 
-    def norms(self, max_ratio: float = math.inf) -> NDArray[np.float64]:
-        """Return what BM25 adds to the count of a term in each document, for lengths of at most so many mean ones."""
-        ratios: NDArray[np.float64] = self.lengths / self.lengths.mean()
-        return K1 * (1 - B + B * np.minimum(ratios, max_ratio))
+    def __init__(self, ids: NDArray[np.int64], lengths: NDArray[np.int64]) -> None:
+        self.ids = ids
+        self.lengths = lengths
+        self.documents = int(np.count_nonzero(lengths))
+
+    @cached_property
+    def norms(self) -> NDArray[np.float64]:
+        """What BM25 adds to the count of a term in each document."""
+        ratios = self.lengths * (self.documents / self.lengths.sum())
+        return _norms(np.minimum(ratios, MAX_LENGTH_RATIO))
 
     def find(self, ids: NDArray[np.int64]) -> tuple[NDArray[np.int32], NDArray[np.bool_]]:
         """Return the positions of these ids, and which of them exist; the others have any position."""
@@ -92,6 +109,11 @@ class DocumentLengths(msgspec.Struct, frozen=True):
         positions = np.minimum(np.searchsorted(self.ids, ids), len(self.ids) - 1)
         return positions.astype(np.int32), self.ids[positions] == ids
 
+    def find_live(self, ids: NDArray[np.int64]) -> tuple[NDArray[np.int32], NDArray[np.bool_]]:
+        """Return the same, but deleted documents do not exist: a transaction may see one that is indexed again."""
+        positions, exist = self.find(ids)
+        return positions, exist & (self.lengths[positions] > 0) if len(self.ids) else exist
+
     def mark(self, ids: Sequence[int]) -> NDArray[np.bool_]:
         """Return whether each document is one of these."""
         positions, exist = self.find(np.array(ids, np.int64))
@@ -99,15 +121,42 @@ class DocumentLengths(msgspec.Struct, frozen=True):
         marked[positions[exist]] = True
         return marked
 
-    def change(self, changes: Mapping[int, int | None]) -> DocumentLengths:
-        """Return the lengths after these changes; None deletes a document."""
-        gone = np.fromiter(changes, np.int64, len(changes))
-        kept = ~np.isin(self.ids, gone)
-        added = {doc_id: length for doc_id, length in changes.items() if length is not None}
-        ids = np.concatenate([self.ids[kept], np.fromiter(added, np.int64, len(added))])
-        lengths = np.concatenate([self.lengths[kept], np.fromiter(added.values(), np.int64, len(added))])
-        order = np.argsort(ids, kind="stable")
-        return DocumentLengths(ids[order], lengths[order])
+    def change(self, changes: Mapping[int, int | None]) -> tuple[DocumentLengths, bool]:
+        """Return the lengths after these changes (None deletes a document), and whether positions are other ones."""
+        ids = np.array(sorted(changes), np.int64)
+        new = np.array([changes[doc_id] or 0 for doc_id in ids.tolist()], np.int64)
+        positions, exist = self.find(ids)
+        lengths = self.lengths.copy()
+        lengths[positions[exist]] = new[exist]
+        added = ~exist & (new > 0)
+        # SQLite gives a new row the next id after the highest one.
+        is_moved = bool(added.any() and len(self.ids) and ids[added][0] < self.ids[-1])
+        changed = DocumentLengths(np.append(self.ids, ids[added]), np.append(lengths, new[added]))
+        deleted = len(changed.ids) - changed.documents
+        if not is_moved and deleted <= max(MIN_DELETED, changed.documents):
+            return changed, False
+        order = np.argsort(changed.ids, kind="stable")
+        order = order[changed.lengths[order] > 0]
+        return DocumentLengths(changed.ids[order], changed.lengths[order]), True
+
+
+class _Kept(msgspec.Struct, frozen=True):
+    """The documents of a part of a phrase as of a version."""
+
+    version: int
+    found: TermDocuments
+
+
+class _Change(msgspec.Struct, frozen=True):
+    """A document that was indexed with these texts of terms, by field, or deleted (None)."""
+
+    version: int
+    doc_id: int
+    texts: tuple[str, ...] | None
+
+    @property
+    def chars(self) -> int:
+        return CHANGE_CHARS + sum(map(len, self.texts or ()))
 
 
 class TermRanking:
@@ -118,22 +167,38 @@ class TermRanking:
         self._version = 0
         self._lengths: DocumentLengths | None = None
         self._changes: dict[int, int | None] | None = None
-        """Lengths of documents that changed since `_lengths` began to be read; None before that."""
-        self._kept: OrderedDict[tuple[tuple[str, ...], frozenset[SearchField]], TermDocuments] = OrderedDict()
-        """What this version was searched for, the latest last."""
+        """Lengths of documents that changed since `_lengths` began to be read; None before, when nothing is kept."""
+        self._kept: OrderedDict[tuple[tuple[str, ...], frozenset[SearchField]], _Kept] = OrderedDict()
+        """What was searched for, the latest last."""
         self._kept_bytes = 0
+        self._log: deque[_Change] = deque()
+        """All changes after the version `_logged_from`, up to the current one."""
+        self._log_chars = 0
+        self._logged_from = 0
 
-    def change(self, doc_id: int, length: int | None) -> None:
-        """Note that a document was indexed, with its length in terms, or deleted (None). To be called after the commit.
+    def change(self, doc_id: int, length: int | None, texts: tuple[str, ...] | None = None) -> None:
+        """Note that a document was indexed, with its length and its terms by field, or deleted (None).
 
-        All terms are read again: which of them the document had before is not known.
+        To be called after the commit.
         """
         with self._lock:
             self._version += 1
-            self._kept.clear()
-            self._kept_bytes = 0
             if self._changes is not None:
                 self._changes[doc_id] = length
+                change = _Change(self._version, doc_id, texts)
+                self._log.append(change)
+                self._log_chars += change.chars
+                while self._log_chars > MAX_LOGGED_CHARS:
+                    dropped = self._log.popleft()
+                    self._log_chars -= dropped.chars
+                    self._logged_from = dropped.version
+            else:
+                self._forget_changes()
+
+    def _forget_changes(self) -> None:
+        self._log.clear()
+        self._log_chars = 0
+        self._logged_from = self._version
 
     def rank(
         self, tx: Tx, query: KeywordQuery, limit: int, folder: Folders | None, list_excluded: ListExcluded
@@ -143,9 +208,8 @@ class TermRanking:
         The transaction must not have read anything before.
         """
         version, lengths = self._read_lengths(tx)
-        if not len(lengths.ids):
+        if not lengths.documents:
             return {}, 0
-        norms = lengths.norms(MAX_LENGTH_RATIO)
         scores = np.zeros(len(lengths.ids))
         matches = np.zeros(len(lengths.ids), np.int32)
         for phrase in query.phrases:
@@ -153,8 +217,8 @@ class TermRanking:
                 [self._find_part(tx, part, query.fields, version, lengths) for part in phrase_parts(phrase)]
             )
             counts = found.counts.astype(np.float64)
-            part = counts * (K1 + 1) / (counts + norms[found.positions])
-            scores[found.positions] += _rarity(len(scores), len(found.positions)) * part
+            part = counts * (K1 + 1) / (counts + lengths.norms[found.positions])
+            scores[found.positions] += _rarity(lengths.documents, len(found.positions)) * part
             matches[found.positions] += 1
         matching = matches >= (len(query.phrases) if query.mode == "all" else 1)
         if folder is not None:
@@ -168,36 +232,62 @@ class TermRanking:
         with self._lock:
             # Before the first read: what this transaction does not see yet must not be kept for those that do.
             version = self._version
-        if self._lengths is None:
-            with self._lock:
-                # A change that is committed while the lengths are read may be in them or not; it is applied to them.
-                self._changes = {} if self._changes is None else self._changes
-            lengths = _load_lengths(tx)
-            with self._lock:
-                self._lengths = lengths if self._lengths is None else self._lengths
+            if self._lengths is not None:
+                return version, self._change_lengths(self._lengths)
+            # A change that is committed while the lengths are read may be in them or not; it is applied to them.
+            self._changes = {} if self._changes is None else self._changes
+        lengths = _load_lengths(tx)
         with self._lock:
-            if self._changes:
-                self._lengths = self._lengths.change(self._changes)
-                self._changes.clear()
-            return version, self._lengths
+            return version, self._change_lengths(lengths if self._lengths is None else self._lengths)
+
+    def _change_lengths(self, lengths: DocumentLengths) -> DocumentLengths:
+        if self._changes:
+            lengths, is_moved = lengths.change(self._changes)
+            self._changes.clear()
+            if is_moved:
+                # What is being read now has the old positions, but also an older version.
+                self._version += 1
+                self._forget_changes()
+        self._lengths = lengths
+        return lengths
 
     def _find_part(
         self, tx: Tx, part: tuple[str, ...], fields: frozenset[SearchField], version: int, lengths: DocumentLengths
     ) -> TermDocuments:
         key = (part, fields)
         with self._lock:
-            if version == self._version and (kept := self._kept.get(key)) is not None:
+            kept = self._kept.get(key)
+            if kept is not None:
                 self._kept.move_to_end(key)
-                return kept
-        load = _load_term if len(part) == 1 else _load_phrase
-        found = load(tx, part, fields, lengths)
-        with self._lock:
-            if version == self._version and key not in self._kept:
-                self._kept[key] = found
-                self._kept_bytes += found.bytes
-                while self._kept_bytes > MAX_KEPT_BYTES or len(self._kept) > MAX_KEPT_PARTS:
-                    self._kept_bytes -= self._kept.popitem(last=False)[1].bytes
+                if kept.version == version:
+                    return kept.found
+            # One of a later version may have documents that this transaction does not see.
+            is_current = kept is not None and self._logged_from <= kept.version < version
+            changes = self._list_changes(kept.version, version) if kept is not None and is_current else {}
+        if kept is not None and is_current:
+            found = _apply(changes, kept.found, part, fields, lengths)
+        else:
+            found = (_load_term if len(part) == 1 else _load_phrase)(tx, part, fields, lengths)
+        self._keep(key, _Kept(version, found))
         return found
+
+    def _list_changes(self, after: int, version: int) -> dict[int, tuple[str, ...] | None]:
+        """Return the latest terms, up to a version, of the documents that changed after another one."""
+        latest: dict[int, tuple[str, ...] | None] = {}
+        for change in takewhile(lambda change: change.version > after, reversed(self._log)):
+            if change.version <= version:
+                latest.setdefault(change.doc_id, change.texts)
+        return latest
+
+    def _keep(self, key: tuple[tuple[str, ...], frozenset[SearchField]], new: _Kept) -> None:
+        with self._lock:
+            old = self._kept.get(key)
+            if new.version < self._logged_from or (old is not None and old.version > new.version):
+                return
+            self._kept[key] = new
+            self._kept_bytes += new.found.bytes - (0 if old is None else old.found.bytes)
+            while self._kept_bytes > MAX_KEPT_BYTES or len(self._kept) > MAX_KEPT_PARTS:
+                self._kept_bytes -= self._kept.popitem(last=False)[1].found.bytes
 
 
 def _load_lengths(tx: Tx) -> DocumentLengths:
@@ -229,7 +319,7 @@ def _load_term(
     ids, numbers = np.divmod(listed[starts], len(SEARCH_FIELDS))
     weights = np.array([FIELD_WEIGHTS[field] if field in fields else 0 for field in SEARCH_FIELDS])
     weighted = weights[numbers] * np.diff(starts, append=len(listed))
-    positions, exist = lengths.find(ids)
+    positions, exist = lengths.find_live(ids)
     # A document that was committed a moment ago may have no length yet.
     counts = np.bincount(positions[exist], weighted[exist], len(lengths.ids)).astype(np.float32)
     positions = np.flatnonzero(counts)
@@ -243,13 +333,45 @@ def _load_phrase(
     columns = "" if fields == set(SEARCH_FIELDS) else "{" + " ".join(sorted(fields)) + "} : "
     adjacent = " + ".join(f'"{term}"' for term in phrase)
     rows = tx.rows(_FIND_PHRASE, phrase=f"{columns}({adjacent})")
-    positions, exist = lengths.find(np.array([row[0] for row in rows], np.int64))
+    # As this transaction has them: by other ones than FTS5's the counts would be wrong, and be kept.
+    ((block,),) = tx.rows(_READ_TOTALS)
+    documents, *terms = _decode_varints(block)
+    positions, exist = lengths.find_live(np.array([row[0] for row in rows], np.int64))
     positions, ranks = positions[exist], np.array([row[1] for row in rows], np.float64)[exist]
     # FTS5 gives the negated score: rarity * count * (k1 + 1) / (count + norm). All counts are whole numbers.
-    shares = -ranks / (_rarity(len(lengths.ids), len(rows)) * (K1 + 1))
-    counts = np.rint(shares * lengths.norms()[positions] / np.maximum(1 - shares, MIN_RARITY))
-    order = np.argsort(positions)
-    return TermDocuments(positions[order], np.maximum(counts, 1)[order].astype(np.float32))
+    shares = -ranks / (_rarity(documents, len(rows)) * (K1 + 1))
+    ratios = lengths.lengths[positions].astype(np.float64) * (documents / max(1, sum(terms)))
+    counts = np.rint(shares * _norms(ratios) / np.maximum(1 - shares, MIN_RARITY))
+    return TermDocuments(positions, np.maximum(counts, 1).astype(np.float32))
+
+
+def _apply(
+    changes: Mapping[int, tuple[str, ...] | None],
+    found: TermDocuments,
+    part: tuple[str, ...],
+    fields: frozenset[SearchField],
+    lengths: DocumentLengths,
+) -> TermDocuments:
+    """Return the documents of a part of a phrase after these changes, documents to their terms by field."""
+    kept = ~lengths.mark(list(changes))[found.positions]
+    new = {doc_id: count for doc_id, texts in changes.items() if texts and (count := _count(part, fields, texts))}
+    positions, exist = lengths.find(np.array(list(new), np.int64))
+    counts = np.array(list(new.values()), np.float32)
+    return TermDocuments(
+        np.append(found.positions[kept], positions[exist]), np.append(found.counts[kept], counts[exist])
+    )
+
+
+def _count(part: tuple[str, ...], fields: frozenset[SearchField], texts: tuple[str, ...]) -> float:
+    """Return how often a document has a part of a phrase, by field weight."""
+    total, first, wanted = 0.0, part[0], list(part)
+    for field, text in zip(SEARCH_FIELDS, texts, strict=True):
+        # Few documents have a term, and a text is searched faster than it is split.
+        if field in fields and first in text:
+            terms = text.split(" ")
+            starts = [place for place, term in enumerate(terms) if term == first]
+            total += FIELD_WEIGHTS[field] * sum(terms[start : start + len(wanted)] == wanted for start in starts)
+    return total
 
 
 def _intersect(parts: Sequence[TermDocuments]) -> TermDocuments:
@@ -259,6 +381,11 @@ def _intersect(parts: Sequence[TermDocuments]) -> TermDocuments:
         positions, ours, theirs = np.intersect1d(found.positions, part.positions, return_indices=True)
         found = TermDocuments(positions, np.minimum(found.counts[ours], part.counts[theirs]))
     return found
+
+
+def _norms(ratios: NDArray[np.float64]) -> NDArray[np.float64]:
+    """Return what BM25 adds to the count of a term in documents of these lengths, in mean ones."""
+    return K1 * (1 - B + B * ratios)
 
 
 def _rarity(documents: int, found: int) -> float:
