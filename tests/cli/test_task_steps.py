@@ -75,6 +75,8 @@ def test_the_steps_are_a_tree_and_a_question_is_answered(shared: Served, work: W
     assert "Lisbon" in listed.out
     wrong = program("task", "answer", work.task_id, "perhaps")
     assert (wrong.code, "must be one of yes, no" in wrong.err) == (3, True)
+    empty = program("task", "answer", work.task_id, " ")
+    assert (empty.code, "the answer is empty" in empty.err) == (2, True)
     assert program("task", "answer", work.task_id, "yes").out == "Answered 'question': yes. The task resumes.\n"
     nothing = program("task", "answer", work.task_id, "yes")
     assert (nothing.code, nothing.err) == (3, "error: The task asks nothing now; its status is queued.\n")

@@ -52,6 +52,9 @@ def answer(
     step: Annotated[str | None, typer.Option(metavar="KEY", help="Key of the question, if there are several.")] = None,
 ) -> None:
     """Answer the question of a task."""
+    if not value.strip():
+        # Such as of a variable of the shell that is not set; no option is empty.
+        raise typer.BadParameter("the answer is empty.", param_hint="ANSWER")
 
     async def work(api: ServiceClient, found: str) -> Response[StepRow]:
         chosen = step or await _find_question(api, found)

@@ -47,6 +47,14 @@ async def test_a_page_shows_the_steps_and_answers_the_question(site: Site) -> No
 
 
 @requirement("steps.pages")
+async def test_an_answer_of_spaces_is_refused(site: Site) -> None:
+    attempt = await ask(site)
+    refused = await site.send(f"/tasks/{attempt.task_id}/answer", 400, step="question", value="  ")
+    assert "The answer is empty." in refused.text
+    assert (await site.world.task(attempt.task_id))["status"] == "waiting"
+
+
+@requirement("steps.pages")
 async def test_an_agents_key_with_admin_sees_its_own_questions_without_a_form(site: Site) -> None:
     attempt = await begin_attempt(site.world, key_name="boss")
     await wait(attempt, "question", question="Book it?")

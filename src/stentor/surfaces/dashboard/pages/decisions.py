@@ -29,6 +29,8 @@ async def answer_question(page: PageRequest) -> Response:
     form = await page.read_form()
     # An option is sent as JSON: browsers change line breaks, and `read_form` removes spaces.
     value = jsontext.decode_or_none(form["option"].encode()) if "option" in form else form.get("value", "")
+    if value == "":
+        raise InvalidRequest("The answer is empty.")
     return await _decide(page, "waits.answer", {"value": value}, "answered")
 
 
