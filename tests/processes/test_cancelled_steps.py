@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from stentor_worker import StepFailed, Task, TaskCancelled
+from stentor_worker import StepFailed, Task, TaskCancelled, steps
 from stentor_worker.client import Client, ServiceError
 from tests.patience import until
 from tests.processes.programs import Program
@@ -403,6 +403,70 @@ def test_of_two_timeouts_at_the_same_time_each_attempt_takes_the_same(
 
 
 @requirement("steps.cancelled")
+@pytest.mark.skipif(sys.version_info < (3, 11), reason="has no asyncio.timeout")
+def test_a_timeout_that_is_over_before_a_gather_is_one_in_each_attempt(program: Program, outside: Outside) -> None:
+    outside.plans = 1  # each plan is quick
+    limits = iter((0, 60 * SOON))
+
+    async def handler(task: Task) -> Any:
+        try:
+            async with asyncio.timeout(next(limits)):
+                [plan] = await task.gather(task.step("plan", outside.plan))
+                paid = await task.effect("pay", outside.send, plan)
+        except TimeoutError:
+            paid = await task.effect("pay the usual", outside.send, "the usual")
+        await task.sleep(0)
+        return paid
+
+    assert program.attempt(handler)[0] == "suspend"
+    assert program.result(handler) == "the usual"
+    assert outside.sent == ["the usual"]
+
+
+@requirement("steps.cancelled")
+@pytest.mark.skipif(sys.version_info < (3, 11), reason="counts no cancellations")
+@pytest.mark.parametrize("is_in_group", [False, True])
+def test_the_end_of_an_attempt_is_no_second_timeout(
+    program: Program, outside: Outside, monkeypatch: pytest.MonkeyPatch, is_in_group: bool
+) -> None:
+    record, is_recorded = steps._is_end_cancelled, threading.Event()
+
+    async def record_until_the_end(outcome: Awaitable[Any]) -> bool:
+        is_cancelled = await record(outcome)
+        if not is_recorded.is_set():
+            is_recorded.set()
+            with suppress(asyncio.CancelledError):
+                await asyncio.Event().wait()
+        return is_cancelled
+
+    async def order(task: Task) -> Any:
+        try:
+            async with asyncio.timeout(SOON):
+                await task.step("plan", asyncio.Event().wait)
+        except TimeoutError:
+            return await task.effect("pay the usual", outside.send, "the usual")
+
+    async def nap(task: Task) -> None:
+        while not is_recorded.is_set():
+            await asyncio.sleep(0)
+        await task.sleep(0)
+
+    async def handler(task: Task) -> Any:
+        if not is_in_group:
+            return await asyncio.gather(order(task), nap(task))
+        async with asyncio.TaskGroup() as group:
+            parts = [group.create_task(order(task)), group.create_task(nap(task))]
+        return [part.result() for part in parts]
+
+    monkeypatch.setattr(steps, "_is_end_cancelled", record_until_the_end)
+    assert program.attempt(handler)[0] == "suspend"
+    recorded = program.call("GET", f"/tasks/{program.task_id}/steps")["steps"]
+    assert sorted(step["key"] for step in recorded) == ["plan", "sleep"]
+    assert program.result(handler) == ["the usual", None]
+    assert outside.sent == ["the usual"]
+
+
+@requirement("steps.cancelled")
 def test_effects_side_by_side_are_no_timeout_when_they_have_ended(program: Program, outside: Outside) -> None:
     async def send(key: str, what: str) -> str:
         await asyncio.sleep(2 * SOON)
@@ -423,11 +487,11 @@ def test_effects_side_by_side_are_no_timeout_when_they_have_ended(program: Progr
 
 @requirement("steps.cancelled")
 @pytest.mark.skipif(sys.version_info < (3, 11), reason="counts no cancellations")
-@pytest.mark.parametrize(("is_beside", "next_limit"), [(False, SOON), (True, SOON), (False, 0)])
+@pytest.mark.parametrize(("is_beside", "next_limit"), [(False, SOON), (True, SOON), (False, 0), (True, 0)])
 def test_a_timeout_that_an_effect_outlasts_holds_for_the_step_after_it(
     program: Program, outside: Outside, is_beside: bool, next_limit: float
 ) -> None:
-    limits = iter((SOON, next_limit))  # at 0 the next attempt is still reading the effect's outcome
+    limits = iter((SOON, next_limit))  # at 0 the timeout is over before the effect has its first turn
 
     async def handler(task: Task) -> Any:
         try:

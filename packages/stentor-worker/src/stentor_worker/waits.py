@@ -195,13 +195,24 @@ async def gather(awaitables: Iterable[Awaitable[Any]]) -> list[Any]:
     """Run all at the same time, and wait for the others when one has to wait. The first error ends it."""
     branches = [(begin(), awaitable) for awaitable in awaitables]
     running = [asyncio.ensure_future(_run_branch(*branch)) for branch in branches]
-    before = count_cancellations()
+    before, ends = count_cancellations(), list[Any]()
+    cancelled: asyncio.CancelledError | None = None
+    try:
+        # Without its first turn a branch would leave no trace of a timeout that is over already, and the next attempt
+        # would take another way.
+        await asyncio.sleep(0)
+    except asyncio.CancelledError as error:
+        cancelled = error
+        for one in running:
+            one.cancel()
     try:
         ends = await asyncio.gather(*running, return_exceptions=True)
-    except asyncio.CancelledError:
+    except asyncio.CancelledError as error:
+        cancelled = error
+    if cancelled is not None:
         # Effects are not cancelled: as one alone does, they return what a timeout came too late for.
         if not all(one.done() and not one.cancelled() for one in running):
-            raise
+            raise cancelled
         note_late(before)
         ends = await asyncio.gather(*running, return_exceptions=True)
     return to_results((branch, end) for (branch, _), end in zip(branches, ends, strict=True))
