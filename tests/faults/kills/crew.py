@@ -1,4 +1,4 @@
-"""Workers of the SDK, each a process, forked from one that has imported it, and forked again when they die.
+"""Workers, each a process, forked from one that has imported it, and forked again when they die.
 
 `python -m tests.faults.kills.crew`: the first line of its input is its `Orders`, in JSON. A second line ends the kills;
 the end of the input ends the workers.
@@ -26,8 +26,11 @@ from tests.faults.journal.programs import run_program
 from tests.faults.kills.coroutines import Run
 from tests.faults.kills.ledger import RemoteOutside
 from tests.faults.kills.mortality import KillLog, Mortality
+from tests.faults.kills.plain import Connection, PlainWorker
 from tests.faults.kills.plants import PLANTS
 
+PLAIN = 2
+"""Which of the agents has workers without the SDK."""
 IDLE_SHARE = 0.2
 """How much less often a worker dies at a request that is about no task."""
 
@@ -39,7 +42,7 @@ class Orders:
     addresses: list[str]
     key: str
     agents: list[str]
-    """Of programs, and of programs in coroutines."""
+    """Of programs, of programs in coroutines, and of programs without the SDK."""
     ledger: str
     log: str
     workers: int
@@ -66,12 +69,15 @@ def work(orders: Orders, chance: float, at: int) -> None:
     if orders.plant in PLANTS:
         PLANTS[orders.plant][0]()
     log = KillLog(Path(orders.log))
-    mortality = Mortality("worker", log, chance)
-    url = orders.addresses[at // 2 % len(orders.addresses)]
+    mortality, idle = (Mortality("worker", log, chance * share) for share in (1, IDLE_SHARE))
     kind = at % len(orders.agents)
+    if kind == PLAIN:
+        busy, rarely = (Connection(orders.addresses, orders.key, mortal) for mortal in (mortality, idle))
+        PlainWorker(busy, rarely, orders.agents[kind], orders.lease_seconds).run(orders.ledger, mortality)
+    url = orders.addresses[at // len(orders.agents) % len(orders.addresses)]
     worker = Worker(url, orders.key, orders.agents[kind], concurrency=1 + 2 * kind, lease_seconds=orders.lease_seconds)
     client = MortalClient(url, orders.key, worker._stopping)
-    client.busy, client.idle = mortality, Mortality("worker", log, chance * IDLE_SHARE)
+    client.busy, client.idle = mortality, idle
     worker._client = client
 
     def run(task: Task) -> Any:

@@ -85,6 +85,9 @@ class Ledger:
         if not runs_again:
             self._settled.setdefault(node, epoch)
 
+    def _complain(self, task: str, epoch: int, text: str) -> None:
+        self.wrong.append(f"{task}, attempt {epoch}: {text}")
+
     def _expect(self, task: str, epoch: int, signal: str) -> None:
         self._expected.add((task, signal))
 
@@ -159,6 +162,10 @@ class RemoteOutside:
 
     def expect(self, task_id: str, signal: str) -> None:
         self._call("expect", signal=signal)
+
+    def complain(self, text: str) -> None:
+        """Note what must not happen."""
+        self._call("complain", text=text)
 
     def send(self, key: str, node: Node) -> str:
         if node["kind"] == "declined":

@@ -17,11 +17,13 @@ from tests.faults.kills.members import KEY
 
 PAUSE_SECONDS = 0.05
 GIVE_UP_SECONDS = 600
-CAPABILITIES = ("program", "coroutines")
+CAPABILITIES = ("program", "coroutines", "plain")
 UNPROTECTED, LOST_ANSWER = "unprotected", "answer lost"
 """Flaws that a test plants here: programs that use no effects, and answers that are accepted and lost."""
 ONLY = {UNPROTECTED: "unprotected", "held repeated": "blind"}
 """What programs consist of alone, so that a flaw has its chance."""
+RETRIED = ("EFFECT_UNKNOWN", "CHILD_FAILED")
+"""What a program may fail with, until a person has looked up an effect."""
 LOOKS = 6
 """Open tasks that are looked at in a turn."""
 
@@ -78,9 +80,9 @@ class People:
 
     def submit(self) -> None:
         """Submit the next program."""
-        capability = CAPABILITIES[len(self.programs) % 2]
+        capability = CAPABILITIES[len(self.programs) % len(CAPABILITIES)]
         name = f"{capability}-{self._seed}-{len(self.programs)}"
-        make = make_program if capability == "program" else make_coroutines
+        make = make_coroutines if capability == "coroutines" else make_program
         program = make(random.Random(f"{self._seed} {name}"), prefix=f"{name}/")
         if self._plant in ONLY:
             program = [{"kind": ONLY[self._plant], "id": f"{name}/{at}"} for at in range(5)]
@@ -110,6 +112,8 @@ class People:
         again = self._answered & {(step["task_id"], step["key"]) for step in decisions["steps"]}
         self.wrong += [f"{task_id}: {key} was answered, and is asked again" for task_id, key in again]
         for task in failed:
+            if _code(task) not in RETRIED:
+                self.wrong.append(f"the task {task['task_id']} failed with {task['error']}")
             self.done[f"retried after {_code(task)}"] += 1
             self._resolved.discard(task["task_id"])
             self.send("POST", f"/tasks/{task['task_id']}/retry")

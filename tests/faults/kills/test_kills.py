@@ -24,7 +24,7 @@ FLAWS = {
     LOST_ANSWER: "was answered, and is asked again",
     **{plant: sentence for plant, (_, sentence) in PLANTS.items()},
 }
-FEW = Size(kills=6, workers=2, programs=4, chance=0.15, commits=60)
+FEW = Size(kills=6, workers=3, programs=6, chance=0.15, commits=60)
 
 
 def run(database: str, size: Size) -> Outcome:
@@ -86,5 +86,5 @@ def test_hundreds_of_kills_change_nothing(database: str) -> None:
 @pytest.mark.only("sqlite", reason="it is the same checker")
 @pytest.mark.parametrize(("plant", "sentence"), FLAWS.items())
 def test_the_checker_finds_a_flaw_that_is_planted(database: str, plant: str, sentence: str) -> None:
-    outcome = run(database, replace(FEW, kills=60, workers=4, programs=8, plant=plant))
+    outcome = run(database, replace(FEW, kills=60, workers=6, programs=12, plant=plant))
     assert any(sentence in wrong for wrong in outcome.wrong)
