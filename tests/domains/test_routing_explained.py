@@ -302,3 +302,19 @@ def test_the_sentence_names_time_and_cost_where_they_decide() -> None:
     assert "it is ready sooner" in explain.explain_decision(recorded(slow, fast, prefer="fast"))
     dear, cheap = candidate("ann", 40, 50, cost=5.0), candidate("bob", 40, 50, cost=0.1)
     assert "it costs less" in explain.explain_decision(recorded(dear, cheap, prefer="cheap"))
+
+
+def test_the_sentence_does_not_call_an_agent_quick_or_cheap_whose_time_and_cost_nobody_knows() -> None:
+    new = candidate("zoe")
+    slow = candidate("ann", 50, 50, duration_ms=600_000.0)
+    assert "nobody knows yet how long it takes" in explain.explain_decision(recorded(slow, new, prefer="fast"))
+    dear = candidate("ann", 50, 50, cost=5.0)
+    assert "nobody knows yet what it costs" in explain.explain_decision(recorded(dear, new, prefer="cheap"))
+    others = (candidate("ann", 40, 50, cost=5.0), candidate("eve", 0, 50, cost=0.001))
+    silent = candidate("bob", 40, 50)
+    sentence = explain.explain_decision(recorded(*others, silent, prefer="cheap"))
+    assert "bob was chosen" in sentence
+    assert "its cost is unknown and counts as the usual one" in sentence
+    cheap = candidate("eve", 40, 50, cost=0.001)
+    sentence = explain.explain_decision(recorded(dear, silent, cheap, prefer="cheap"))
+    assert "it costs less than is assumed of bob" in sentence

@@ -293,8 +293,8 @@ def _advantage(record: JsonObject, first: JsonObject, second: JsonObject) -> str
         "uncertainty": ("it has fewer results so far, so routing tries it", 1 - beta),
         "failing": ("fewer of its results fail by its provider or are degraded", beta - 1),
         "overload": ("it has fewer tasks, and results are worse with many at once", beta - 1),
-        "time_penalty": ("it is ready sooner", beta - 1),
-        "cost_penalty": ("it costs less", beta - 1),
+        "time_penalty": (_describe_time(first), beta - 1),
+        "cost_penalty": (_describe_cost(first, second), beta - 1),
         "trust": ("it has more trust", beta),
     }
     if first["outcomes"] >= second["outcomes"]:
@@ -305,3 +305,17 @@ def _advantage(record: JsonObject, first: JsonObject, second: JsonObject) -> str
     field = max(reasons, key=lambda name: reasons[name][1] * (first.get(name, 0.0) - second.get(name, 0.0)))
     label = field.replace("_", " ")
     return f", mainly because {reasons[field][0]} ({label} {first[field]:.3f} against {second[field]:.3f})"
+
+
+def _describe_time(first: JsonObject) -> str:
+    if not first["outcomes"] and not first["ahead"]:
+        return "nobody knows yet how long it takes, so routing tries it"
+    return "it is ready sooner"
+
+
+def _describe_cost(first: JsonObject, second: JsonObject) -> str:
+    if first["cost"] is not None:
+        return "it costs less" if second["cost"] is not None else f"it costs less than is assumed of {second['name']}"
+    if not first["outcomes"] and not first["cost_penalty"]:
+        return "nobody knows yet what it costs, so routing tries it"
+    return "its cost is unknown and counts as the usual one"
