@@ -249,6 +249,30 @@ async def test_what_was_read_ahead_is_forgotten_when_its_table_changes(db: Datab
     assert await ahead_together(db, read("b"), (append, "x"), read("b")) == [[], None, [("b", 3)]]
 
 
+async def test_a_read_that_units_share_is_executed_again_only_after_a_write_to_its_table(
+    db: Database, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tokens = Sql("select agent_id, tokens from rate_buckets where agent_id = :name")
+    executed: list[str] = []
+    rows = Tx.rows
+
+    def counted(tx: Tx, sql: Sql, **params: Any) -> list[Any]:
+        executed.append(params["name"])
+        return rows(tx, sql, **params)
+
+    def read(name: str) -> Callable[[Tx], Any]:
+        return lambda tx: tx.rows_once(tokens, name=name)
+
+    await db.write(lambda tx: tx.append(NAMED, named("a", 1)))
+    monkeypatch.setattr(Tx, "rows", counted)
+    change = Sql("update rate_buckets set tokens = 2 where agent_id = 'a'")
+    found = await together(db, read("a"), read("b"), read("a"), lambda tx: tx.run(change), read("a"), read("a"))
+    assert found == [[("a", 1)], [], [("a", 1)], 1, [("a", 2)], [("a", 2)]]
+    assert executed == ["a", "b", "a"]
+    await together(db, read("a"), read("a"))
+    assert executed == ["a", "b", "a", "a"], "the next group reads again"
+
+
 async def test_a_read_ahead_that_fails_fails_its_unit_alone(db: Database) -> None:
     broken = RowsSql(("agent_id",), "select agent_id, missing from given")
     holding, go_on = await held(db)

@@ -87,7 +87,7 @@ def _attempt(connection: DbConnection, group: list[WriteUnit], locks: Locks, *, 
     if with_savepoints:
         _run_with_savepoints(connection, group, now)
     else:
-        _run_without_savepoints(connection, group, now, ahead if reads else None)
+        _run_without_savepoints(connection, group, now, ahead)
     # Last: the rows of counters are the same for many transactions, so their locks are held only for the commit.
     write_increments(connection, chain.from_iterable([unit.added for unit in group]))
     connection.commit()
@@ -103,9 +103,7 @@ def _combined_locks(group: list[WriteUnit]) -> Locks:
     return names
 
 
-def _run_without_savepoints(
-    connection: DbConnection, group: list[WriteUnit], now: int, ahead: ReadAhead | None
-) -> None:
+def _run_without_savepoints(connection: DbConnection, group: list[WriteUnit], now: int, ahead: ReadAhead) -> None:
     pending = PendingRows()
     try:
         for unit in group:

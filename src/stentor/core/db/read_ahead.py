@@ -1,4 +1,4 @@
-"""What the functions of a group read first, read for all of them in one statement before the first one runs.
+"""Reads that the functions of a group share: for all of them in one statement before the first one runs, or kept.
 
 Nothing outdated is returned: a write to one of the tables forgets what was read of it, and the functions that come
 later read for themselves. What other processes commit meanwhile may be missed, as after any read without a lock.
@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable
 
-from stentor.core.db.driver import Read, Row
+from stentor.core.db.driver import Read, Row, Sql
 from stentor.core.db.rows_sql import RowsSql
 
 Ahead = tuple[RowsSql, Row]
@@ -18,9 +18,10 @@ Ahead = tuple[RowsSql, Row]
 class ReadAhead:
     """The results of statements, by the rows that were given."""
 
-    __slots__ = ("_found", "_parts")
+    __slots__ = ("_found", "_kept", "_parts")
 
     def __init__(self, wanted: Iterable[Ahead]) -> None:
+        self._kept: dict[tuple[Sql, str], list[Row]] = {}
         self._found: dict[RowsSql, dict[Row, list[Row]]] = {}
         for sql, given in wanted:
             # A row that is given twice is taken once: the second function reads what the first one wrote.
@@ -45,7 +46,16 @@ class ReadAhead:
         """Return the rows of a statement once; None if they were not read, or may have changed."""
         return self._found.get(sql, {}).pop(given, None)
 
+    def find_kept(self, sql: Sql, parameters: str) -> list[Row] | None:
+        """Return the rows that `keep` was given for these parameters; None without, or if they may have changed."""
+        return self._kept.get((sql, parameters))
+
+    def keep(self, sql: Sql, parameters: str, rows: list[Row]) -> None:
+        self._kept[sql, parameters] = rows
+
     def forget(self, tables: Collection[str]) -> None:
         """Forget what was read of tables that change."""
+        for key in [key for key in self._kept if not key[0].tables.isdisjoint(tables)]:
+            del self._kept[key]
         for sql in [sql for sql in self._found if not sql.tables.isdisjoint(tables)]:
             del self._found[sql]

@@ -35,7 +35,7 @@ class Tx:
 
     `now` is the database's time in microseconds; `wrote` is whether a statement may have changed something. With
     `pending`, several functions share the transaction: the caller flushes the rows, and no part can be undone alone.
-    `ahead` is what was read for all of them before the first one ran.
+    `ahead` is what was read for all of them.
     """
 
     __slots__ = ("_ahead", "_connection", "_pending", "_shared", "added", "hooks", "now", "wrote")
@@ -90,6 +90,21 @@ class Tx:
         """Return the rows of a statement for one given row, read before if it was named to `Database.write`."""
         found = None if self._ahead is None else self._ahead.take(sql, given)
         return self.rows_for(sql, [given]) if found is None else found
+
+    def rows_once(self, sql: Sql, **params: Any) -> list[Row]:
+        """Return the rows of a statement, read once for all functions of the group that give it these parameters.
+
+        It is read again after a write to its tables by anything but `insert_new`. What other processes commit meanwhile
+        may be missed, as after any read without a lock.
+        """
+        if self._ahead is None:
+            return self.rows(sql, **params)
+        key = repr(params)  # a list is no key
+        found = self._ahead.find_kept(sql, key)
+        if found is None:
+            found = self.rows(sql, **params)
+            self._ahead.keep(sql, key, found)
+        return found
 
     def append(self, table: AppendOnlyTable, *rows: Row) -> None:
         """Insert rows at the commit, or earlier if a statement uses their table."""

@@ -75,7 +75,7 @@ def changed_since(tx: Tx, since: int) -> tuple[list[Agent], list[RegistryRecordE
 
 def read_versions(tx: Tx, agent_ids: list[str]) -> dict[str, int]:
     """Return the versions of agents, their `updated_at`, by id; PostgreSQL only."""
-    return {agent_id: int(updated_at) for agent_id, updated_at in tx.rows(_VERSIONS, agent_ids=agent_ids)}
+    return {agent_id: int(updated_at) for agent_id, updated_at in tx.rows_once(_VERSIONS, agent_ids=agent_ids)}
 
 
 def record_departure(tx: Tx, tenant: str, agent_id: str) -> None:
