@@ -14,6 +14,7 @@ from stentor.domains.memory.index import indexer, watcher
 from stentor.domains.memory.index.index import SearchIndex
 from stentor.domains.memory.index.indexer import Indexer
 from stentor.domains.memory.index.lag import SyncLag
+from stentor.domains.memory.index.maintenance import IndexDifference
 from stentor.domains.memory.index.model import IndexEntry
 from stentor.domains.memory.index.sqlite import open_index
 from stentor.testing import FixedClock
@@ -192,16 +193,19 @@ async def test_a_note_that_the_index_cannot_have_is_named_by_verify_and_once_in_
     }  # fmt: skip
     for name, content in contents.items():
         (vault.root / name).write_bytes(content)
+    for name in ("large.md", "film.mp4"):
+        with (vault.root / name).open("wb") as file:
+            file.truncate(MAX_NOTE_BYTES + 1)
     for _ in range(2):
         await vault.indexer.reconcile()
-    found = {one.path: one.problem for one in (await vault.indexer.verify("", 10)).differences}
+    found = {one.path: one.problem for one in (await vault.indexer.verify("", 20)).differences}
     assert found == {
         "What is\\DNS.md": "invalid_name", "Q\\ folder/in.md": "invalid_name",
-        "latin.md": "not_utf8", "utf16.md": "not_utf8",
+        "latin.md": "not_utf8", "utf16.md": "not_utf8", "large.md": "too_large",
     }  # fmt: skip
     lines = [record.message for record in caplog.records if "left out" in record.message]
-    assert [sum(repr(name) in line for line in lines) for name in found] == [1, 1, 1, 1]
-    assert len(lines) == 4
+    assert [sum(repr(name) in line for line in lines) for name in found] == [1, 1, 1, 1, 1]
+    assert len(lines) == 5
 
 
 @pytest.mark.parametrize("name", ["Meeting 10:30", "why?", "ends with a space ", "ends with a dot.", "con"])
@@ -373,7 +377,7 @@ async def test_a_file_that_is_larger_than_a_note_may_be_is_never_read_and_leaves
     assert await vault.texts() == {}
     assert [await vault.indexer.reconcile() for _ in range(2)] == [0, 0]
     assert (await vault.indexer.reindex("", 10)).done == 0
-    assert (await vault.indexer.verify("", 10)).differences == []
+    assert (await vault.indexer.verify("", 10)).differences == [IndexDifference("a.md", "too_large")]
 
 
 async def test_only_a_few_large_files_are_held_at_once(vault: Vault, monkeypatch: pytest.MonkeyPatch) -> None:

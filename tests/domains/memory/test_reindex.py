@@ -80,7 +80,7 @@ def test_the_commands_ask_a_service(serve: Callable[..., Service]) -> None:
         [
             r"why\.md is left out: its path has a backslash or a control character, is not UTF-8 or too long, "
             "or there is another name that differs only in its Unicode form",
-            "Left out until they are renamed or saved as UTF-8: 1.",
+            "Left out until they are renamed, saved as UTF-8 or made smaller: 1.",
             "2 notes are consistent.",
         ],
     )

@@ -16,7 +16,7 @@ from stentor.cli.responses import Response
 from stentor.core.jsontext import JsonObject
 
 MAX_DIFFERENCES_SHOWN = 50
-_LEFT_OUT = frozenset({"invalid_name", "not_utf8"})
+_LEFT_OUT = frozenset({"invalid_name", "not_utf8", "too_large"})
 """Problems that only a person can mend. They are no difference: a check that always fails would hide the next one."""
 _PROBLEM_TEXTS = {
     "missing": "is not in the index",
@@ -25,6 +25,7 @@ _PROBLEM_TEXTS = {
     "invalid_name": "is left out: its path has a backslash or a control character, is not UTF-8 or too long, or "
     "there is another name that differs only in its Unicode form",
     "not_utf8": "is left out: it is not UTF-8 text",
+    "too_large": "is left out: it has more than 20 MB",
     "unwritten": "is missing: the task has no note",
     "altered": "does not match its task",
 }
@@ -104,7 +105,7 @@ def reindex(service: ServiceTarget, vault: VaultName = "default") -> None:
 def verify(service: ServiceTarget, vault: VaultName = "default") -> None:
     """Compare the search index and the tasks with the files of the vault; the exit code is 1 if they differ.
 
-    Notes that are left out because of their name or encoding are listed, and are no difference.
+    Notes that are left out because of their name, encoding or size are listed, and are no difference.
 
     For the run log: stentor provenance verify.
     """
@@ -199,7 +200,7 @@ def _show_differences(report: IndexReport) -> None:
         console.print(f"and {len(differences) - MAX_DIFFERENCES_SHOWN} more")
     left_out = sum(difference.problem in _LEFT_OUT for difference in differences)
     if left_out:
-        console.print(f"Left out until they are renamed or saved as UTF-8: {left_out}.")
+        console.print(f"Left out until they are renamed, saved as UTF-8 or made smaller: {left_out}.")
     if len(differences) > left_out:
         different = len(differences) - left_out
         console.print(f"{different} of {report.notes} notes differ. Run `stentor reindex` to repair the index.")

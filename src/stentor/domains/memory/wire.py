@@ -357,7 +357,7 @@ class StepOut(ResponseModel):
 
 class DifferenceOut(ResponseModel):
     path: str
-    problem: Literal["missing", "stale", "gone", "invalid_name", "not_utf8", "unwritten", "altered"]
+    problem: Literal["missing", "stale", "gone", "invalid_name", "not_utf8", "too_large", "unwritten", "altered"]
 
 
 class VerifyOut(StepOut):

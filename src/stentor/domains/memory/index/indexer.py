@@ -204,7 +204,11 @@ class Indexer:
 
     async def _walk(self, folder: str = "") -> list[Stat]:
         """List the files that the index may have: videos and the like may be larger than the memory."""
-        return [stat for stat in await self._vault.walk(folder) if stat.size <= MAX_NOTE_BYTES]
+        stats = await self._vault.walk(folder)
+        for stat in stats:
+            if stat.size > MAX_NOTE_BYTES and _is_note(stat.path):
+                self._leave_out(stat.path, f"more than {MAX_NOTE_BYTES} bytes")
+        return [stat for stat in stats if stat.size <= MAX_NOTE_BYTES]
 
     def _leave_out(self, path: str, reason: object) -> None:
         """Log the path, the first time only, because each reconciliation meets it again."""
@@ -276,13 +280,16 @@ class Indexer:
     async def verify(self, after: str, limit: int) -> MaintenanceStep:
         """Compare the next notes with the index by their bytes, without changing anything."""
         indexed = await self._index.file_states()
-        files = {stat.path for stat in await self._walk()}
+        stats = await self._vault.walk()
+        too_large = {stat.path for stat in stats if stat.size > MAX_NOTE_BYTES}
+        files = {stat.path for stat in stats if stat.path not in too_large or _is_note(stat.path)}
         todo = sorted(path for path in files | set(indexed) if path > after)
-        differences = [
-            IndexDifference(path, problem)
-            for path in todo[:limit]
-            if (problem := await self._find_problem(path, indexed.get(path))) is not None
-        ]
+        differences = list[IndexDifference]()
+        for path in todo[:limit]:
+            is_left_out = path in too_large and path not in indexed
+            problem = "too_large" if is_left_out else await self._find_problem(path, indexed.get(path))
+            if problem is not None:
+                differences.append(IndexDifference(path, problem))
         total = len(files | set(indexed))
         # Without files that are not text, which the index does not have either.
         done = len({*indexed.keys() & set(todo[:limit]), *(difference.path for difference in differences)})

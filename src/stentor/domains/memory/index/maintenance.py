@@ -6,14 +6,14 @@ from typing import Literal, Protocol
 
 import msgspec
 
-DifferenceProblem = Literal["missing", "stale", "gone", "invalid_name", "not_utf8", "unwritten", "altered"]
+DifferenceProblem = Literal["missing", "stale", "gone", "invalid_name", "not_utf8", "too_large", "unwritten", "altered"]
 
 
 class IndexDifference(msgspec.Struct, frozen=True):
     """A difference between the vault and the index, or between a task and its note.
 
-    A note is "missing" or "stale" in the index or "gone" from the vault; "invalid_name" and "not_utf8" are why the
-    index cannot have it. A task's note is "unwritten" or "altered".
+    A note is "missing" or "stale" in the index or "gone" from the vault; "invalid_name", "not_utf8" and "too_large"
+    are why the index cannot have it. A task's note is "unwritten" or "altered".
     """
 
     path: str
