@@ -6,8 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from stentor.core.clock import DAY, HOUR, SECOND, JumpWatch
-from stentor.core.clock_mark import ClockMark
+from stentor.core.clock import DAY, HOUR, SECOND, ClockMark, JumpWatch
 from stentor.testing import FixedClock
 from tests.requirements import requirement
 

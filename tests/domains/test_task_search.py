@@ -12,9 +12,8 @@ from hypothesis import strategies as st
 from stentor.core.errors import InvalidRequest
 from stentor.domains.tasks import list_queries, queries
 from stentor.domains.tasks.search import service
-from stentor.domains.tasks.search.model import Position, TaskText
+from stentor.domains.tasks.search.model import Position, TaskText, parse_query, split_words
 from stentor.domains.tasks.search.postgres_index import build_tsvector
-from stentor.domains.tasks.search.query import parse_query, split_words
 from stentor.domains.tasks.search.sqlite_index import INDEX_FILE, SqliteTaskIndex
 from tests.conftest import MakeWorld, World
 from tests.requirements import requirement

@@ -11,16 +11,20 @@ from typing import Any, Protocol
 
 from stentor.auth.oidc.provider import OidcProvider
 from stentor.bootstrap.infrastructure import Infrastructure, open_infrastructure
-from stentor.bootstrap.parts.agents import AgentServices, open_agents, open_model_checks
-from stentor.bootstrap.parts.cluster_agents import ClusterAgents, open_cluster_agents
+from stentor.bootstrap.parts.agents import (
+    AgentServices,
+    ClusterAgents,
+    open_agents,
+    open_cluster_agents,
+    open_model_checks,
+)
 from stentor.bootstrap.parts.command_agents import CommandAgents, memory_tools, open_command_agents
 from stentor.bootstrap.parts.governance import GovernanceParts, open_governance
 from stentor.bootstrap.parts.llm import LlmParts, open_llm
 from stentor.bootstrap.parts.memory import Memory, open_memory, report_lookup
 from stentor.bootstrap.parts.messaging import MessagingParts, open_messaging
 from stentor.bootstrap.parts.notifications import WebhookParts, open_alerts, open_webhooks
-from stentor.bootstrap.parts.provenance import ProvenanceParts
-from stentor.bootstrap.parts.retention import archive_check, open_archiver
+from stentor.bootstrap.parts.provenance import ProvenanceParts, archive_check, open_archiver
 from stentor.bootstrap.parts.task_notes import TaskNotes, open_task_notes
 from stentor.bootstrap.parts.tasks import Schedules, TaskServices, open_schedules, open_tasks
 from stentor.bootstrap.view_refresh import ViewRefresher

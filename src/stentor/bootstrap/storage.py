@@ -11,7 +11,7 @@ from stentor.core.db import database_url
 from stentor.core.db.driver import Driver
 from stentor.core.db.sqlite import SqliteDriver
 from stentor.core.errors import StartRefused
-from stentor.core.extras import install_command
+from stentor.core.lazy_import import install_command
 from stentor.core.settings import Settings
 from stentor.domains.provenance.signing_guard import ExternalState
 

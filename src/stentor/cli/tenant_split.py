@@ -17,8 +17,8 @@ from stentor.cli.provenance.checkpoint_sources import load_verifiers
 from stentor.core.db.database_url import DatabaseUrl
 from stentor.core.db.transfer import CopiedTable
 from stentor.core.errors import StentorError
-from stentor.core.extras import install_command
 from stentor.core.jsontext import JsonObject
+from stentor.core.lazy_import import install_command
 from stentor.core.security.redaction import Redactor
 from stentor.core.settings import Settings
 from stentor.domains.provenance.audit import verification

@@ -7,8 +7,8 @@ Type checkers and editors do not follow the call, so a module is named twice:
     else:
         aiohttp = lazy_module("aiohttp")
 
-aiohttp takes a fifth of the time of all imports, NumPy 0.1 s and 20 MB. Modules that may be missing are imported inside
-functions instead, in a `try`.
+aiohttp takes a fifth of the time of all imports, NumPy 0.1 s and 20 MB. Modules that may be missing, those of an extra
+of pyproject.toml, are imported inside functions instead, in a `try`.
 """
 
 from __future__ import annotations
@@ -33,3 +33,8 @@ class LazyModule:
 def lazy_module(name: str) -> Any:
     """Return a stand-in for the module of this name. Errors of the import are raised on first use."""
     return LazyModule(name)
+
+
+def install_command(extra: str) -> str:
+    """Return the command that installs an extra; from a checkout, because no version is on PyPI yet."""
+    return f"pip install '.[{extra}]' in a checkout"

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from stentor.core.errors import InvalidRequest
 from stentor_vault.notes.frontmatter import BOM
 from stentor_vault.text import documents, markdown
-from stentor_vault.text.tags import with_parents
+from stentor_vault.text.documents import with_parents
 from tests.domains.notes.test_frontmatter import MAPS, TEXTS
 from tests.requirements import requirement
 

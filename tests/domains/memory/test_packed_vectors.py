@@ -7,8 +7,7 @@ import pytest
 
 from stentor.domains.memory.index import vector_matrix
 from stentor.domains.memory.index.model import SearchFilters
-from stentor.domains.memory.index.packed_vectors import BLOCK_ROWS, PackedVectors
-from stentor.domains.memory.index.vector_matrix import VectorMatrix
+from stentor.domains.memory.index.vector_matrix import BLOCK_ROWS, PackedVectors, VectorMatrix
 from tests.requirements import requirement
 
 DIMENSIONS = 384

@@ -12,8 +12,8 @@ from typing import Any
 from stentor.bootstrap.infrastructure import Infrastructure
 from stentor.bootstrap.parts.memory import open_embedder
 from stentor.core.errors import StartRefused
-from stentor.core.extras import install_command
 from stentor.core.http_client.outbound import OutboundHttp
+from stentor.core.lazy_import import install_command
 from stentor.core.security.content_redaction import ContentRedactor
 from stentor.core.security.pattern_process import PatternProcess
 from stentor.core.security.redaction import Redactor

@@ -1,33 +1,39 @@
-"""Wires provenance: the sequencer that numbers events, the signing key, and where checkpoints go."""
+"""Wires provenance: the sequencer that numbers events, the signing key, and where checkpoints go.
+
+Also the archiver of tasks, and the reading of archived events for proofs.
+"""
 
 from __future__ import annotations
 
 import asyncio
 from collections.abc import Iterable
 from contextlib import suppress
+from pathlib import Path
 from urllib.parse import urlsplit
 
 from prometheus_client.core import GaugeMetricFamily, Metric
 
 from stentor.auth.principal import DEFAULT_TENANT, Principal
 from stentor.bootstrap.infrastructure import Infrastructure
-from stentor.bootstrap.parts.retention import archived_body_reader
 from stentor.bootstrap.storage import external_state
 from stentor.core.clock import SECOND
 from stentor.core.db import Tx
+from stentor.core.db.driver import Row
 from stentor.core.db.leader import SEQUENCER_LOCK_ID, LeaderElection
-from stentor.core.errors import StoreUnavailable
+from stentor.core.errors import StartRefused, StoreUnavailable
 from stentor.core.http_client.outbound import OutboundHttp
 from stentor.core.runlog import EventDraft
-from stentor.domains.monitoring.service import HealthComponent
+from stentor.domains.monitoring.service import Check, HealthComponent
 from stentor.domains.provenance import keyfile, store
 from stentor.domains.provenance.checkpoints import CheckpointPublisher, CheckpointSink, file_sink
 from stentor.domains.provenance.operations import ProvenanceOperations
 from stentor.domains.provenance.sequencer import Sequencer
-from stentor.domains.provenance.service import ProvenanceService
+from stentor.domains.provenance.service import ArchivedBodyReader, ProvenanceService
 from stentor.domains.provenance.signed_note import NoteSigner, NoteVerifier
 from stentor.domains.provenance.signing_guard import Acceptance, SigningGuard
 from stentor.domains.provenance.witness.client import WitnessClient, parse_targets
+from stentor.domains.retention import parquet_files
+from stentor.domains.retention.service import TaskArchiver
 from stentor.domains.tasks import store as task_store
 from stentor.domains.tasks import visibility_queries
 
@@ -185,3 +191,36 @@ def _can_read_task(tx: Tx, principal: Principal, task_id: str) -> bool:
     if visibility_queries.visibility_key(principal) is None:
         return True
     return visibility_queries.can_see_record(tx, principal, task_store.find(tx, principal.tenant, task_id))
+
+
+def open_archiver(infra: Infrastructure) -> TaskArchiver:
+    """Raises StartRefused if tasks are to be archived and the library for it is not installed."""
+    storage = infra.settings.storage
+    if storage.retention_days:
+        parquet_files.require_library()
+    return TaskArchiver(infra.db, infra.runlog, infra.clock, storage.archive_dir, storage.retention_days)
+
+
+def archive_check(archiver: TaskArchiver) -> Check:
+    """Return the health check of the component `archive`."""
+
+    async def check() -> HealthComponent:
+        if archiver.problem is not None:
+            return HealthComponent("unavailable", archiver.problem)
+        return HealthComponent("available", f"tasks are archived {archiver.days} days after their end")
+
+    return check
+
+
+def archived_body_reader(folder: Path) -> ArchivedBodyReader:
+    """Return a function that reads an archived event; None without the library or the archive."""
+
+    def read(archive: str, event_id: str) -> Row | None:
+        try:
+            parquet_files.require_library()
+            rows = parquet_files.read_events(parquet_files.events_file(folder, archive), event_id)
+        except (StartRefused, *parquet_files.READ_ERRORS):
+            return None
+        return rows[0][1:] if rows else None
+
+    return read

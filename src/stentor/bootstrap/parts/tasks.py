@@ -8,9 +8,8 @@ from dataclasses import dataclass
 from stentor.auth.principal import IsActive
 from stentor.bootstrap.infrastructure import Infrastructure
 from stentor.bootstrap.parts.agents import AgentServices
-from stentor.core.clock import SECOND
-from stentor.core.clock_mark import ClockMark
-from stentor.core.spans import SpanRecorder
+from stentor.core.clock import SECOND, ClockMark
+from stentor.core.trace_context import SpanRecorder
 from stentor.domains.activity.service import ActivityService, ReportLookup
 from stentor.domains.execution.dispatcher import Dispatcher, RegistryFreshness, create_load_lookup
 from stentor.domains.execution.executor import LeaseRenewer, TaskExecutor

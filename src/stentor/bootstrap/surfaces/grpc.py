@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from stentor.bootstrap.operations import operations
 from stentor.bootstrap.service import Service
-from stentor.core.extras import install_command
+from stentor.core.lazy_import import install_command
 from stentor.core.settings import Settings
 from stentor.domains.messaging import operations as messaging
 from stentor.domains.tasks import operations as tasks

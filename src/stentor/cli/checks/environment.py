@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from stentor.auth.api_keys import KEY_VARIABLE_PREFIX as KEY_PREFIX
 from stentor.auth.api_keys import NO_ADMIN_KEY, SHORTEST_KEY, WELL_KNOWN_KEYS, admin_key_file
 from stentor.cli.inspection import CheckContext, CheckFinding
-from stentor.core.extras import install_command
+from stentor.core.lazy_import import install_command
 from stentor.core.settings import config_file, setting_infos
 
 MIN_PYTHON = (3, 11)

@@ -15,7 +15,7 @@ from stentor.cli.command import ServiceTarget, with_service
 from stentor.cli.input_files import read_input
 from stentor.cli.output import EXIT_REFUSED, CommandFailed, console
 from stentor.cli.responses import Response
-from stentor.cli.sessions import transcript, view
+from stentor.cli.sessions import view
 from stentor.cli.sessions.view import ListedItems, MadeSession, RemovedSession, SessionList, SessionRow
 from stentor.core.jsontext import JsonObject
 
@@ -79,7 +79,7 @@ def items(
             return await _read_all(api, f"{path}/items")
         return await api.get(f"{path}/items", ListedItems, newest="true", limit=NEWEST)
 
-    service.call(_on_session(session, read), transcript.show_items)
+    service.call(_on_session(session, read), view.show_items)
 
 
 @app.command()

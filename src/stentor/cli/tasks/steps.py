@@ -15,7 +15,7 @@ from stentor.cli.output import STATUS_STYLES, console, strip_controls
 from stentor.cli.tasks.view import TaskRow
 from stentor.core import jsontext
 from stentor.core.clock import format_duration
-from stentor.domains.steps import decision_text
+from stentor.domains.steps import model
 
 MAX_VALUE = 60
 """Characters of a value in the tree."""
@@ -120,8 +120,8 @@ def show_decisions(found: DecisionList) -> None:
             commands = [f"resolve {reference} --happened", f"resolve {reference} --not-happened"]
             _show_decision(step.task_id, step.title, question, *commands)
     if any(step.kind == "effect" for step in found.steps):
-        _print_hint(f"--happened: {decision_text.HAPPENED}")
-        _print_hint(f"--not-happened: {decision_text.NOT_HAPPENED}")
+        _print_hint(f"--happened: {model.HAPPENED}")
+        _print_hint(f"--not-happened: {model.NOT_HAPPENED}")
         _print_hint("Then retry its task: stentor task retry TASK")
 
 

@@ -12,8 +12,7 @@ from functools import partial
 from itertools import count
 from typing import Any
 
-from stentor.core.clock import SECOND, Clock, ClockWatch, JumpWatch
-from stentor.core.clock_mark import ClockMark
+from stentor.core.clock import SECOND, Clock, ClockMark, ClockWatch, JumpWatch
 from stentor.core.db import NO_LOCKS, Database, Tx, idempotency
 from stentor.core.errors import LeaseLost, StoreUnavailable
 from stentor.core.runlog import EventDraft, RunLog

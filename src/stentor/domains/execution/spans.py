@@ -21,13 +21,12 @@ from stentor.core import trace_context
 from stentor.core.db import Tx
 from stentor.core.errors import CorruptRecord
 from stentor.core.runlog import RunLogEvent
-from stentor.core.spans import AttributeValue, EndedSpan, SpanRecorder
+from stentor.core.trace_context import AttributeValue, EndedSpan, SpanRecorder
 from stentor.domains.llm import tracing
 from stentor.domains.llm.tracing import attribute_text
 from stentor.domains.registry.agent_cache import AgentCache
 from stentor.domains.steps import store as steps
-from stentor.domains.steps.decision_text import TOOL_CALL
-from stentor.domains.steps.model import Step
+from stentor.domains.steps.model import TOOL_CALL, Step
 from stentor.domains.steps.service import read_ended_step
 from stentor.domains.tasks import store as tasks
 from stentor.domains.tasks.model import Task, TaskClaim

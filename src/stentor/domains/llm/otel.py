@@ -25,7 +25,7 @@ from opentelemetry.trace import NonRecordingSpan, SpanContext, SpanKind, Status,
 
 from stentor import __version__
 from stentor.core import trace_context
-from stentor.core.spans import EndedSpan, SpanRecorder
+from stentor.core.trace_context import EndedSpan, SpanRecorder
 from stentor.domains.llm import tracing
 from stentor.domains.llm.model import TokenUsage
 from stentor.domains.llm.tracing import CallStart

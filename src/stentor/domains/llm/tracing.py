@@ -13,7 +13,7 @@ from urllib.parse import urlsplit
 
 import msgspec
 
-from stentor.core.spans import AttributeValue, SpanRecorder
+from stentor.core.trace_context import AttributeValue, SpanRecorder
 from stentor.domains.llm.model import LlmOperation, TokenUsage
 from stentor.domains.llm.model_routes import ModelTarget
 

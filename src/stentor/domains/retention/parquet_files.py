@@ -17,9 +17,8 @@ import msgspec
 
 from stentor.core.db.driver import Row
 from stentor.core.errors import StartRefused
-from stentor.core.extras import install_command
 from stentor.core.filesystem import fsync_path
-from stentor.core.lazy_import import lazy_module
+from stentor.core.lazy_import import install_command, lazy_module
 from stentor.core.runlog import EVENT_COLUMNS
 from stentor.domains.retention.model import EVENTS, TABLES, ArchivedTable
 

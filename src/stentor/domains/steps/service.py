@@ -20,8 +20,7 @@ from stentor.core.jsontext import JsonObject
 from stentor.core.runlog import EventDraft, EventType, RunLog, RunLogEvent, read_task_events
 from stentor.domains.registry.agent_cache import AgentCache
 from stentor.domains.steps import model, store
-from stentor.domains.steps.decision_text import describe_question
-from stentor.domains.steps.model import Step, StepDraft, StepOutcome
+from stentor.domains.steps.model import Step, StepDraft, StepOutcome, describe_question
 from stentor.domains.tasks import store as tasks
 from stentor.domains.tasks.access import require_task_id, require_visible_task
 from stentor.domains.tasks.leases import check_held

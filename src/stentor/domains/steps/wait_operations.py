@@ -10,8 +10,7 @@ from pydantic import Field, StringConstraints, model_validator
 from stentor.core import jsontext
 from stentor.core.db.idempotency import IdempotencyKey
 from stentor.domains.steps import model
-from stentor.domains.steps.decision_text import describe_question
-from stentor.domains.steps.model import StepDraft, WaitKind
+from stentor.domains.steps.model import StepDraft, WaitKind, describe_question
 from stentor.domains.steps.operations import Key, KeyInPath, Recorded, StepName, StepOut, recorded_out
 from stentor.domains.steps.waits import WaitService
 from stentor.domains.tasks.model import TaskStatus

@@ -26,7 +26,7 @@ from stentor.domains.routing.model import Authority
 from stentor.domains.sessions.service import require_session
 from stentor.domains.tasks import events, model, queries, store, visibility_queries
 from stentor.domains.tasks.access import is_archived
-from stentor.domains.tasks.drafts import inherit_limits, with_parent_task, with_traceparent
+from stentor.domains.tasks.drafts import derive_title, inherit_limits, with_parent_task, with_traceparent
 from stentor.domains.tasks.model import SubmitResult, Task, TaskClaim, TaskDraft
 from stentor.domains.tasks.placement import (
     AuthorityResolver,
@@ -38,7 +38,6 @@ from stentor.domains.tasks.placement import (
     start_or_enqueue,
 )
 from stentor.domains.tasks.progress import describe_offline, describe_unused_session, notice_fields
-from stentor.domains.tasks.titles import derive_title
 
 _NO_KEY = nullcontext()
 _DENIALS_BY_CODE = {error.code: error for error in all_errors() if issubclass(error, RoutingDenied)}

@@ -11,9 +11,9 @@ from stentor.core.clock import micros_from_datetime
 from stentor.core.text_checks import check_start, check_title
 from stentor.domains.routing.penalties import Preference
 from stentor.domains.tasks import model
+from stentor.domains.tasks.drafts import MAX_TITLE_CHARACTERS
 from stentor.domains.tasks.model import OutcomeClass, TaskDraft, TaskMetadata, TaskStatus
 from stentor.domains.tasks.progress import NoticeCode, WaitingFor
-from stentor.domains.tasks.titles import MAX_TITLE_CHARACTERS
 from stentor.web.routes import RequestModel, example_config
 from stentor.web.wire import (
     GradeComment,

@@ -24,8 +24,7 @@ from stentor_vault.notes.model import MAX_NOTE_BYTES, NoSuchNote, Note, Stat, Un
 from stentor_vault.notes.paths import InvalidPath, compose_path, is_hidden
 from stentor_vault.server.jsonlogic import RuleData
 from stentor_vault.server.links import LinkIndex, NoteLinks, extract_link_targets
-from stentor_vault.text.documents import NoteDocument, parse_document
-from stentor_vault.text.tags import with_parents
+from stentor_vault.text.documents import NoteDocument, parse_document, with_parents
 
 RULE_FIELDS = ("path", "content", "frontmatter", "tags", "stat", "links", "backlinks", "unresolvedLinks")
 MAX_INDEXED_CHARS = 1_000_000

@@ -1,5 +1,6 @@
 """Notes as documents: parsing into content, frontmatter, title and tags, and editing with minimal changes. Pure.
 
+Tags follow Obsidian's rules: in the text and in the frontmatter, nested with `/`.
 The frontmatter's syntax is handled by `notes.frontmatter`.
 """
 
@@ -8,7 +9,9 @@ from __future__ import annotations
 import hashlib
 import re
 import sys
-from collections.abc import Mapping
+import unicodedata
+from collections.abc import Iterable, Iterator, Mapping
+from itertools import islice
 from typing import Any
 
 import msgspec
@@ -17,16 +20,34 @@ from stentor_vault.errors import InvalidRequest
 from stentor_vault.jsontext import JsonObject
 from stentor_vault.notes import frontmatter
 from stentor_vault.notes.frontmatter import BOM, InvalidFrontmatter, NoteParts
-from stentor_vault.text import markdown, tags
+from stentor_vault.text import markdown
 
 _KEY = re.compile(r"(?:[ \t]*+(?:#[^\r\n]*+)?[\r\n]++)*+\w[\w-]*:(?:\s|\Z)")
 """The beginning of a frontmatter block that is a mapping, or else invalid YAML.
 
 Possessive: else the time would be exponential in the number of empty lines.
 """
-
 _TAG_SEPARATOR = re.compile(r"[,\s]+")
 _ALIAS_SEPARATOR = re.compile(r"[,\n]")
+MAX_TAG_CHARS = 200
+MAX_TAGS = 1_000
+"""Tags of one note, the first ones."""
+MAX_LEVELS = 20
+"""Levels of a tag that have tags of their own: `a/b/c` has three."""
+# A fence may stand in a quote or an item of a list.
+_FENCE = re.compile(r"[ \t>]*(?:(?:[-*+]|\d{1,9}[.)])[ \t]+)?(`{3,}+(?!.*`)|~{3,})")
+_NO_PROSE = re.compile(
+    r"(?<!`)`++[^`\n]+`++"  # code
+    r"|\[\[[^\[\]\n]{1,2000}\]\]"  # a link, whose heading begins with `#`
+    r"|\]\([^()\n]{1,2000}\)"
+    r"|\w{2,10}://\S{1,2000}"
+)
+# Everything but what ends a tag, so that scripts with combining marks and emoji are whole.
+_TAG = re.compile(
+    r"(?<![\w/#&])#([^\s\u2000-\u206f\u2e00-\u2e7f\u3000-\u303f\uff01-\uff0f\uff1a-\uff20"
+    r"'!\"#$%&()*+,.:;<=>?@^`{|}~\[\]\\]+)"
+)
+_NUMBER = re.compile(r"[\d_/-]*\Z")
 
 
 class NoteDocument(msgspec.Struct, frozen=True):
@@ -56,8 +77,8 @@ class NoteDocument(msgspec.Struct, frozen=True):
 
         `#` in code or a link is not a tag, nor is it in a file that is not Markdown.
         """
-        inline = tags.find_tags(self.content) if self.path.lower().endswith(".md") else []
-        return tags.clean_tags([*self._list("tags", _TAG_SEPARATOR), *inline])
+        inline = find_tags(self.content) if self.path.lower().endswith(".md") else []
+        return clean_tags([*self._list("tags", _TAG_SEPARATOR), *inline])
 
     @property
     def aliases(self) -> list[str]:
@@ -183,3 +204,31 @@ def _replace_body(text: str, body: str, bom: str) -> str:
 def _bom(*texts: str) -> str:
     """Return the byte order mark if one of the texts begins with it."""
     return BOM if any(text.startswith(BOM) for text in texts) else ""
+
+
+def find_tags(text: str) -> list[str]:
+    """Return the tags in the text of a note, in order and without `#`; without numbers, code and links."""
+    if "#" not in text:
+        return []
+    lines = markdown.iter_lines(text, keepends=True, fence_pattern=_FENCE)
+    prose = "".join(line for line, is_code in lines if not is_code)
+    found = _TAG.findall(_NO_PROSE.sub(" ", prose))
+    return [tag for tag in found if not _NUMBER.match(tag)]
+
+
+def clean_tags(tags: Iterable[str]) -> list[str]:
+    """Return the tags composed to NFC, without `#` before them, duplicates and those that are too long."""
+    # The length first: composing takes quadratic time in the length of a run of accents.
+    short = (tag for tag in tags if len(tag) <= MAX_TAG_CHARS)
+    cleaned = (unicodedata.normalize("NFC", tag.strip().lstrip("#").strip("/")) for tag in short)
+    return list(islice(dict.fromkeys(filter(None, cleaned)), MAX_TAGS))
+
+
+def with_parents(tags: Iterable[str]) -> list[str]:
+    """Return the tags, each after those that it is below: `a/b` is a tag of `a`."""
+    return list(dict.fromkeys(name for tag in tags for name in _list_levels(tag)))
+
+
+def _list_levels(tag: str) -> Iterator[str]:
+    parts = tag.split("/", MAX_LEVELS)
+    return ("/".join(parts[:end]) for end in range(1, len(parts) + 1))

@@ -16,7 +16,7 @@ from stentor.core.db.driver import Row
 from stentor.core.db.transfer.model import CopiedTable, CopyPlan, RowValidator, Side, Table, plan_copy
 from stentor.core.db.transfer.sqlite import SqliteSide
 from stentor.core.errors import StartRefused
-from stentor.core.extras import install_command
+from stentor.core.lazy_import import install_command
 
 ROWS_PER_PROGRESS = 1_000
 """Rows between two progress reports."""

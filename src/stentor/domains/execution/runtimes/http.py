@@ -23,7 +23,7 @@ from stentor.domains.execution.model import AgentFailed, AttemptOutcome, Provide
 from stentor.domains.execution.runtimes import EmitToken
 from stentor.domains.registry.model import Agent, HttpOptions
 from stentor.domains.registry.presence import Presence
-from stentor.domains.steps.decision_text import HTTP_REQUEST
+from stentor.domains.steps.model import HTTP_REQUEST
 from stentor.domains.steps.service import StepService
 from stentor.domains.tasks.model import TaskClaim
 

@@ -24,8 +24,7 @@ from stentor.domains.memory.validity.model import Exclusion
 from stentor_vault.notes.model import Note, content_hash
 from stentor_vault.server.links import extract_link_targets, link_key
 from stentor_vault.text import documents
-from stentor_vault.text.documents import NoteDocument
-from stentor_vault.text.tags import with_parents
+from stentor_vault.text.documents import NoteDocument, with_parents
 
 
 class IndexEntry(msgspec.Struct, frozen=True):

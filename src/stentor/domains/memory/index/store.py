@@ -21,7 +21,7 @@ from stentor.domains.memory.index.model import (
     IndexTotals,
     ListedDocument,
 )
-from stentor_vault.text.tags import clean_tags, with_parents
+from stentor_vault.text.documents import clean_tags, with_parents
 
 _COLUMNS = (
     "path, folder, name, raw_hash, content_hash, size, modified_at, created_at, title, tags, tag_keys, frontmatter, "

@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from stentor.core.db import NO_LOCKS, Database, Sql, Tx
-from stentor.domains.tasks.search.model import Position, TaskText
-from stentor.domains.tasks.search.query import Phrase, split_words
+from stentor.domains.tasks.search.model import Phrase, Position, TaskText, split_words
 
 MAX_POSITIONS = 16_383
 """A tsvector counts no further, so the words after that many are found, but not as parts of a phrase."""

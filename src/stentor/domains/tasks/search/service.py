@@ -18,8 +18,7 @@ from stentor.core.timers import sleep_until_tick
 from stentor.domains.provenance import store as numbered_events
 from stentor.domains.tasks import id_queries
 from stentor.domains.tasks.list_model import TaskFilter, TaskPage, TaskSummary
-from stentor.domains.tasks.search.model import Position, TaskIndex
-from stentor.domains.tasks.search.query import parse_query
+from stentor.domains.tasks.search.model import Position, TaskIndex, parse_query
 
 EVENTS_PER_BATCH = 1_000
 HITS_PER_READ = id_queries.IDS_PER_STATEMENT

@@ -14,8 +14,7 @@ from pathlib import Path
 
 from stentor.core.db import NO_LOCKS, Sql, Tx
 from stentor.core.db.rebuildable import open_rebuildable
-from stentor.domains.tasks.search.model import Position, TaskText
-from stentor.domains.tasks.search.query import MAX_WORD_CHARACTERS, Phrase, split_words
+from stentor.domains.tasks.search.model import MAX_WORD_CHARACTERS, Phrase, Position, TaskText, split_words
 
 INDEX_FILE = "search.db"
 SCHEMA_VERSION = 2

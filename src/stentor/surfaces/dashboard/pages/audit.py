@@ -14,7 +14,7 @@ from stentor.domains.tasks.list_model import TaskFilter
 from stentor.domains.webhooks import store as webhook_store
 from stentor.surfaces.dashboard.presenters import audit_view
 from stentor.surfaces.dashboard.presenters.audit_view import AuditRow
-from stentor.surfaces.dashboard.site.date_range import times_of_days
+from stentor.surfaces.dashboard.site.forms import times_of_days
 from stentor.surfaces.dashboard.site.page import PageRequest, encode_query
 
 PAGE_SIZE = 50

@@ -6,12 +6,12 @@ from starlette.responses import Response
 
 from stentor.core import jsontext
 from stentor.core.errors import InvalidRequest
-from stentor.domains.steps import decision_text
+from stentor.domains.steps import model
 from stentor.domains.steps.wait_operations import MAX_LISTED
 from stentor.surfaces.dashboard.gateway import quote_segment
 from stentor.surfaces.dashboard.site.page import PageRequest
 
-CHOICES = (decision_text.HAPPENED, decision_text.NOT_HAPPENED)
+CHOICES = (model.HAPPENED, model.NOT_HAPPENED)
 
 
 async def list_decisions(page: PageRequest, typed: dict[str, str] | None = None, status: int = 200) -> Response:

@@ -14,7 +14,7 @@ from stentor.domains.registry import queries as registry_queries
 from stentor.surfaces.dashboard.gateway import quote_segment
 from stentor.surfaces.dashboard.pages.agents import read_agent_choices
 from stentor.surfaces.dashboard.presenters.conversation import Conversation, read_request, read_response
-from stentor.surfaces.dashboard.site.date_range import times_of_days
+from stentor.surfaces.dashboard.site.forms import times_of_days
 from stentor.surfaces.dashboard.site.page import PageRequest
 
 PAGE_SIZE = 50

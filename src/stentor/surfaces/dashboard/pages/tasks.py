@@ -22,7 +22,7 @@ from stentor.domains.routing import explain
 from stentor.domains.schedules import store as schedule_store
 from stentor.domains.sessions import store as session_store
 from stentor.domains.steps import store as step_store
-from stentor.domains.steps.decision_text import describe_question
+from stentor.domains.steps.model import describe_question
 from stentor.domains.steps.operations import StepOut
 from stentor.domains.tasks import queries as task_queries
 from stentor.domains.tasks import store as task_store

@@ -1,14 +1,17 @@
-"""Reads the forms of pages, which may have texts of megabytes."""
+"""Reads the forms of pages, which may have texts of megabytes, and the days that filters of lists have."""
 
 from __future__ import annotations
 
 import asyncio
 import re
+from datetime import date, timedelta
 from urllib.parse import unquote_to_bytes
 
 from starlette.datastructures import FormData
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
+
+from stentor.core.errors import InvalidRequest
 
 MAX_FIELDS = 1_000
 INLINE_BYTES = 64 * 1024
@@ -47,3 +50,21 @@ def _decode(text: bytes) -> str:
     # In pieces: decoding a long one at once would keep all other threads waiting, too.
     pieces = _PIECES.findall(text.replace(b"+", b" "))
     return b"".join(map(unquote_to_bytes, pieces)).decode(errors="replace")
+
+
+def times_of_days(filters: dict[str, str]) -> dict[str, str]:
+    """Return the times (UTC) between which the days `from` to `to` are. Raises InvalidRequest for a wrong day."""
+    first, last = _read_day(filters, "from"), _read_day(filters, "to")
+    return {"since": f"{first}T00:00:00Z" if first else "", "until": _end_of(last) if last else ""}
+
+
+def _read_day(filters: dict[str, str], name: str) -> date | None:
+    try:
+        return date.fromisoformat(filters[name]) if filters[name] else None
+    except ValueError:
+        raise InvalidRequest.of_field(name, "must be a day such as 2026-11-20") from None
+
+
+def _end_of(day: date) -> str:
+    """Return the start of the next day; "", which means no limit, for the last possible date."""
+    return "" if day == date.max else f"{day + timedelta(days=1)}T00:00:00Z"
