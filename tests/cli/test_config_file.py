@@ -136,7 +136,7 @@ def test_keys_stand_in_the_file_by_the_names_of_their_variables(program: Program
         ("[server\n", "is not valid TOML"),
         ("[environment]\nPATH = '/tmp'\n", "`PATH` in `[environment]` is not a variable that Stentor reads."),
         ('[llm]\nredact = ["emials"]\n', "`llm.redact` may contain only emails, cards (it is 'emials')."),
-        ("[llm]\nbudgets = 'key:*:usd=20'\n", "sets SERVICE_LLM_BUDGETS as `llm.budgets`."),
+        ("[server]\nport = 0\n[llm]\nbudgets = 'key:*:usd=20'\n", "sets SERVICE_LLM_BUDGETS as `llm.budgets`."),
         ("[server]\nport = 0\n[llm]\nopenai_url = 'example'\n", "sets OPENAI_BASE_URL as `llm.openai_url`."),
         ("[server]\nhost = '999.1.1.1'\n", "sets SERVICE_HOST as `server.host`."),
         ("[tls]\ncert = 'a'\n[llm]\nretries = 2\n", "sets SERVICE_TLS_CERT as `tls.cert`."),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from stentor.domains.learning import store
 from stentor.domains.learning.model import SentinelAlert
 from stentor.domains.learning.service import EligibleOutcome
 from tests.conftest import MakeWorld, World
@@ -22,8 +23,14 @@ async def entries(world: World, agent: str) -> list[object]:
     return list((await world.kernel.agents.learning.list_history(agent, 1000))[0])
 
 
+async def list_alerts(world: World, *, open_only: bool = False) -> list[SentinelAlert]:
+    return await world.kernel.infra.db.read(
+        lambda tx: store.list_tenant_alerts(tx, "default", open_only=open_only, limit=100)
+    )
+
+
 async def open_alerts(world: World) -> list[SentinelAlert]:
-    return await world.kernel.agents.learning.list_alerts(open_only=True)
+    return await list_alerts(world, open_only=True)
 
 
 @requirement("learning.sentinel-alert")
@@ -39,7 +46,7 @@ async def test_an_alert_opens_with_the_fiftieth_swinging_outcome_and_resolves_wh
     assert len(await open_alerts(world)) == 1
     await teach(world, agent, "F" * 10)
     assert await open_alerts(world) == []
-    (kept,) = await world.kernel.agents.learning.list_alerts()
+    (kept,) = await list_alerts(world)
     assert (kept.alert_id, kept.resolved_at) == (alert.alert_id, world.clock.now())
 
 
@@ -47,7 +54,7 @@ async def test_an_alert_opens_with_the_fiftieth_swinging_outcome_and_resolves_wh
 async def test_an_alert_that_comes_back_is_a_new_one(world: World) -> None:
     agent = await world.register()
     await teach(world, agent, "SF" * 25 + "F" * 30 + "SF" * 25)
-    found = await world.kernel.agents.learning.list_alerts()
+    found = await list_alerts(world)
     assert [alert.resolved_at is None for alert in found] == [True, False]
 
 

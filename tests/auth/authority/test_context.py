@@ -97,15 +97,6 @@ def test_without_namespaces_nothing_is_reached() -> None:
     assert not context(namespaces=()).can_reach("team")
 
 
-def test_what_a_call_needs_is_required_in_one_step() -> None:
-    asked = context()
-    asked.require("memory:read", "team/notes/x")
-    with pytest.raises(AuthorityDenied, match="capability"):
-        asked.require("memory:write", "team/notes")
-    with pytest.raises(AuthorityDenied, match="namespace"):
-        asked.require("memory:read", "team")
-
-
 NAMES = st.lists(st.sampled_from(["a", "b", "ab", "a b", "ä", "..", ".", "", "*"]), min_size=1, max_size=4).map(
     "/".join
 )

@@ -68,13 +68,6 @@ class AuthorityContext:
         more = "" if len(self.namespaces) <= MAX_DESCRIBED else ", and more"
         return (", ".join(self.namespaces[:MAX_DESCRIBED]) or "none") + more
 
-    def require(self, capability: str, namespace: str) -> None:
-        """Raise AuthorityDenied unless the capability is granted and the namespace is covered."""
-        if not self.has_capability(capability):
-            raise AuthorityDenied("The authority does not have the capability that this needs.")
-        if not self.can_reach(namespace):
-            raise AuthorityDenied("The authority does not reach this namespace.")
-
 
 def is_blank(text: str) -> bool:
     """Return whether the text has no visible character: only whitespace, control or zero-width characters."""

@@ -41,6 +41,7 @@ class Shape(NamedTuple):
 
 
 _SHAPES = (
+    # A receipt, a proof, a JWT.
     Shape("token", ("eyj",), re.compile(r"(?<![\w-])eyJ[\w-]{8,}\.[\w-]+\.[\w-]*")),
     Shape(
         "credentials",
@@ -100,6 +101,7 @@ _SHAPES = (
     Shape("api key", ("k_live_", "k_test_"), re.compile(_WORD + r"(?:sk|pk|rk)_(?:live|test)_[A-Za-z0-9]{10,}")),
     Shape(
         "api key",
+        # `st_` and `whsec_` are keys, sessions and secrets of webhooks that the service makes while it runs.
         ("gho_", "ghp_", "ghu_", "ghs_", "ghr_", "github_pat_", "glpat-", "hf_", "npm_", "whsec_", "st_"),
         re.compile(_WORD + r"(?:gh[pousr]_|github_pat_|glpat-|hf_|npm_|whsec_|st_)[A-Za-z0-9_+/=-]{20,}"),
     ),

@@ -37,10 +37,6 @@ _LOOKS_SECRET = re.compile(
     # A parameter of a URL or of its fragment, also as HTML, JSON or another URL's parameter has it.
     rf"|(?:[?&#;]|{ESCAPED_SEPARATOR}){URL_PARAMETER})([^\s'\",;@]+)"
 )
-_SIGNED_TOKEN = re.compile(r"(?<![\w-])eyJ[\w-]{8,}\.[\w-]+\.[\w-]*")
-"""A signed token: a receipt, a proof, a JWT."""
-_RUNTIME_KEY = re.compile(r"(?<![A-Za-z0-9])(?:st_[\w-]{20,}|whsec_[\w+/=-]{20,})")
-"""A key, session or webhook secret that was made at runtime, so it is not among the known ones."""
 MASK = "[redacted]"
 
 
@@ -64,10 +60,8 @@ class Redactor:
         return text
 
     def redact(self, text: str) -> str:
-        text = self.mask_known(text)
-        text = _RUNTIME_KEY.sub(MASK, _SIGNED_TOKEN.sub(MASK, text))
-        # First, because some of them are longer than what only looks like a secret.
-        text = content_redaction.mask_shapes(text, lambda kind: MASK)
+        # Shapes first, because some of them are longer than what only looks like a secret.
+        text = content_redaction.mask_shapes(self.mask_known(text), lambda kind: MASK)
         return _LOOKS_SECRET.sub(lambda match: match.group(1) + MASK, text)
 
 

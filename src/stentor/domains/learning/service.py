@@ -17,7 +17,7 @@ from stentor.core.jsontext import JsonObject
 from stentor.core.runlog import EventDraft, RunLog
 from stentor.domains.learning import model, store
 from stentor.domains.learning.load import Factors, measure_effect
-from stentor.domains.learning.model import AgentConnection, HistoryEntry, SentinelAlert, TaskTypeProgress, Weight
+from stentor.domains.learning.model import AgentConnection, HistoryEntry, TaskTypeProgress, Weight
 from stentor.domains.learning.outages import RETRY_OUTCOMES, FailureRun, OwnOutages, without_outage
 
 
@@ -347,10 +347,6 @@ class LearningService:
         connection = msgspec.structs.replace(connection, weight=weight, updated_at=tx.now)
         store.put_connection(tx, tenant, connection)
         return connection
-
-    async def list_alerts(self, *, open_only: bool = False, limit: int = 100) -> list[SentinelAlert]:
-        """List the oscillation alerts of all tenants, newest first."""
-        return await self._db.read(lambda tx: store.list_alerts(tx, open_only=open_only, limit=limit))
 
 
 def learning_skipped_event(outcome_class: str, reason: str | None = None) -> EventDraft:

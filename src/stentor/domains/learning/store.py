@@ -79,8 +79,6 @@ _PUT_CONNECTION = Sql(
 )
 _ALERT = "select alert_id, agent_id, task_type, rate, threshold, samples, opened_at, resolved_at from sentinel_alerts"
 _FIND_OPEN_ALERT = Sql(f"{_ALERT} where agent_id = :agent_id and task_type = :task_type and resolved_at is null")
-_LIST_ALERTS = Sql(f"{_ALERT} order by alert_id desc limit :limit")
-_LIST_OPEN_ALERTS = Sql(f"{_ALERT} where resolved_at is null order by alert_id desc limit :limit")
 _LIST_TENANT_ALERTS = Sql(
     f"{_ALERT} where {_IN_TENANT} and (:open_only = 0 or resolved_at is null) order by alert_id desc limit :limit"
 )
@@ -193,10 +191,6 @@ def put_connection(tx: Tx, tenant: str, connection: AgentConnection) -> None:
 def find_open_alert(tx: Tx, agent_id: str, task_type: str) -> SentinelAlert | None:
     row = tx.row(_FIND_OPEN_ALERT, agent_id=agent_id, task_type=task_type)
     return SentinelAlert(*row) if row else None
-
-
-def list_alerts(tx: Tx, *, open_only: bool, limit: int) -> list[SentinelAlert]:
-    return [SentinelAlert(*row) for row in tx.rows(_LIST_OPEN_ALERTS if open_only else _LIST_ALERTS, limit=limit)]
 
 
 def list_tenant_alerts(tx: Tx, tenant: str, *, open_only: bool, limit: int) -> list[SentinelAlert]:
