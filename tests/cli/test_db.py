@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import sqlite3
+import sys
 from collections.abc import Callable
 from contextlib import closing
 from pathlib import Path
 
 import pytest
 
-from stentor.core import migrations
+from stentor.bootstrap.storage import open_driver
+from stentor.core import migrations, settings
 from stentor.core.db.sqlite import SqliteDriver
+from stentor.core.errors import StartRefused
 from tests import forkserver
 from tests.cli.program import Program
 from tests.conftest import Service
@@ -176,3 +179,12 @@ def test_an_address_that_is_none_is_refused_without_repeating_it(program: Progra
     for command in (("db", "status"), ("serve", "--gateway-port", "0")):
         done = Program(program.data_dir, {"SERVICE_DATABASE_URL": url})(*command)
         assert (done.code, "SERVICE_DATABASE_URL" in done.err, SECRET in done.err) == (3, True, False)
+
+
+def test_whoever_means_another_database_is_not_sent_to_install_the_client(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setitem(sys.modules, "stentor.core.db.postgres", None)
+    for url, answer in (("mysql://h/d", "SERVICE_DATABASE_URL must be a URL"), ("postgresql://h/d", "needs the extra")):
+        with pytest.raises(StartRefused, match=answer):
+            open_driver(settings.load({"SERVICE_DATABASE_URL": url}))

@@ -240,6 +240,15 @@ def test_a_step_that_waits_too_long_for_a_table_gives_up(bare_url: str, monkeypa
     assert migrations.current_version(driver) == WITHOUT_INDEX
 
 
+def test_a_database_that_is_not_empty_is_refused_with_what_a_new_installation_needs(bare_url: str) -> None:
+    import psycopg
+
+    with psycopg.connect(bare_url) as other:
+        other.execute("create table tasks (number integer)")
+    with pytest.raises(StartRefused, match="already exists.* Nothing was changed. A new installation needs an empty"):
+        migrations.upgrade(PostgresDriver(bare_url))
+
+
 def test_an_upgrade_takes_the_time_that_it_needs_whatever_the_databases_defaults_are(
     bare_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:

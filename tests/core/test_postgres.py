@@ -314,8 +314,12 @@ async def test_a_transactions_time_is_after_those_that_it_waited_for(two: tuple[
 
 
 def test_an_address_where_nobody_listens_is_an_outage() -> None:
-    with pytest.raises(StoreUnavailable):
+    with pytest.raises(StoreUnavailable, match="SERVICE_DATABASE_URL cannot be used") as direct:
         PostgresDriver("postgresql://nobody@127.0.0.1:1/none").writer()
+    assert "\n" not in str(direct.value)
+    pooled = PostgresDriver("postgresql://h/d", session_url="postgresql://nobody@127.0.0.1:1/none")
+    with pytest.raises(StoreUnavailable, match="SERVICE_DATABASE_SESSION_URL cannot be used"):
+        pooled.lock_session().hold(object(), 1)
 
 
 @requirement("scale.silent-database")

@@ -20,11 +20,12 @@ def open_driver(settings: Settings) -> Driver:
     """Return a driver of the configured database. Raises StartRefused."""
     if not settings.storage.database_url:
         return SqliteDriver(settings.storage.data_dir / "stentor.db")
+    # Before the import: whoever meant another database must not be sent to install the client of this one.
+    url = _postgres_url("SERVICE_DATABASE_URL", settings.storage.database_url)
     try:
         module = importlib.import_module("stentor.core.db.postgres")
     except ImportError:
         raise StartRefused(f"PostgreSQL needs the extra: {install_command('postgres')}.") from None
-    url = _postgres_url("SERVICE_DATABASE_URL", settings.storage.database_url)
     session_url = settings.storage.session_url and _postgres_url(
         "SERVICE_DATABASE_SESSION_URL", settings.storage.session_url
     )

@@ -105,11 +105,27 @@ class PostgresDriver:
 
     def _open_session(self) -> PostgresConnection:
         # A writer's connection marks the process as one that serves. With a pooler no other connection can.
-        return self._connection(self.session_url, self._settings, ConnectPause(), read_only=not self.is_pooled)
+        setting = "SERVICE_DATABASE_SESSION_URL" if self._session_url else "SERVICE_DATABASE_URL"
+        return self._connection(self.session_url, self._settings, ConnectPause(), setting, read_only=not self.is_pooled)
 
     def _connection(
-        self, url: str, settings: Mapping[str, str], pause: ConnectPause, *, read_only: bool, pooled: bool = False
+        self,
+        url: str,
+        settings: Mapping[str, str],
+        pause: ConnectPause,
+        setting: str = "SERVICE_DATABASE_URL",
+        *,
+        read_only: bool,
+        pooled: bool = False,
     ) -> PostgresConnection:
         return PostgresConnection(
-            url, self._clock, settings, self._lock_space, pause, self._limit, read_only=read_only, pooled=pooled
+            url,
+            self._clock,
+            settings,
+            self._lock_space,
+            pause,
+            self._limit,
+            setting,
+            read_only=read_only,
+            pooled=pooled,
         )

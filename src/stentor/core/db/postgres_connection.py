@@ -69,11 +69,14 @@ class PostgresConnection:
         lock_space: int,
         pause: ConnectPause,
         limit: SilenceLimit,
+        setting: str,
         *,
         read_only: bool,
         pooled: bool = False,
     ) -> None:
+        """`setting` is the one that holds `url`, for messages."""
         self._url = url
+        self._setting = setting
         self._clock = clock
         self._settings = settings
         self._lock_space = lock_space
@@ -112,13 +115,15 @@ class PostgresConnection:
                 if not self._read_only:
                     _take_serving_lock(raw)
         except psycopg.OperationalError as error:
-            unavailable = StoreUnavailable.of_driver(_outage_text(error))
+            unavailable = StoreUnavailable.of_driver(
+                f"The database of {self._setting} cannot be used: {_reason(error).removeprefix('connection failed: ')}"
+            )
             unavailable.is_silent = self._pause.is_on
             raise unavailable from error
         except psycopg.ProgrammingError as error:
             # Without the client's message, which may contain the password.
             raise StoreUnavailable(
-                "PostgreSQL's client cannot parse the database URL. Check its form and its options."
+                f"PostgreSQL's client cannot parse {self._setting}. Check its form and the names of its options."
             ) from error
         return raw
 
@@ -325,7 +330,13 @@ class PostgresConnection:
 
 
 def _outage_text(error: psycopg.Error) -> str:
-    return f"The database cannot be used: {str(error).rstrip('.')}."
+    return f"The database cannot be used: {_reason(error)}"
+
+
+def _reason(error: psycopg.Error) -> str:
+    """Return the message of the client or the server as a sentence on one line."""
+    text = " ".join(str(error).split())
+    return text if text.endswith(("?", ".")) else f"{text}."
 
 
 def _set_statements(settings: Mapping[str, str], how: str) -> str:

@@ -88,9 +88,13 @@ def _lock_schema(connection: Connection, notify: Callable[[str], None]) -> None:
 
 def _upgrade_error(error: Exception, reached: str | None, copy: Path | None) -> StartRefused:
     backup = "" if copy is None else f" A backup from before the upgrade is in {copy}."
-    return StartRefused(
-        f"The upgrade of the schema failed{_where(reached)}: {_reason(error)}. Nothing was changed.{backup} "
+    advice = (
         "Remove the cause and run `stentor db upgrade`, or continue with the previous version of Stentor."
+        if reached
+        else "A new installation needs an empty database that belongs to the role of the service."
+    )
+    return StartRefused(
+        f"The upgrade of the schema failed{_where(reached)}: {_reason(error)}. Nothing was changed.{backup} {advice}"
     )
 
 
