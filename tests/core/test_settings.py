@@ -82,6 +82,26 @@ def test_hosts_are_a_list_in_lower_case() -> None:
     )
 
 
+@pytest.mark.parametrize(
+    ("variable", "value"),
+    [
+        ("SERVICE_OUTBOUND_ALLOW", "http://127.0.0.1:9000"),
+        ("SERVICE_OUTBOUND_ALLOW", "10.0.0.0/8"),
+        ("SERVICE_OUTBOUND_ALLOW", "10.0.0.1 10.0.0.2"),
+        ("SERVICE_ALLOWED_HOSTS", "https://stentor.example.com"),
+        ("SERVICE_ALLOWED_HOSTS", "stentor.example.com:8443"),
+    ],
+)
+def test_a_host_that_would_never_match_is_refused(variable: str, value: str) -> None:
+    with pytest.raises(StartRefused, match=f"{variable} must be "):
+        load({variable: value})
+
+
+def test_origins_are_urls_and_names_may_be_addresses_or_any() -> None:
+    loaded = load({"SERVICE_MCP_ALLOWED_ORIGINS": "https://A.example", "SERVICE_ALLOWED_HOSTS": "*, ::1"})
+    assert (loaded.mcp.origins, loaded.connections.allowed_hosts) == (("https://a.example",), ("*", "::1"))
+
+
 @requirement("http.auth-unsafe-start-refused")
 @pytest.mark.parametrize("host", ["0.0.0.0", "::", "192.168.1.4", "example.com"])
 def test_skipped_authentication_is_for_loopback_only(host: str) -> None:

@@ -6,6 +6,7 @@ A page of another site can make its own host name resolve to this machine; its r
 from __future__ import annotations
 
 import ipaddress
+import re
 from collections.abc import Callable, Iterable
 from functools import lru_cache
 from urllib.parse import urlsplit
@@ -16,6 +17,7 @@ from stentor.web.errors import render_error
 
 LOOPBACK_NAMES = frozenset(("127.0.0.1", "localhost", "::1"))
 ANY_HOST = "*"
+_PLAIN_NAME = re.compile(r"[a-z0-9._-]{1,253}")
 Headers = Iterable[tuple[bytes, bytes]]
 HasKnownKey = Callable[[Headers], bool]
 """Whether the headers have a known API key. An unknown key proves nothing: after DNS rebinding a page counts as
@@ -38,14 +40,13 @@ class AllowedHostsMiddleware:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         headers = scope.get("headers", ())
-        if (
-            scope["type"] != "http"
-            or all(self._is_allowed(value) for name, value in headers if name == b"host")
-            or self._admits(headers)
-        ):
+        refused = [value for name, value in headers if name == b"host" and not self._is_allowed(value)]
+        if scope["type"] != "http" or not refused or self._admits(headers):
             await self._app(scope, receive, send)
             return
-        message = "This host name is not allowed. The operator can allow it with SERVICE_ALLOWED_HOSTS."
+        name = host_name(refused[0])
+        subject = f"The host name {name}" if _PLAIN_NAME.fullmatch(name) else "This host name"
+        message = f"{subject} is not allowed. The operator can allow it with SERVICE_ALLOWED_HOSTS."
         await render_error(scope, 421, "MISDIRECTED_REQUEST", message)(scope, receive, send)
 
     def _is_allowed(self, host: bytes) -> bool:

@@ -46,6 +46,8 @@ def test_elsewhere_any_host_is_answered_unless_the_operator_lists_names(start: C
     open_.process.terminate()
     open_.process.wait()
     listed = start(SERVICE_HOST="0.0.0.0", SERVICE_ALLOWED_HOSTS="stentor.example, other.example")
+    refused = httpx.get(listed.address, headers={"Host": "Anything.example:80"}, timeout=200)
+    assert "The host name anything.example is not allowed" in refused.text
     assert called(listed, "stentor.example:8080") == 200
     assert called(listed, "10.1.2.3:8080") == 200  # a probe by address
     assert called(listed, "anything.example") == 421

@@ -122,7 +122,7 @@ class ConnectionSettings:
         (),
         "Host names that the gateway and the dashboard accept besides localhost, comma separated; `*` means any. Empty "
         "means any name, but only localhost while the service listens on loopback (against DNS rebinding).",
-        parsers.host_list,
+        parsers.host_names,
     )
 
 
@@ -230,7 +230,7 @@ class McpSettings:
         "SERVICE_MCP_ALLOWED_ORIGINS",
         (),
         "Further Origin values that it accepts (browser clients on other sites).",
-        parsers.host_list,
+        parsers.origin_list,
     )
     principal: str = setting(
         "SERVICE_MCP_PRINCIPAL",

@@ -78,6 +78,22 @@ def non_blank(value: str) -> str:
 
 
 def host_list(value: str) -> tuple[str, ...]:
+    """Parse hosts, each with or without a port. Raises ValueError for what would never match: a URL or a network."""
+    hosts = text_list(value.lower())
+    if any("/" in host or len(host.split()) > 1 for host in hosts):
+        raise ValueError("must be hosts such as llm.internal:8000, comma separated, and neither URLs nor networks")
+    return hosts
+
+
+def host_names(value: str) -> tuple[str, ...]:
+    """Parse names of hosts. Raises ValueError for what would never match, such as a name with a port."""
+    hosts = text_list(value.lower())
+    if any(re.search(r"[/\s]|^[^:]*:\d+$", host) for host in hosts):
+        raise ValueError("must be names such as stentor.example.com, comma separated, without https:// and ports")
+    return hosts
+
+
+def origin_list(value: str) -> tuple[str, ...]:
     return text_list(value.lower())
 
 

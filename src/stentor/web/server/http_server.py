@@ -197,7 +197,7 @@ def bind(host: str, port: int, option: str, tls: TlsCertificate | None = None) -
     except OSError as error:
         listening.close()
         if isinstance(error, socket.gaierror) or error.errno == errno.EADDRNOTAVAIL:
-            raise StartRefused(f"{host} (SERVICE_HOST) is no address of this machine: {error.strerror}.") from None
+            raise StartRefused(f"{host} (SERVICE_HOST) is not an address of this machine: {error.strerror}.") from None
         raise StartRefused(
             f"Port {port} on {host} cannot be used: {error.strerror}. "
             f"Choose another with {option}, or 0 for any free port."
