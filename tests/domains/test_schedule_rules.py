@@ -87,8 +87,9 @@ def test_the_last_times_are_those_that_came_next_before(cron: str, zone: str, se
     [
         ("* * * *", "UTC", "cron: must have five fields"),
         ("0 0 * * * *", "UTC", "cron: must have five fields"),
-        ("61 * * * *", "UTC", "cron: '61 * * * *' is not a cron expression: bad minute"),
-        ("0 0 31 2 *", "UTC", "cron: '0 0 31 2 *' is not a cron expression: bad day-of-month"),
+        ("61 * * * *", "UTC", "cron: '61 * * * *' is not a cron expression: bad minute (0-59)"),
+        ("0 0 * * FUNDAY", "UTC", "cron: '0 0 * * FUNDAY' is not a cron expression: bad day-of-week (0-7 or SUN-SAT)"),
+        ("0 0 31 2 *", "UTC", "cron: '0 0 31 2 *' is not a cron expression: bad day-of-month (1-31, at most"),
         ("a b c d e", "UTC", "cron: "),
         ("*/0 * * * *", "UTC", "cron: "),
         ("5-1 * * * *", "UTC", "cron: "),

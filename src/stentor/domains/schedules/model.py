@@ -35,6 +35,13 @@ _NO_ZONES = frozenset(("localtime", "posixrules", "Factory"))
 """Files next to those of the zones, which are no zones: each machine may have others."""
 _WRONG_ORDINAL, _ENDINGS = re.compile(r"\b([2-5][123])th\b"), {"1": "st", "2": "nd", "3": "rd"}
 """CronSim says `31th`."""
+_RANGES = {
+    "minute": "0-59",
+    "hour": "0-23",
+    "day-of-month": "1-31, at most what the months have, or L for the last",
+    "month": "1-12 or JAN-DEC",
+    "day-of-week": "0-7 or SUN-SAT",
+}
 
 Missed = Literal["skip", "one", "all"]
 Overlap = Literal["allow", "skip"]
@@ -134,7 +141,7 @@ class CronTimes:
         try:
             self._parsed = CronSim(self._cron, _EPOCH)
         except CronSimError as error:
-            raise InvalidRequest(f"cron: {cron!r} is not a cron expression: {str(error).lower()}") from None
+            raise InvalidRequest(f"cron: {cron!r} is not a cron expression: {_describe_fault(error)}") from None
         try:
             self.after(0)
         except IndexError:  # a date such as 30 February
@@ -191,3 +198,10 @@ def find_occurrence(schedule: Schedule, now: int) -> Occurrence:
     is_missed = now - newest > MISSED_AFTER_US
     given_up = first if is_missed or newest > first else None
     return Occurrence(None if is_missed else newest, times.after(now), given_up)
+
+
+def _describe_fault(error: CronSimError) -> str:
+    """Return CronSim's message, such as `Bad minute`, with what the field may contain."""
+    fault = str(error).lower()
+    allowed = _RANGES.get(fault.removeprefix("bad "))
+    return f"{fault} ({allowed})" if allowed else fault
