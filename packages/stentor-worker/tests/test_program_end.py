@@ -1,4 +1,4 @@
-"""The end of a program whose workers run in several threads: its main thread ends, or Ctrl-C."""
+"""Programs of their own: the end of one whose workers run in several threads, and what one logs."""
 
 from __future__ import annotations
 
@@ -39,6 +39,18 @@ thread = threading.Thread(target=busy.run)
 thread.start()
 idle.run()
 thread.join()
+"""
+CONFIGURES_LOGGING = """
+import logging, sys
+from stentor_worker import Worker
+
+worker = Worker(sys.argv[1], "key", "agent")
+
+@worker.handler
+def work(task):
+    logging.basicConfig(level=logging.INFO)
+
+worker.run()
 """
 
 
@@ -102,3 +114,11 @@ def test_another_interrupt_ends_a_program_whose_worker_in_the_main_thread_has_no
             repeats.join()
             assert program.wait(TIMEOUT_S) == -signal.SIGINT, lines
         assert "stopping when its tasks end; another Ctrl-C ends it at once tasks=1" in lines[-1]
+
+
+def test_each_line_is_logged_once_when_a_handler_configures_logging() -> None:
+    with run_service(Service(tasks=2)) as service, start(CONFIGURES_LOGGING, service.url) as program:
+        assert service.wait_until(lambda: len(service.reports) == 2)
+        program.send_signal(signal.SIGINT)
+        _, lines = program.communicate(timeout=TIMEOUT_S)
+    assert [lines.count(f"task reported task_id={task}") for task in ("t1", "t2")] == [1, 1], lines

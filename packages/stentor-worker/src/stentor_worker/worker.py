@@ -373,6 +373,8 @@ def _configure_logging() -> None:
     if not log.hasHandlers():
         handler = logging.StreamHandler()
         handler.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(message)s", "%H:%M:%S"))
+        # Some frameworks configure logging during the first task; each line would then appear twice.
+        handler.addFilter(lambda record: not logging.getLogger().handlers)
         logging.getLogger("stentor_worker").addHandler(handler)
         logging.getLogger("stentor_worker").setLevel(logging.INFO)
 
