@@ -28,9 +28,19 @@ def test_a_mistyped_command_is_answered_with_the_one_that_was_meant(program: Pro
     assert (done.code, "Did you mean 'task'?" in done.err) == (2, True)
 
 
+def test_an_unknown_command_of_a_group_is_answered_with_those_that_it_has(program: Program) -> None:
+    done = program("schedule", "create")
+    assert (done.code, "Commands: add, list, show" in done.err) == (2, True)
+
+
 def test_a_wrong_value_is_answered_in_plain_words(program: Program) -> None:
     wrong = program("keys", "create", "x", "--role", "agnt")
     assert (wrong.code, "Value error" in wrong.err, "'agnt' is not one of" in wrong.err) == (2, False, True)
+    unit = program("task", "submit", "--type", "x", "--input", "a", "--timeout", "5m")
+    assert (unit.code, "whole number. Maximum run time in seconds" in " ".join(unit.err.replace("│", "").split())) == (
+        2,
+        True,
+    )
     high = program("task", "grade", "x", "5")
     assert (high.code, "must be less than or equal to 1" in high.err) == (2, True)
 

@@ -118,6 +118,8 @@ COMMANDS = {
     "keys": Target("stentor.cli.commands.keys:app", "Create, limit, rotate and revoke API keys."),
 }
 """The commands in the order of the help. A test compares the lines with the help of the commands themselves."""
+_NOT_A_NUMBER = "a valid integer, unable to parse string as an integer"
+"""How the library ends its error about such a value."""
 
 
 class LazyCommand(TyperCommand):
@@ -164,7 +166,21 @@ class LazyGroup(TyperGroup):
             return super().invoke(ctx)
         except typer.BadParameter as error:
             error.message = error.message.removeprefix("Value error, ").replace("Input should", "must")
+            if error.message.endswith(_NOT_A_NUMBER):
+                # The help of the option names the unit.
+                error.message = f"must be a whole number. {getattr(error.param, 'help', None) or ''}".rstrip()
             raise
+        except typer.TyperException as error:
+            _list_commands(error)
+            raise
+
+
+def _list_commands(error: typer.TyperException) -> None:
+    """Add the commands of a group to the error about one that it does not have."""
+    group = getattr(getattr(error, "ctx", None), "command", None)
+    commands = getattr(group, "commands", {})
+    if error.message.startswith("No such command") and len(commands) <= 20:
+        error.message += f" Commands: {', '.join(commands)}."
 
 
 app = typer.Typer(
