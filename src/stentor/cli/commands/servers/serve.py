@@ -18,14 +18,14 @@ from stentor.core.security.redaction import Redactor
 SURFACE_PATHS = {"mcp": "/mcp"}
 
 
-def _port(what: str) -> Any:
-    return typer.Option(min=0, max=65535, help=f"Port of {what}; 0 for any free port.")
+def _port(what: str, *names: str) -> Any:
+    return typer.Option(*names, min=0, max=65535, help=f"Port of {what}; 0 for any free port.")
 
 
 def serve(
     data_dir: DataDir = None,
     host: Annotated[str | None, typer.Option(help="Address to listen on.")] = None,
-    gateway_port: Annotated[int | None, _port("the API")] = None,
+    gateway_port: Annotated[int | None, _port("the API", "--gateway-port", "--port")] = None,
     dashboard_port: Annotated[int | None, _port("the dashboard")] = None,
     notes_port: Annotated[int | None, _port("the note store")] = None,
     mcp_port: Annotated[int | None, _port("the governed memory")] = None,
