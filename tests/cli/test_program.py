@@ -127,3 +127,10 @@ def test_text_between_colons_is_no_emoji(capsys: pytest.CaptureFixture[str]) -> 
     console.print("agent:id:usd/month=20")
     printed = capsys.readouterr()
     assert (printed.err, printed.out) == ("agent:id:usd/month=20\n",) * 2
+
+
+def test_a_vault_that_is_a_file_is_refused_with_its_setting(tmp_path: Path) -> None:
+    file = tmp_path / "notes.md"
+    file.write_text("A note.")
+    done = Program(tmp_path / "data", {"SERVICE_VAULT_DIR": str(file), "SERVICE_GATEWAY_PORT": "0"})("serve")
+    assert (done.code, f"The vault's folder {file} (SERVICE_VAULT_DIR) is a file." in done.err) == (3, True)

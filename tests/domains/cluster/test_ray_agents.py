@@ -160,7 +160,7 @@ REFUSED = [
     ({"entrypoint": "other.module:two"}, "SERVICE_RAY_ENTRYPOINTS does not allow"),
     ({"entrypoint": f"{JOBS}:double", "address": "elsewhere:6379"}, "SERVICE_RAY_ADDRESSES does not list"),
     ({"entrypoint": f"{JOBS}:double", "runtime_env": {}}, "unknown field"),
-    ({"entrypoint": "os.system"}, "options of a ray runtime"),
+    ({"entrypoint": "os.system"}, "options of a ray runtime are invalid: entrypoint must be module:function"),
     ({"entrypoint": f"{JOBS}:double", "num_gpus": -1}, "options of a ray runtime"),
     ({}, "entrypoint"),
 ]

@@ -82,8 +82,10 @@ class OpenVault:
         remove all of them from the index, and hide what is written meanwhile once the drive is mounted.
         """
         folder = _watched_folder(self.vault)
-        if folder is None or folder.exists():
+        if folder is None or folder.is_dir():
             return
+        if folder.exists():
+            raise StartRefused(f"The vault's folder {folder} (SERVICE_VAULT_DIR) is a file.")
         if self.is_elsewhere and not await self.index.is_empty():
             log.error(
                 "memory: the vault's folder is missing, and not created because the index has its notes folder=%s",

@@ -85,11 +85,19 @@ class RuntimeIn(RequestModel):
         return self
 
 
+_NAMES = {
+    "$.entrypoint": "entrypoint must be module:function, such as ray_words:count_words",
+    "$.cron_job": "cron_job must be the name of a CronJob, such as word-counter",
+}
+"""What to say instead of the regular expressions of these options."""
+
+
 def _check_options(options: JsonObject, kind: type[Options], name: str) -> Options:
     try:
         return msgspec.convert(options, kind)
     except msgspec.ValidationError as error:
-        raise ValueError(f"the options of {name} runtime are invalid: {error}") from None
+        reason = next((text for path, text in _NAMES.items() if "regex" in str(error) and path in str(error)), error)
+        raise ValueError(f"the options of {name} runtime are invalid: {reason}") from None
 
 
 def _check_llm(options: JsonObject) -> None:
