@@ -245,7 +245,7 @@ def test_a_database_that_is_not_empty_is_refused_with_what_a_new_installation_ne
 
     with psycopg.connect(bare_url) as other:
         other.execute("create table tasks (number integer)")
-    with pytest.raises(StartRefused, match="already exists.* Nothing was changed. A new installation needs an empty"):
+    with pytest.raises(StartRefused, match=r"already exists.* Nothing was changed\. A new installation needs an empty"):
         migrations.upgrade(PostgresDriver(bare_url))
 
 
