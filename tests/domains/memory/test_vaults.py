@@ -191,6 +191,7 @@ async def test_a_write_that_a_crash_left_open_is_dropped_when_its_note_is_read_o
     await notes.world.kernel.infra.db.write(decide)
     journal = notes.world.memory.default.service.journal
     assert await journal.recover() == 1
+    assert await notes.world.kernel.infra.db.read(lambda tx: store.read_version(tx, "a.md", after)) is None
     (notes.root / "a.md").chmod(0o644)
     assert await journal.recover() == 0
     assert (notes.root / "a.md").read_text() == "one"

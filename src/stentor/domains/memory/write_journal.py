@@ -72,9 +72,8 @@ class WriteJournal:
             await self._deletion
 
     async def _recover_write(self, intent: WriteIntent) -> None:
-        after = await self._db.read(
-            lambda tx: store.read_version(tx, store.stored_path(self._key_prefix, intent.path), intent.after_hash)
-        )
+        path = store.stored_path(self._key_prefix, intent.path)
+        after = await self._db.read(lambda tx: store.read_version(tx, path, intent.after_hash))
         # Its version was pruned. Writing nothing is right: to delete the note instead would lose its text.
         if after is None and intent.after_hash != NO_FILE:
             log.error("memory: write journal: version missing path=%r", intent.path)
@@ -87,6 +86,7 @@ class WriteJournal:
             log.info("memory: write journal: already applied or superseded path=%r", intent.path)
         except ReadOnlyNote as error:
             # As while its caller waits. Left open, it would be applied whenever the file can be written again.
+            await self._db.write(lambda tx: store.delete_new_version(tx, path, intent.after_hash, intent.created_at))
             log.warning("memory: write journal: dropped path=%r error=%s", intent.path, error)
 
     async def _delete_soon(self) -> None:
