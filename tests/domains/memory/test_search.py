@@ -164,6 +164,25 @@ async def test_other_values_are_400(notes: Notes, body: dict[str, Any]) -> None:
         ("1.2.3-rc1", "since V1.2.3-rc1"),
         ("C++ style", "our c++ style"),
         ("C++", "用C++编程"),
+        ("email", "send an E-mail"),
+        ("e-mail", "send an email"),
+        ("e-mails", "send an e-mail"),
+        ("wifi", "the Wi-Fi of the office"),
+        ("covid19", "a test for Covid\u201119"),
+        ("maxRetries", "set max_retries to 3"),
+        ("1234567", "costs 1,234,567.89 euros"),
+        ("1,234,567", "costs 1234567 euros"),
+        ("1,234,567", "costs 1,234,567 euros"),
+        ("1234567", "kostet 1.234.567 Euro"),
+        ("1234567", "co\u00fbte 1\u202f234\u202f567 euros"),
+        ("go", "we went there"),
+        ("bought", "to buy a house"),
+        ("mouse", "three mice"),
+        ("analysis", "all analyses"),
+        ("pdf", "two PDFs"),
+        ("pdfs", "two PDFs"),
+        ("\u0645\u062d\u0645\u062f", "\u0645\u064f\u062d\u064e\u0645\u0651\u064e\u062f"),
+        ("\u05e9\u05b8\u05c1\u05dc\u05d5\u05b9\u05dd", "\u05e9\u05dc\u05d5\u05dd"),
     ],
 )
 async def test_a_word_is_found_in_its_other_forms(notes: Notes, term: str, text: str) -> None:
@@ -193,6 +212,23 @@ async def test_the_parts_of_a_name_come_between_no_other_words_and_only_if_the_t
     assert tokenizer.join_terms("The fooBar of a foo: bar, URLs") == "the foobar of a foo bar url"
     blob = "aGVsbG8gV29ybGQ"
     assert tokenizer.join_terms(blob) == blob.lower()
+
+
+@requirement("memory.names-in-code")
+def test_other_spellings_are_terms_once_and_only_of_words_and_numbers() -> None:
+    other = {
+        "2024-03-01 to 2024-03-09": "2024 03 01 to 2024 03 09 march",
+        "e-mail, E-Mails and email": "e mail e mail and email",
+        "2,500 and 2,500": "2 500 and 2 500 2500",
+        "1.234 192.168.100.20 1,23 12345,678 v1,234 1,234,56": "1 234 192 168 100 20 1 23 12345 678 v1 234 1 234 56",
+        "12,345.678": "12 345 678 12345",
+        "123e4567-e89b-12d3-a456-426614174000": "123e4567 e89b 12d3 a456 426614174000",
+        "a-title-in-an-url and --dry-run": "a titl in an url and dri run",
+        "2024-13-01 12024-03-01 2024-03-011": "2024 13 01 12024 03 01 2024 03 011",
+    }
+    assert {text: tokenizer.join_terms(text) for text in other} == other
+    # Words of a phrase keep their neighbours.
+    assert tokenizer.tokenize_query("an e-mail") == ["an", "e", "mail"]
 
 
 @requirement("memory.possessives")

@@ -24,7 +24,7 @@ from stentor.domains.memory.index.model import (
 )
 from stentor.domains.memory.index.term_ranking import TermRanking
 
-SCHEMA_VERSION = 15
+SCHEMA_VERSION = 16
 INDEX_FILE = "memory.db"
 
 _STATEMENTS = """

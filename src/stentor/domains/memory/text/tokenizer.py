@@ -24,8 +24,8 @@ else:
     snowballstemmer = lazy_module("snowballstemmer")
 
 _CJK = "\u3040-\u30ff\u3400-\u4dbf\u4e00-\u9fff\uac00-\ud7af\uf900-\ufaff\U00020000-\U0003ffff"
-_MARK = "[\u0300-\u036f]"
-"""An accent that is a character of its own, as in text from macOS and from PDFs."""
+_MARK = "[\u0300-\u036f\u0591-\u05bd\u05bf\u05c1\u05c2\u05c4\u05c5\u05c7\u0610-\u061a\u064b-\u065f\u0670]"
+"""An accent that is a character of its own, as in text from macOS and from PDFs; a vowel of Hebrew or Arabic."""
 _SIGNS = r"(?:\+\+(?<=(?<![A-Za-z0-9_])[Cc]\+\+)|\#(?<=(?<![A-Za-z0-9_])[CcFf]\#)(?![\w#]))?"
 """The end of C++, C# and F#, but not of `x++`, `[[C#Heading]]` or `## C ##`."""
 _SPELLED_OUT = {"c++": "cplusplus", "c#": "csharp", "f#": "fsharp"}
@@ -39,8 +39,24 @@ _TERM = re.compile(rf"[{_CJK}]|[^\W_{_CJK}]+(?:{_MARK}{{1,8}}[^\W_{_CJK}]+)*{_MA
 """A word, or one character of a CJK script: what has a term."""
 _CAMEL_PART = re.compile(r"[A-Z]+s?(?![a-z])|[A-Z]?[a-z]+")
 """`HTTP`, `Response` and `IDs` of `HTTPResponseIDs`."""
+_PLURAL_ACRONYM = re.compile(r"[A-Z]{2,}s")
 _VERSION = re.compile(r"(?<![A-Za-z0-9_])[vV](\d+(?:\.\d+)+(?:-[^\W_]+)?)")
-_VERSION_ALONE = re.compile(rf"\W*{_VERSION.pattern}\W*")
+# What may stand before is asked after the first character, which is faster: few places have one that fits.
+_JOINED = re.compile(
+    "[A-Za-z](?<![A-Za-z0-9_-].)[A-Za-z0-9]*+[-_\u2010\u2011][A-Za-z0-9]++(?:[-_\u2010\u2011][A-Za-z0-9]++){0,2}+"
+    "(?![A-Za-z0-9_\u2010\u2011-])"
+)
+"""`e-mail`, `Wi-Fi`, `covid-19` and `max_retries`, but neither a UUID nor a title in a URL."""
+_GROUPED = re.compile(
+    r"\d(?<![\w.,'].)\d{0,2}(?:(?:,\d{3})+(?!,\d)|(?:\.\d{3}){2,}(?!\.\d)|(?:'\d{3})+|(?:[\u00a0\u2009\u202f]\d{3})+)"
+    r"(?![\w'])"
+)
+"""`1,234,567`, and also `1.234.567`, but not the `1.234` that may be a bit more than one."""
+_MONTH_OF_DATE = re.compile(r"[12]\d\d\d-(?<![\w.-].....)(0[1-9]|1[0-2])-(?:0[1-9]|[12]\d|3[01])(?![\d-])")
+_MONTHS = "january february march april may june july august september october november december".split()
+_OTHER_SPELLINGS = re.compile(rf"\W*(?:{_VERSION.pattern}|([eE][-\u2010\u2011][A-Za-z]+)|({_GROUPED.pattern}))\W*")
+"""What is looked for by the terms of another spelling that its texts have too."""
+_SEPARATORS = re.compile(r"[\W_]")
 _QUOTED = re.compile(r'"([^"]+)"|[“„]([^“”]+)[“”]')
 _CJK_OR_REST = re.compile(f"[{_CJK}]{_MARK}*|[^{_CJK}]+")
 _COMPOUND = re.compile(r"(?<=[A-Za-z]{2})[-/\u2010\u2011](?=[A-Za-z]{2})")
@@ -62,6 +78,28 @@ _BASE_LETTERS = str.maketrans(
     {"æ": "ae", "œ": "oe", "ø": "o", "ł": "l", "đ": "d", "ð": "d", "þ": "th", "ħ": "h", "ŧ": "t", "ı": "i"}
 )
 """What is typed for a letter that Unicode does not take for one with an accent: `Tromso` for Tromsø."""
+
+_IRREGULAR = {
+    form: word
+    for word, forms in (
+        pair.split(":")
+        for pair in (
+            "analysis:analyses appendix:appendices become:became begin:began,begun break:broke bring:brought "
+            "build:built buy:bought catch:caught child:children choose:chose,chosen come:came crisis:crises "
+            "criterion:criteria diagnosis:diagnoses draw:drew drive:drove,driven eat:ate,eaten fall:fell,fallen "
+            "fight:fought fly:flew,flown foot:feet forget:forgot,forgotten get:got,gotten give:gave,given "
+            "go:went,gone goose:geese grow:grew,grown half:halves hear:heard hide:hid,hidden hold:held "
+            "hypothesis:hypotheses index:indices keep:kept knife:knives know:knew lose:lost make:made man:men "
+            "matrix:matrices meet:met mouse:mice pay:paid phenomenon:phenomena ride:rode,ridden run:ran say:said "
+            "sell:sold send:sent shelf:shelves sing:sang,sung sit:sat sleep:slept speak:spoke,spoken spend:spent "
+            "stand:stood steal:stole,stolen swim:swam,swum take:took,taken teach:taught tell:told thief:thieves "
+            "throw:threw,thrown tooth:teeth understand:understood vertex:vertices wake:woke,woken wear:wore,worn "
+            "wife:wives win:won wolf:wolves woman:women write:wrote,written"
+        ).split()
+    )
+    for form in forms.split(",")
+}
+"""English forms that the stemmer does not know, without those that are words of their own, such as `left`."""
 
 _local = threading.local()
 
@@ -112,16 +150,23 @@ def tokenize(text: str) -> list[str]:
 
 
 def tokenize_query(text: str) -> list[str]:
-    """Return the terms that a word or phrase of a query is looked for by: those of `1.2` for v1.2, which find both."""
-    version = _VERSION_ALONE.fullmatch(text)
-    return tokenize(version[1] if version else text)
+    """Return the terms that a word or phrase of a query is looked for by.
+
+    `v1.2`, `e-mail` and `1,234` are looked for by `1.2`, `email` and `1234`, which find both.
+    """
+    other = _OTHER_SPELLINGS.fullmatch(text)
+    if other is None:
+        return tokenize(text)
+    version, compound, number = other.groups()
+    return tokenize(version or _join(compound or number))
 
 
 def join_terms(text: str) -> str:
     """Return the terms of a text separated by spaces, as the indexes store them.
 
-    At the end, so that the others keep their neighbours, come once each the parts of names such as `VaultWatcher`, if
-    the text does not have all of them as words, and versions such as v1.2 without the `v`.
+    At the end, so that the others keep their neighbours, come once each what else is looked for: the parts of names
+    such as `VaultWatcher`, if the text does not have all of them as words, versions such as v1.2 without the `v`,
+    `email` for `e-mail`, `1234` for `1,234`, and the months of dates.
     """
     words = find_words(text)
     terms = _normalize_words(words)
@@ -129,14 +174,24 @@ def join_terms(text: str) -> str:
     for word in dict.fromkeys(words):
         if not word.islower() and not own.issuperset(parts := _normalize_words(split_camel_case(word))):
             added += parts
-    return " ".join(terms + added + tokenize(" ".join(dict.fromkeys(_VERSION.findall(text)))))
+    added += tokenize(" ".join(dict.fromkeys(_VERSION.findall(text))))
+    joined = dict.fromkeys(map(_join, (*_JOINED.findall(text), *_GROUPED.findall(text))))
+    months = {int(month): None for month in _MONTH_OF_DATE.findall(text)}
+    others = dict.fromkeys(map(normalize_word, (*joined, *(_MONTHS[month - 1] for month in months))))
+    return " ".join(terms + added + [term for term in others if term not in own])
+
+
+def _join(text: str) -> str:
+    return _SEPARATORS.sub("", text)
 
 
 def split_camel_case(word: str) -> list[str]:
-    """Return the parts of at least two letters of a name in camelCase; none for any other word."""
+    """Return the parts of at least two letters of a name in camelCase, `PDF` of `PDFs`; none for any other word."""
     # Words with digits are rather identifiers or base64 than names.
     if not (word.isascii() and word.isalpha()) or len(word) > MAX_STEMMED_CHARS:
         return []
+    if _PLURAL_ACRONYM.fullmatch(word):
+        return [word[:-1]]
     parts = _CAMEL_PART.findall(word)
     return [part for part in parts if len(part) > 1] if len(parts) > 1 else []
 
@@ -169,7 +224,7 @@ def normalize_word(word: str) -> str:
 @lru_cache(maxsize=1 << 17)
 def _normalize_short(word: str) -> str:
     word = _fold_word(word)
-    word = _SPELLED_OUT.get(word, word)
+    word = _SPELLED_OUT.get(word) or _IRREGULAR.get(word, word)
     return str(_stemmer().stemWord(word)) if word.isascii() and word.isalpha() else word
 
 

@@ -25,7 +25,7 @@ from stentor.domains.memory.index.postgres.pgvector import PgvectorStore
 from stentor.domains.memory.index.postgres.shared_vectors import SharedInMemoryVectorStore
 from stentor.domains.memory.index.protocols import VectorStore
 
-SCHEMA_VERSION = 14
+SCHEMA_VERSION = 15
 SCHEMA_NAME = "stentor_index"
 LOCK_SPACE = 7_305_010
 """Namespace of the driver's own advisory locks, so that index writes do not wait for other writes of the service."""
