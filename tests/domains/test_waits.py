@@ -404,3 +404,33 @@ async def test_the_open_steps_of_a_task_are_read_by_an_index_without_those_that_
         return str(plan + tx.rows(Sql(f"{prefix} {store._HAS_OPEN_TOGETHER.text}"), **task, together="b"))
 
     assert (await world.kernel.infra.db.write(explain, NO_LOCKS)).count("task_steps_open_of_task") == 2
+
+
+@requirement("steps.effects")
+async def test_an_effect_that_did_not_happen_is_sent_again_without_a_retry(world: World) -> None:
+    attempt = await begin_attempt(world)
+    key = (await attempt.begin("pay")).json()["idempotency_key"]
+    await wait(attempt, "signal", signal="paid")
+    assert await suspend(attempt, "signal") == "waiting"
+    path = f"/api/v1/tasks/{attempt.task_id}"
+    body = {"happened": False, "reason": "not in the bank"}
+    assert (await world.admin.post(f"{path}/steps/pay/resolve", json=body)).status_code == 200
+    assert (await world.admin.post(f"{path}/signals", json={"name": "paid"})).status_code == 200
+    second = await resume(attempt)
+    assert [step["superseded"] for step in (await second.journal())["steps"]] == [True, False]
+    begun = (await second.begin("pay")).json()
+    assert (begun["state"], begun["recorded"], begun["idempotency_key"]) == ("started", True, key)
+    assert (await second.step("pay", 5, kind="effect")).json()["recorded"] is True
+
+
+@requirement("steps.effects")
+async def test_an_effect_that_its_worker_says_was_not_sent_stays_failed(world: World) -> None:
+    attempt = await begin_attempt(world)
+    await attempt.begin("pay")
+    error = {"type": "NotSent", "message": "declined"}
+    assert (await attempt.step("pay", error=error, kind="effect")).json()["recorded"] is True
+    await wait(attempt, "signal", signal="paid")
+    await suspend(attempt, "signal")
+    signal = {"name": "paid"}
+    assert (await world.admin.post(f"/api/v1/tasks/{attempt.task_id}/signals", json=signal)).status_code == 200
+    assert (await (await resume(attempt)).begin("pay")).json()["state"] == "failed"

@@ -135,21 +135,25 @@ def decode_value(encoding: Encoding, content: bytes) -> Any:
 
 
 def is_superseded(step: Step, task: Task) -> bool:
-    """Return whether a failed step runs again, because the task was retried since.
+    """Return whether a failed step runs again, because the task was retried since or a person says it did not happen.
 
     Other outcomes stay, and so does an error after which the program continued: otherwise what failed before would be
     done in addition to what it did then, such as a payment with another card.
     """
     # Up to the claim that was the last one when a person retried: later failures stay as they are.
-    return step.state == "failed" and step.epoch <= task.retry_epoch and not step.handled
+    return step.state == "failed" and (step.epoch <= task.retry_epoch or _was_denied(step)) and not step.handled
 
 
 def replaced_event(step: Step, event_id: str) -> str:
     """Return the `event_id` of a step that runs again: a new one, but for an effect of which a person said that it did
     not happen. Should that be wrong, the other side still recognizes the key.
     """
-    was_denied = step.error is not None and step.error.get("type") == NOT_SENT
-    return step.together or step.event_id if step.kind == "effect" and was_denied else event_id
+    return step.together or step.event_id if _was_denied(step) else event_id
+
+
+def _was_denied(step: Step) -> bool:
+    """Return whether a person says of an effect that it did not happen: no error of a worker has `resolved_by`."""
+    return step.error is not None and "resolved_by" in step.error
 
 
 def timeout_outcome(step: Step) -> StepOutcome:

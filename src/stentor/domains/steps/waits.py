@@ -189,7 +189,8 @@ class WaitService:
         the task's agent or submitter, and Conflict for an effect with an outcome and for a task in execution.
         Idempotent for the same key, outcome and reason.
         """
-        error = {"type": model.NOT_SENT, "message": reason or f"{principal.name} says that it did not happen."}
+        text = reason or f"{principal.name} says that it did not happen."
+        error = {"type": model.NOT_SENT, "message": text, "resolved_by": principal.name}
         outcome = StepOutcome.of_value(value) if happened else StepOutcome(error=error)
         said = {"resolved_by": principal.name, "reason": reason}
 
