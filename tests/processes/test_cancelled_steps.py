@@ -309,6 +309,23 @@ def test_a_step_in_the_background_of_a_wait_runs_again(program: Program, outside
 
 
 @requirement("steps.cancelled")
+def test_an_error_of_a_step_that_the_end_of_the_attempt_cancels_is_not_recorded(program: Program) -> None:
+    async def plan(task: Task) -> str:
+        if task.epoch == 1:
+            try:
+                await asyncio.Event().wait()
+            except asyncio.CancelledError:
+                raise OSError("the handler has closed the connection") from None
+        return "plan"
+
+    async def handler(task: Task) -> Any:
+        return await asyncio.gather(task.step("plan", plan, task), task.sleep(0))
+
+    assert program.attempt(handler)[0] == "suspend"
+    assert program.result(handler) == ["plan", None]
+
+
+@requirement("steps.cancelled")
 def test_after_a_retry_the_step_beside_the_one_that_failed_runs_again(program: Program, outside: Outside) -> None:
     tries: list[int] = []
 

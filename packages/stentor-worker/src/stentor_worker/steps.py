@@ -206,6 +206,8 @@ async def _run_step(
         try:
             value = await _value(entry, function(), call)
         except Exception as error:
+            if journal.has_ended:
+                raise  # perhaps of what the handler has closed; the next attempt runs the step
             await call(journal.fail, entry, error)
             raise
     try:
