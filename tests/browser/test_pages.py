@@ -79,6 +79,21 @@ def test_a_table_that_is_wider_than_a_phone_says_so_until_its_end_is_seen(
 
 
 @requirement("dashboard.clipped-tables")
+def test_a_status_is_whole_at_320_pixels(chromium: Browser, installation: Installation) -> None:
+    context = chromium.new_context(viewport={"width": 320, "height": 640})
+    page = Tab(context.new_page(), installation.board).sign_in().open("/tasks").page
+    cut = page.evaluate(
+        """() => [...document.querySelectorAll('td > .status')].filter(one =>
+            one.getBoundingClientRect().right > one.parentElement.getBoundingClientRect().right
+        ).map(one => one.textContent)"""
+    )
+    shown = page.locator("td > .status").count()
+    context.close()
+    assert shown > 5
+    assert cut == []
+
+
+@requirement("dashboard.clipped-tables")
 def test_the_summary_of_an_agent_fits_a_phone(chromium: Browser, installation: Installation) -> None:
     context = chromium.new_context(viewport=SIZES["narrow"])
     tab = Tab(context.new_page(), installation.board).sign_in()
