@@ -1,6 +1,7 @@
 """Pictures of every page, light and dark, 1280 and 390 pixels wide: `python -m tests.browser.screenshots FOLDER`.
 
-A picture has its whole page. Two stand in the README, as high as a window; these are written to docs/images.
+A picture has its whole page. Two stand in the README and the docs, without the end of their page; these are written to
+docs/images.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 import httpx
-from playwright.sync_api import Browser
+from playwright.sync_api import Browser, FloatRect
 
 from stentor.core.clock import SECOND
 from tests.browser.chromium import browser
@@ -23,7 +24,8 @@ from tests.browser.pages import pages
 from tests.browser.seed import Seed, Seeded
 from tests.conftest import KEYS, Service, serving
 
-IN_README = {"overview-light-wide": "overview.png", "task-dark-wide": "task.png"}
+IN_README = {"overview-light-wide": ("overview.png", 860), "task-dark-wide": ("task.png", 1110)}
+"""File and height in pixels: of a task as much as shows what its agent may do."""
 IMAGES = Path("docs/images")
 MINUTE = 60 * SECOND
 SETTLED = 900
@@ -43,7 +45,7 @@ def main(folder: Path) -> None:
             for size in SIZES:
                 _take(opened, service, made, folder, scheme, size)
     IMAGES.mkdir(exist_ok=True)
-    for name, kept in IN_README.items():
+    for name, (kept, _) in IN_README.items():
         shutil.copyfile(folder / f"{name}.png", IMAGES / kept)
 
 
@@ -105,9 +107,11 @@ def _take(opened: Browser, service: Service, made: Seeded, folder: Path, scheme:
     for name, path, _ in pages(made):
         tab.open(path).live()
         tab.page.wait_for_timeout(SETTLED)
-        is_whole = f"{name}-{scheme}-{size}" not in IN_README
-        tab.page.screenshot(path=folder / f"{name}-{scheme}-{size}.png", full_page=is_whole)
-        print(f"{name}-{scheme}-{size}")  # noqa: T201 - what takes minutes tells how far it is
+        picture = f"{name}-{scheme}-{size}"
+        _, height = IN_README.get(picture, ("", None))
+        clip = FloatRect(x=0, y=0, width=SIZES[size]["width"], height=height) if height else None
+        tab.page.screenshot(path=folder / f"{picture}.png", full_page=True, clip=clip)
+        print(picture)  # noqa: T201 - what takes minutes tells how far it is
     context.close()
 
 
