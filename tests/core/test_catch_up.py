@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 
-from stentor.core.db.catch_up import BURST, CatchUp
+from stentor.core.db.polling import BURST, CatchUp
 from stentor.core.errors import StoreUnavailable
 
 

@@ -11,7 +11,7 @@ from stentor import bootstrap
 from stentor.bootstrap.view_refresh import ViewRefresher
 from stentor.core.clock import SECOND, format_iso
 from stentor.core.db import Sql
-from stentor.core.db.catch_up import BURST
+from stentor.core.db.polling import BURST
 from stentor.core.db.postgres import PostgresDriver
 from stentor.core.errors import RegistryRecordError
 from stentor.domains.registry import store

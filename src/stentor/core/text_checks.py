@@ -1,6 +1,7 @@
 """Checks of texts and times in fields that clients send, for pydantic's validators.
 
-Each returns its value or raises ValueError. Formats of messages use them as well as HTTP, so they depend on neither.
+Each returns its value or raises ValueError, but for `check_name`. Formats of messages use them as well as HTTP, so they
+depend on neither.
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ import time
 from datetime import datetime
 
 from stentor.core.clock import micros_from_datetime
+from stentor.core.errors import InvalidRequest
 
 UUID_PATTERN = r"^[0-9a-fA-F]{8}-[0-9a-fA-F]{4}-[0-9a-fA-F]{4}-[0-9a-fA-F]{4}-[0-9a-fA-F]{12}$"
 MAX_START_SECONDS = 10 * 365 * 86_400
@@ -17,6 +19,7 @@ MAX_START_SECONDS = 10 * 365 * 86_400
 _JOINERS = "\u200c\u200d"
 """Characters of no width with which words of Persian and Indic languages, and emoji of several people, are written."""
 _TIME = re.compile(r"\d{4}-\d\d-\d\d[Tt ]\d\d:\d\d")
+_NAME = re.compile(r"[a-z0-9][a-z0-9_.-]{0,62}")
 
 
 def check_printable(text: str) -> str:
@@ -73,3 +76,11 @@ def check_no_nul(text: str) -> str:
     if "\0" in text:
         raise ValueError("must not contain the character NUL")
     return text
+
+
+def check_name(name: str) -> None:
+    """Raise InvalidRequest for a text that cannot name a record in addresses: a key, a schedule."""
+    if not _NAME.fullmatch(name):
+        raise InvalidRequest(
+            "name: must be 1 to 63 characters of a-z, 0-9, `_`, `-` and `.`, beginning with a letter or digit"
+        )

@@ -14,8 +14,8 @@ from stentor.domains.memory.index import indexer, watcher
 from stentor.domains.memory.index.index import SearchIndex
 from stentor.domains.memory.index.indexer import Indexer
 from stentor.domains.memory.index.lag import SyncLag
-from stentor.domains.memory.index.maintenance import IndexDifference
 from stentor.domains.memory.index.model import IndexEntry
+from stentor.domains.memory.index.protocols import IndexDifference
 from stentor.domains.memory.index.sqlite import open_index
 from stentor.testing import FixedClock
 from stentor_vault.notes.folder_vault import FolderVault

@@ -9,6 +9,7 @@ import random
 import ssl
 import threading
 import time
+from collections.abc import Callable
 from contextlib import suppress
 from typing import Any
 from urllib.parse import quote
@@ -259,3 +260,14 @@ def _to_error(response: HttpResponse) -> ServiceError:
 def _retry_after(response: HttpResponse) -> float:
     value = response.headers.get("retry-after", "")
     return min(float(value), MAX_RETRY_AFTER) if value.isdecimal() else 0.0
+
+
+def create_if_missing(send: Callable[[], object], create: Callable[[], object]) -> None:
+    """Send a request about a session; if the service has none, create it and send again. Raises ServiceError."""
+    try:
+        send()
+    except ServiceError as error:
+        if not error.is_missing:
+            raise
+        create()
+        send()

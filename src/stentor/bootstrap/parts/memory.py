@@ -28,7 +28,7 @@ from stentor.domains.memory.health import MemoryHealth
 from stentor.domains.memory.history import VersionHistory
 from stentor.domains.memory.index.index import SearchIndex
 from stentor.domains.memory.index.indexer import Indexer
-from stentor.domains.memory.index.maintenance import IndexMaintenance
+from stentor.domains.memory.index.protocols import IndexMaintenance
 from stentor.domains.memory.index.sqlite import open_index
 from stentor.domains.memory.index.watcher import VaultWatcher
 from stentor.domains.memory.search import SearchService

@@ -25,9 +25,8 @@ from stentor.cli.responses import Response, StoredTask, TaskActivity
 from stentor.cli.tasks import decisions
 from stentor.cli.tasks import view as task_view
 from stentor.cli.tasks.decisions import Explanation
-from stentor.cli.tasks.reference import TaskId, on_task, task_path
 from stentor.cli.tasks.stream import TokenPrinter, add_notice, follow_task
-from stentor.cli.tasks.view import SubmittedTask, TaskGrade, TaskList, is_completed
+from stentor.cli.tasks.view import SubmittedTask, TaskGrade, TaskId, TaskList, is_completed, on_task, task_path
 from stentor.core.jsontext import JsonObject
 
 app = typer.Typer(help="Submit, list, follow and grade tasks.", no_args_is_help=True)

@@ -13,7 +13,7 @@ from stentor.cli.client import ServiceClient
 from stentor.cli.command import ServiceTarget, with_service
 from stentor.cli.output import console, strip_controls
 from stentor.cli.responses import Response
-from stentor.cli.tasks.reference import TaskId, on_task, task_path
+from stentor.cli.tasks.view import TaskId, on_task, task_path
 from stentor.core.jsontext import JsonObject
 from stentor.surfaces.dashboard.presenters.replay_view import SUMMARIES, find_repeated, label_of
 

@@ -13,9 +13,8 @@ from stentor.cli.input_files import parse_json_option
 from stentor.cli.output import EXIT_REFUSED, CommandFailed
 from stentor.cli.responses import Response, StoredTask
 from stentor.cli.tasks import steps as view
-from stentor.cli.tasks.reference import TaskId, on_task, task_path
 from stentor.cli.tasks.steps import DecisionList, SignalResult, StepList, StepRow
-from stentor.cli.tasks.view import TaskList
+from stentor.cli.tasks.view import TaskId, TaskList, on_task, task_path
 
 app = typer.Typer()
 

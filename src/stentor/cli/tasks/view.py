@@ -1,18 +1,24 @@
-"""The output of `stentor task`: tasks, results and events. Routing decisions are printed in `decisions`."""
+"""The output of `stentor task`: tasks, results and events, and how it finds the task that the user refers to.
+
+Routing decisions are printed in `decisions`.
+"""
 
 from __future__ import annotations
 
 import shlex
 import textwrap
-from typing import ClassVar
+from collections.abc import Awaitable, Callable
+from typing import Annotated, ClassVar, TypeVar
 
 import msgspec
+import typer
 from rich.text import Text
 from rich.tree import Tree
 
 from stentor.cli import output
+from stentor.cli.client import ServiceClient, quote_segment
 from stentor.cli.output import console, print_notice, strip_controls
-from stentor.cli.responses import RunEvent, StoredTask, TaskActivity
+from stentor.cli.responses import Response, RunEvent, StoredTask, TaskActivity
 from stentor.cli.tasks import decisions
 from stentor.core.clock import format_duration
 from stentor.core.jsontext import JsonObject
@@ -22,6 +28,8 @@ _RENAMED = {"assigned_agent": "agent", "total_duration_ms": "took", "duration_ms
 MIN_TITLE_CHARACTERS = 24
 MAX_DEPTH = 8
 """Levels of the tree of events; each attempt and each wait of a task would add another one."""
+T = TypeVar("T")
+TaskId = Annotated[str, typer.Argument(metavar="TASK", help="Its id, or the beginning or end of the id.")]
 
 
 class SubmittedTask(msgspec.Struct, frozen=True):
@@ -192,3 +200,15 @@ def show_activity(activity: TaskActivity) -> None:
 def _format_event(event: RunEvent) -> Text:
     time = event.timestamp[11:-4]
     return Text.assemble((event.event_type, "cyan"), (f" {time} ", "dim"), strip_controls(event.message))
+
+
+def on_task(
+    ref: str, call: Callable[[ServiceClient, str], Awaitable[Response[T]]]
+) -> Callable[[ServiceClient], Awaitable[Response[T]]]:
+    """Return the call with the id of the task that the user refers to."""
+    return lambda api: api.with_id(TaskList, ref, lambda task_id: call(api, task_id))
+
+
+def task_path(task_id: str) -> str:
+    """Return the path of a task in the API."""
+    return f"/tasks/{quote_segment(task_id)}"

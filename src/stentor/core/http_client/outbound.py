@@ -216,3 +216,13 @@ def is_public_address(address: str) -> bool:
 
 def _nat64_inner(ip: IPv6Address) -> IPv4Address | None:
     return IPv4Address(int(ip) & 0xFFFFFFFF) if ip in _NAT64 else None
+
+
+async def read_body(response: aiohttp.ClientResponse, max_bytes: int) -> bytes | None:
+    """Return the body, or None as soon as it is longer than `max_bytes`, decompressed. Raises like aiohttp."""
+    body = bytearray()
+    async for chunk in response.content.iter_chunked(65_536):
+        body += chunk
+        if len(body) > max_bytes:
+            return None
+    return bytes(body)

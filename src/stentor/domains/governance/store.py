@@ -1,11 +1,11 @@
 """SQL of updates, checkpoints and rollbacks.
 
-A malformed row of an update raises CorruptRecord. The dashboard's counts are in `queries`.
+A malformed row of an update raises CorruptRecord. The counts of pages are here too.
 """
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Literal
 
 import msgspec
 
@@ -65,6 +65,17 @@ _COUNT_DECISIONS = Sql(
 )
 _MAX_TIME, _MAX_ID = 2**62, "\x7f"
 """The start of the first page: later than every time, and greater than every id."""
+_COUNT_BY_STATUS = Sql(
+    """select status, tier, count(*),
+        coalesce(sum(case when status = 'submitted' and approval_deadline < :now then 1 else 0 end), 0)
+    from governance_updates where tenant = :tenant and (:agent_id = '' or agent_id = :agent_id)
+    group by status, tier"""
+)
+_COUNT_SUBMITTED = Sql("select count(*) from governance_updates where tenant = :tenant and status = 'submitted'")
+_FIND_HEAD = {
+    "update": Sql("select head_id from governance_updates where tenant = :tenant and update_id = :record_id"),
+    "rollback": Sql("select head_id from rollbacks where tenant = :tenant and rollback_id = :record_id"),
+}
 
 
 def find_update(tx: Tx, tenant: str, update_id: str) -> Update | None:
@@ -258,3 +269,25 @@ def _page_params(tenant: str, agent_id: str | None, before: PageBefore, limit: i
 def _to_rollback(row: tuple[Any, ...]) -> Rollback:
     values: dict[str, Any] = dict(zip(Rollback.__struct_fields__, row, strict=True))
     return Rollback(**values | {"verified": bool(values["verified"])})
+
+
+def count_updates_by_status(tx: Tx, tenant: str, agent_id: str, tier: int, now: int) -> tuple[dict[str, int], int]:
+    """Count updates by status, and those whose approval is overdue. An empty id is all agents, tier 0 all tiers."""
+    counts: dict[str, int] = {}
+    overdue = 0
+    for status, row_tier, n, late in tx.rows(_COUNT_BY_STATUS, tenant=tenant, agent_id=agent_id, now=now):
+        if tier in (0, row_tier):
+            counts[status] = counts.get(status, 0) + int(n)
+            overdue += int(late)
+    return counts, overdue
+
+
+def count_submitted(tx: Tx, tenant: str) -> int:
+    """Count the updates that wait for approval."""
+    return int(tx.rows(_COUNT_SUBMITTED, tenant=tenant)[0][0])
+
+
+def find_head_event(tx: Tx, tenant: str, kind: Literal["update", "rollback"], record_id: str) -> str | None:
+    """Return the id of the newest run log event of a record; None if there is no such record."""
+    row = tx.row(_FIND_HEAD[kind], tenant=tenant, record_id=record_id)
+    return str(row[0]) if row else None

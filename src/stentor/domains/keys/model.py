@@ -8,7 +8,7 @@ from typing import Literal
 import msgspec
 
 from stentor.auth.principal import PERMISSIONS, RESERVED_NAMES, ROLE_PERMISSIONS, Principal, Role
-from stentor.core import names
+from stentor.core import text_checks
 from stentor.core.errors import InvalidRequest
 
 MAX_ACTIVE_KEYS = 1_000
@@ -66,7 +66,7 @@ def budget_entries(name: str, budgets: Collection[str]) -> list[str]:
 
 def check_name(name: str, configured: Collection[str]) -> None:
     """Raise InvalidRequest for a name that no key may have; `configured` are the names of the environment's keys."""
-    names.check_name(name)
+    text_checks.check_name(name)
     if name in RESERVED_NAMES:
         raise InvalidRequest(f"name: {name!r} is reserved for the service itself; choose another one")
     if name in configured:

@@ -24,8 +24,7 @@ from stentor.auth.api_keys import (
 from stentor.auth.principal import Principal, Role, RoleRegistry
 from stentor.core.clock import Clock
 from stentor.core.db import Database, Tx
-from stentor.core.db.catch_up import CatchUp
-from stentor.core.db.polling import PollQuery
+from stentor.core.db.polling import CatchUp, PollQuery
 from stentor.core.errors import Conflict, Forbidden, InvalidRequest, NotFound, StoreUnavailable
 from stentor.core.runlog import EventDraft, RunLog
 from stentor.core.timers import sleep_until_tick

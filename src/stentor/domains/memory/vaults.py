@@ -11,7 +11,7 @@ from stentor.domains.memory.embedding_worker import EmbeddingWorker
 from stentor.domains.memory.health import MemoryHealth
 from stentor.domains.memory.history import VersionHistory
 from stentor.domains.memory.index.index import SearchIndex
-from stentor.domains.memory.index.maintenance import IndexMaintenance
+from stentor.domains.memory.index.protocols import IndexMaintenance
 from stentor.domains.memory.search import SearchService
 from stentor.domains.memory.service import MemoryService
 

@@ -18,7 +18,7 @@ import msgspec
 from yarl import URL
 
 from stentor.core.errors import StartRefused
-from stentor.core.http_client.bodies import read_body
+from stentor.core.http_client.outbound import read_body
 from stentor.core.lazy_import import lazy_module
 from stentor_vault.notes.model import VaultKeyRejected, VaultProtocolError, VaultTimeout, VaultUnreachable
 

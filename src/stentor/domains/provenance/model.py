@@ -1,12 +1,19 @@
-"""Results of the provenance service: the events of a run, and proofs. Pure."""
+"""Results of the provenance service: the events of a run, and proofs. Pure.
+
+Also how the run log vouches for events whose bodies have left the database, while their leaves stay. Without it anybody
+who deletes an event could call it archived.
+"""
 
 from __future__ import annotations
+
+import hashlib
 
 import msgspec
 
 from stentor.core import jsontext
 from stentor.core.db.driver import Row
 from stentor.core.errors import CorruptRecord
+from stentor.core.jsontext import JsonObject
 from stentor.core.runlog import RunLogEvent
 
 
@@ -56,3 +63,47 @@ def parse_event(row: Row) -> RunLogEvent:
         return RunLogEvent(*fields, metadata=jsontext.load(metadata))
     except msgspec.DecodeError as error:
         raise CorruptRecord(f"The event {row[0]} of the run log is malformed.") from error
+
+
+class ArchiveRecord(msgspec.Struct, frozen=True):
+    """The metadata of the event `tasks_archived`, by which the run log vouches for an archive.
+
+    `leaves` is the digest of the numbers and hashes of its events, `files` the SHA-256 of each file.
+    """
+
+    archive: str
+    number: int
+    tasks: int
+    events: int
+    leaves: str
+    files: dict[str, str]
+
+
+class LeavesDigest:
+    """A digest of leaves in the order of their numbers: SHA-256 over a line with number and hash for each."""
+
+    def __init__(self) -> None:
+        self.count = 0
+        self._hash = hashlib.sha256()
+
+    def add(self, number: int, leaf: str) -> None:
+        """Add a leaf, whose hash is in hex."""
+        self.count += 1
+        self._hash.update(f"{number} {leaf}\n".encode())
+
+    @property
+    def text(self) -> str:
+        return self._hash.hexdigest()
+
+
+def parse_record(metadata: str) -> ArchiveRecord | None:
+    """Return the record in the metadata of an event `tasks_archived`; None if there is none."""
+    try:
+        return msgspec.json.decode(metadata, type=ArchiveRecord)
+    except msgspec.MsgspecError:
+        return None
+
+
+def record_metadata(record: ArchiveRecord) -> JsonObject:
+    metadata: JsonObject = msgspec.to_builtins(record)
+    return metadata

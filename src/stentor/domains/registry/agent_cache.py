@@ -9,7 +9,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable
 from typing import TypeVar
 
-from stentor.core.db.catch_up import CatchUp
+from stentor.core.db.polling import CatchUp
 from stentor.core.errors import AgentUnavailable, NotFound
 from stentor.domains.registry.model import Agent
 

@@ -26,7 +26,7 @@ from stentor.core.runlog import EventDraft, RunLog
 from stentor.core.timers import sleep_until_tick
 from stentor.domains.contents import store as contents
 from stentor.domains.llm.usage_totals import UsageTotals
-from stentor.domains.provenance.archived import ArchiveRecord, LeavesDigest, record_metadata
+from stentor.domains.provenance.model import ArchiveRecord, LeavesDigest, record_metadata
 from stentor.domains.retention import batches, parquet_files, store
 from stentor.domains.retention.model import (
     EVENTS,

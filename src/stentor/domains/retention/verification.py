@@ -10,9 +10,9 @@ import msgspec
 from stentor.core.db import Tx
 from stentor.core.db.driver import Driver
 from stentor.domains.provenance import archived_store
-from stentor.domains.provenance.archived import ArchiveRecord, parse_record
 from stentor.domains.provenance.audit.findings import AuditFinding
 from stentor.domains.provenance.audit.verification import hash_event
+from stentor.domains.provenance.model import ArchiveRecord, parse_record
 from stentor.domains.retention import parquet_files, store
 from stentor.domains.retention.model import EVENTS
 from stentor.domains.retention.parquet_files import READ_ERRORS

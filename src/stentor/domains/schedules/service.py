@@ -7,7 +7,7 @@ from typing import Any
 import msgspec
 
 from stentor.auth.principal import IsActive, Principal, require_active
-from stentor.core import ids, names
+from stentor.core import ids, text_checks
 from stentor.core.db import Database, Tx, locks
 from stentor.core.errors import Conflict, InvalidRequest, NotFound, RoutingDenied
 from stentor.core.runlog import EventDraft, RunLog
@@ -42,7 +42,7 @@ class ScheduleService:
         agents.
         """
         require_active(caller, self._is_active, "create schedules")
-        names.check_name(draft.name)
+        text_checks.check_name(draft.name)
         times = CronTimes(draft.cron, draft.timezone)
 
         def work(tx: Tx) -> Schedule:

@@ -26,7 +26,7 @@ from stentor.core.db import Database, Tx
 from stentor.core.errors import ServiceUnavailable, StentorError
 from stentor.core.live import Hub
 from stentor.core.runlog import EventType, RunLogEvent
-from stentor.domains.memory.index.maintenance import IndexDifference, IndexMaintenance, MaintenanceStep
+from stentor.domains.memory.index.protocols import IndexDifference, IndexMaintenance, MaintenanceStep
 from stentor.domains.tasknotes import render, store
 from stentor.domains.tasknotes.model import TaskNoteRecord
 from stentor.domains.tasknotes.pending_changes import PendingChanges

@@ -6,8 +6,7 @@ import msgspec
 import pytest
 
 from stentor.domains.llm.trend_queries import ModelWeek
-from stentor.domains.tasks.chart_queries import AgentResults
-from stentor.domains.tasks.rate_queries import DayOfTasks
+from stentor.domains.tasks.chart_queries import AgentResults, DayOfTasks
 from stentor.surfaces.dashboard.presenters import recent_changes, trends
 from stentor.surfaces.dashboard.presenters.recent_changes import RecentChange
 from tests.requirements import requirement

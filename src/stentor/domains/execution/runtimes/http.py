@@ -13,8 +13,7 @@ import msgspec
 
 from stentor.core import jsontext, trace_context
 from stentor.core.errors import InvalidRequest
-from stentor.core.http_client.bodies import read_body
-from stentor.core.http_client.outbound import OutboundHttp, TargetRefused
+from stentor.core.http_client.outbound import OutboundHttp, TargetRefused, read_body
 from stentor.core.jsontext import JsonObject
 from stentor.core.lazy_import import lazy_module
 from stentor.domains.execution import runtimes

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from stentor.core import jsontext
 from stentor.core.errors import InvalidRequest
-from stentor.core.http_client.bodies import read_body
+from stentor.core.http_client.outbound import read_body
 from stentor.core.jsontext import JsonObject
 from stentor.core.lazy_import import lazy_module
 from stentor.domains.memory.embedding.embedder import EmbeddingUnavailable, Vectors

@@ -1,5 +1,7 @@
 """The interfaces that a search index is built from: its database, its keyword store and its vector store.
 
+Also the port of long operations over all notes of a vault, and what their steps return.
+
 Implementations: `sqlite` and `in_memory_vectors` for one process, `postgres/` for several. The conformance suite in
 tests/conformance runs against all of them.
 """
@@ -7,7 +9,9 @@ tests/conformance runs against all of them.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Protocol, TypeVar
+from typing import Literal, Protocol, TypeVar
+
+import msgspec
 
 from stentor.core.db import Tx
 from stentor.domains.memory.embedding.embedder import Vectors
@@ -25,6 +29,7 @@ from stentor.domains.memory.index.model import (
 from stentor_vault.text.markdown import Chunk
 
 T = TypeVar("T")
+DifferenceProblem = Literal["missing", "stale", "gone", "invalid_name", "not_utf8", "too_large", "unwritten", "altered"]
 
 
 class IndexDatabase(Protocol):
@@ -114,3 +119,35 @@ class VectorStore(Protocol):
     def on_deleted(self, doc_ids: Iterable[int]) -> None:
         """Update the state in memory, after that transaction committed."""
         ...
+
+
+class IndexDifference(msgspec.Struct, frozen=True):
+    """A difference between the vault and the index, or between a task and its note.
+
+    A note is "missing" or "stale" in the index or "gone" from the vault; "invalid_name", "not_utf8" and "too_large"
+    are why the index cannot have it. A task's note is "unwritten" or "altered".
+    """
+
+    path: str
+    problem: DifferenceProblem
+
+
+class MaintenanceStep(msgspec.Struct, frozen=True):
+    """One step of a long operation over all notes; `next` is the path to continue after, None at the end.
+
+    `what` says what `done` counts: notes of the vault as the index has them, or notes of tasks.
+    """
+
+    done: int
+    total: int
+    next: str | None
+    differences: list[IndexDifference] = []
+    what: Literal["notes", "tasks"] = "notes"
+
+
+class IndexMaintenance(Protocol):
+    """Long operations over the whole vault, in steps; `after` is the `next` of the previous step, empty at first."""
+
+    async def reindex(self, after: str, limit: int) -> MaintenanceStep: ...
+
+    async def verify(self, after: str, limit: int) -> MaintenanceStep: ...

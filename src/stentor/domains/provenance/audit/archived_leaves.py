@@ -12,8 +12,8 @@ from stentor.core.db import Tx
 from stentor.core.db.driver import Row
 from stentor.core.runlog import EVENT_COLUMNS
 from stentor.domains.provenance import archived_store
-from stentor.domains.provenance.archived import LeavesDigest, parse_record
 from stentor.domains.provenance.audit.findings import AuditFinding
+from stentor.domains.provenance.model import LeavesDigest, parse_record
 
 ARCHIVED = object()
 """Stands for the id of an event whose body is in an archive, in a row of a page."""

@@ -16,12 +16,12 @@ from stentor.core.db.leader import LeaderElection
 from stentor.core.errors import Conflict, StoreUnavailable
 from stentor.core.timers import sleep_until_tick
 from stentor.domains.provenance import store as numbered_events
-from stentor.domains.tasks import id_queries
+from stentor.domains.tasks import list_queries
 from stentor.domains.tasks.list_model import TaskFilter, TaskPage, TaskSummary
 from stentor.domains.tasks.search.model import Position, TaskIndex, parse_query
 
 EVENTS_PER_BATCH = 1_000
-HITS_PER_READ = id_queries.IDS_PER_STATEMENT
+HITS_PER_READ = list_queries.IDS_PER_STATEMENT
 MAX_SCANNED = 5_000
 """Matches of the text that one page looks through for those that the other conditions let pass."""
 LAST_DOCUMENT = 2**62
@@ -71,7 +71,7 @@ class TaskSearch:
             return 0
         order = {(e.tenant, e.task_id): e.number for e in events if e.task_id and e.event_type in INDEXED_EVENTS}
         # The texts as they are now, perhaps newer than these events: the later ones index the same again.
-        texts = await self._db.read(lambda tx: id_queries.read_texts(tx, sorted(order)))
+        texts = await self._db.read(lambda tx: list_queries.read_texts(tx, sorted(order)))
         texts.sort(key=lambda text: order[text.tenant, text.task_id])
         await index.put(texts, Position(events[-1].number, events[-1].event_id))
         return len(events)
@@ -132,4 +132,4 @@ class TaskSearch:
 
 
 def _reader(tenant: str, task_filter: TaskFilter, ids: Sequence[str]) -> Callable[[Tx], dict[str, TaskSummary]]:
-    return lambda tx: {row.task_id: row for row in id_queries.list_matching(tx, tenant, task_filter, ids)}
+    return lambda tx: {row.task_id: row for row in list_queries.list_matching(tx, tenant, task_filter, ids)}

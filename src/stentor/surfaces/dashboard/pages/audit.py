@@ -9,7 +9,7 @@ from stentor.core.jsontext import JsonObject
 from stentor.domains.audit.store import CATEGORIES
 from stentor.domains.registry import queries as registry_queries
 from stentor.domains.schedules import store as schedule_store
-from stentor.domains.tasks import id_queries
+from stentor.domains.tasks import list_queries
 from stentor.domains.tasks.list_model import TaskFilter
 from stentor.domains.webhooks import store as webhook_store
 from stentor.surfaces.dashboard.presenters import audit_view
@@ -48,7 +48,7 @@ async def show_audit(page: PageRequest) -> Response:
 def _present_events(tx: Tx, tenant: str, events: list[JsonObject]) -> list[AuditRow]:
     """Return the rows, with the names of the agents, tasks, webhooks and schedules that still exist."""
     task_ids = sorted({event["task_id"] for event in events if event["task_id"]})
-    tasks = id_queries.list_matching(tx, tenant, TaskFilter(), task_ids) if task_ids else []
+    tasks = list_queries.list_matching(tx, tenant, TaskFilter(), task_ids) if task_ids else []
     titles = {task.task_id: task.title for task in tasks}
     webhooks = {row.subscription_id: row.url for row in webhook_store.list_subscriptions(tx, tenant)}
     schedules = schedule_store.list_names(tx, tenant)

@@ -12,7 +12,7 @@ from stentor.core.clock import format_iso
 from stentor.core.db import Tx
 from stentor.core.jsontext import JsonObject
 from stentor.domains.governance import model
-from stentor.domains.governance import queries as governance_queries
+from stentor.domains.governance import store as governance_store
 from stentor.domains.governance.operations import parse_tier
 from stentor.domains.registry import queries as registry_queries
 from stentor.surfaces.dashboard.gateway import GatewayError, quote_segment
@@ -64,7 +64,7 @@ async def list_updates(page: PageRequest) -> Response:
     )
     now, tier = page.site.now(), parse_tier(filters["tier"] or None) or 0
     (counts, overdue), names, agent_choices = await asyncio.gather(
-        page.read(governance_queries.count_updates, filters["agent"], tier, now),
+        page.read(governance_store.count_updates_by_status, filters["agent"], tier, now),
         page.read(registry_queries.read_names),
         read_agent_choices(page, filters["agent"]),
     )
@@ -268,7 +268,7 @@ def _read_history(
     Follows the parents back to the event `first`; stops at an event that is no longer in the run log.
     """
     events: list[HistoryEvent] = []
-    event_id = governance_queries.find_head_event(tx, tenant, kind, record_id)
+    event_id = governance_store.find_head_event(tx, tenant, kind, record_id)
     while event_id is not None and len(events) < MAX_HISTORY_EVENTS:
         event = runlog_queries.find_event(tx, tenant, event_id)
         if event is None:

@@ -10,7 +10,7 @@ from stentor.core.db import Tx
 from stentor.core.errors import StentorError
 from stentor.core.jsontext import JsonObject
 from stentor.domains.alerts import store as alert_store
-from stentor.domains.governance import queries as governance_queries
+from stentor.domains.governance import store as governance_store
 from stentor.domains.keys import store as key_store
 from stentor.domains.learning import queries as learning_queries
 from stentor.domains.llm.queries import has_calls, read_cost_series
@@ -110,7 +110,7 @@ def _count_pending(tx: Tx, tenant: str) -> dict[str, int]:
     """Count the items that need a human, by kind."""
     return {
         "decisions": step_queries.count_decisions(tx, tenant),
-        "approvals": governance_queries.count_submitted(tx, tenant),
+        "approvals": governance_store.count_submitted(tx, tenant),
         "quarantined": registry_queries.count_quarantined(tx, tenant),
         "alerts": learning_queries.count_open_alerts(tx, tenant),
         "webhooks": webhook_queries.count_disabled(tx, tenant),

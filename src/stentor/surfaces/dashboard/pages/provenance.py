@@ -15,7 +15,7 @@ from stentor.domains.provenance import store as provenance_store
 from stentor.domains.provenance.recent_check import RecentCheck, check_recent
 from stentor.domains.provenance.signed_note import NoteError, NoteVerifier, parse_verifier
 from stentor.domains.registry import queries as registry_queries
-from stentor.domains.tasks import id_queries
+from stentor.domains.tasks import list_queries
 from stentor.domains.tasks.list_model import TaskFilter
 from stentor.surfaces.dashboard.gateway import GatewayError, quote_segment
 from stentor.surfaces.dashboard.presenters import provenance_view
@@ -139,7 +139,7 @@ def _find_title(tx: Tx, tenant: str, run: JsonObject, requested_id: str) -> str:
     events = run["events"]
     of_event = [event["task_id"] for event in events if requested_id in (event["provenance_id"], event["task_id"])]
     task_id = next((task_id for task_id in (*of_event, *(event["task_id"] for event in events)) if task_id), None)
-    tasks = id_queries.list_matching(tx, tenant, TaskFilter(), [task_id]) if task_id else []
+    tasks = list_queries.list_matching(tx, tenant, TaskFilter(), [task_id]) if task_id else []
     return tasks[0].title if tasks else str(events[0]["message"])
 
 

@@ -21,7 +21,7 @@ from stentor.domains.llm import trend_queries
 from stentor.domains.llm.trend_queries import ModelWeek
 from stentor.domains.registry import queries as registry_queries
 from stentor.domains.schedules import store as schedule_store
-from stentor.domains.tasks import rate_queries
+from stentor.domains.tasks import chart_queries
 from stentor.domains.tasks.chart_queries import AgentResults
 from stentor.surfaces.dashboard.pages.alerts import alert_reader, alert_url
 from stentor.surfaces.dashboard.presenters import recent_changes, trends
@@ -79,7 +79,7 @@ def _read_changes(
 async def _read_weeks(page: PageRequest) -> Weeks:
     def read(tx: Tx, tenant: str) -> Weeks:
         return (
-            rate_queries.read_two_weeks(tx, tenant, now),
+            chart_queries.read_two_weeks(tx, tenant, now),
             trend_queries.read_agent_costs(tx, tenant, now // DAY),
             trend_queries.read_model_weeks(tx, tenant, now),
         )
@@ -100,7 +100,7 @@ async def read_rates(page: PageRequest) -> list[Rate]:
 
 async def _read_rates(page: PageRequest) -> list[Rate]:
     now = page.site.now()
-    today, before = await page.read(rate_queries.read_two_days, now)
+    today, before = await page.read(chart_queries.read_two_days, now)
     return trends.describe_rates(
         today, before, await page.read(trend_queries.read_daily_cost, now // DAY, DAYS_OF_COST)
     )

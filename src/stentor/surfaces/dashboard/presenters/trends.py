@@ -7,8 +7,7 @@ from collections.abc import Mapping, Sequence
 import msgspec
 
 from stentor.domains.llm.trend_queries import ModelWeek
-from stentor.domains.tasks.chart_queries import AgentResults
-from stentor.domains.tasks.rate_queries import DayOfTasks
+from stentor.domains.tasks.chart_queries import AgentResults, DayOfTasks
 from stentor.surfaces.dashboard.gateway import quote_segment
 from stentor.surfaces.dashboard.presenters.filters import format_duration, format_money, format_number
 from stentor.surfaces.dashboard.presenters.recent_changes import RecentChange
