@@ -181,6 +181,11 @@ def test_a_key_that_was_made_at_runtime_is_masked_by_its_shape(secret: str) -> N
     )
 
 
+@pytest.mark.parametrize("secret", ["st_" + "aB3_-" * 8, "whsec_" + "aB3+" * 8])
+def test_a_key_that_was_made_at_runtime_is_masked_as_a_whole_after_another_key(secret: str) -> None:
+    assert "aB3" not in Redactor().redact(f"key=sk-abc123def456ghi789-{secret}.")
+
+
 def test_no_text_in_a_message_or_an_error_begins_a_line_of_the_log() -> None:
     forged = "no\r\n2026-11-28 10:00:00,000 WARNING stentor: forged\u2028x"
     try:

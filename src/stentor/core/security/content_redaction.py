@@ -95,16 +95,17 @@ _SHAPES = (
     ),
     Shape(
         "api key",
+        # `st_` and `whsec_` are keys, sessions and secrets of webhooks that the service makes while it runs.
+        # Before `sk-`, which would take the beginning of one that follows a dash.
+        ("gho_", "ghp_", "ghu_", "ghs_", "ghr_", "github_pat_", "glpat-", "hf_", "npm_", "whsec_", "st_"),
+        re.compile(_WORD + r"(?:gh[pousr]_|github_pat_|glpat-|hf_|npm_|whsec_|st_)[A-Za-z0-9_+/=-]{20,}"),
+    ),
+    Shape(
+        "api key",
         ("sk-", "pk-", "rk-"),
         re.compile(_WORD + r"(?:sk|pk|rk)-(?=[A-Za-z_-]{0,100}\d)[A-Za-z0-9_-]{16,}"),
     ),
     Shape("api key", ("k_live_", "k_test_"), re.compile(_WORD + r"(?:sk|pk|rk)_(?:live|test)_[A-Za-z0-9]{10,}")),
-    Shape(
-        "api key",
-        # `st_` and `whsec_` are keys, sessions and secrets of webhooks that the service makes while it runs.
-        ("gho_", "ghp_", "ghu_", "ghs_", "ghr_", "github_pat_", "glpat-", "hf_", "npm_", "whsec_", "st_"),
-        re.compile(_WORD + r"(?:gh[pousr]_|github_pat_|glpat-|hf_|npm_|whsec_|st_)[A-Za-z0-9_+/=-]{20,}"),
-    ),
     Shape(
         "api key",
         ("xox", "aiza", "ya29."),
