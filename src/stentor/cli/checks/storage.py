@@ -155,7 +155,7 @@ def check_postgresql(context: CheckContext) -> Iterator[CheckFinding]:
         version = migrations.current_version(ReadOnlyDriver(open_driver(context.settings)))
     except (StoreUnavailable, StartRefused) as error:
         reason = redactor.redact(" ".join(str(error).split()))
-        yield CheckFinding("problem", "PostgreSQL", f"SERVICE_DATABASE_URL: {reason}")
+        yield CheckFinding("problem", "PostgreSQL", reason)
         return
     yield CheckFinding("ok", "PostgreSQL", "Connected to the server in SERVICE_DATABASE_URL.")
     yield _schema("PostgreSQL", version)

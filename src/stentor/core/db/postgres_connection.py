@@ -335,8 +335,8 @@ def _outage_text(error: psycopg.Error) -> str:
 
 def _reason(error: psycopg.Error) -> str:
     """Return the message of the client or the server as a sentence on one line."""
-    text = " ".join(str(error).split())
-    return text if text.endswith(("?", ".")) else f"{text}."
+    lines = (" ".join(line.split()) for line in str(error).splitlines())
+    return " ".join(line if line.endswith(("?", ".", ":")) else f"{line}." for line in lines if line)
 
 
 def _set_statements(settings: Mapping[str, str], how: str) -> str:
