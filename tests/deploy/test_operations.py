@@ -67,13 +67,14 @@ def client(address: str) -> httpx.Client:
 
 @requirement("scale.operations-page")
 def test_a_sqlite_service_is_backed_up_while_it_runs_and_restored(shell: Shell, filled: Filled) -> None:
-    make, restore, start = section("SQLite")
+    make, restore, start, look_at_older = section("SQLite")
     with serving(shell.folder) as begin:
         service = begin(filled.folder, **ENVIRON)
         assert "intact" in shell.run(make)
         with service.client() as api:
             later = post(api, "/tasks", type="echo", input=1, required_capabilities=["echo"])["task_id"]
         stop(service)
+    assert "intact" in shell.run(look_at_older)
     assert "intact" in shell.run(restore)
     port = str(free_port())
     with ExitStack() as stack:
@@ -145,7 +146,7 @@ def test_a_running_sqlite_service_becomes_two_gateways_and_no_task_is_lost(
         shell.run(backup)
         assert "intact" in shell.run(copy, **target)
         shell.run(spread)
-        for block, port in ((one, ports[0]), (two, ports[1])):
+        for block, port in ((one, ports[0]), (two.replace("8090", ports[1]), ports[1])):
             process = stack.enter_context(shell.running(block, SERVICE_GATEWAY_PORT=port, **target))
             ready(f"http://127.0.0.1:{port}", process)
         assert "intact" in shell.run(look, **target)
