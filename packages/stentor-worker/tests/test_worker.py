@@ -352,7 +352,7 @@ def test_rejected_key_ends_the_program_with_a_line_and_a_thread_with_an_error(
         assert exit_.value.code == 1
         assert caplog.messages == [f"worker: rejected by {service.url} error=UNAUTHORIZED: no such key"]
         with ThreadPoolExecutor(1) as pool, pytest.raises(ServiceError) as error:
-            pool.submit(idle_worker(service, "wrong").run).result()
+            pool.submit(idle_worker(service, "wrong").run).result(TIMEOUT_S)
         assert error.value.status == 401
 
 
@@ -367,11 +367,13 @@ def test_next_task_is_claimed_while_a_report_is_pending() -> None:
         service.reply = reply
         worker = Worker(service.url, "key", "agent", concurrency=1)
         finished: list[str] = []
-        third_started = threading.Event()
+        second_finished, third_started = threading.Event(), threading.Event()
 
         @worker.handler
         def work(task: Task) -> str:
             finished.append(task.id)
+            if len(finished) == 2:
+                second_finished.set()
             if len(finished) == 3:
                 worker.stop()
                 third_started.set()
@@ -380,8 +382,7 @@ def test_next_task_is_claimed_while_a_report_is_pending() -> None:
         thread = threading.Thread(target=worker.run)
         thread.start()
         assert service.wait_until(lambda: service.claimed >= 2), "the first report is still held"
-        while len(finished) < 2:
-            assert thread.is_alive()
+        assert second_finished.wait(TIMEOUT_S)
         assert not third_started.wait(0.5), "with one slot, one report at a time may be open"
         assert (service.claimed, service.reports) == (2, [])
         release_reports.set()
@@ -442,6 +443,6 @@ def test_an_error_of_another_program_is_a_service_error(status: int, body: Any) 
     with run_service(Service(tasks=0)) as service:
         service.reply = lambda verb: (status, body)
         with ThreadPoolExecutor(1) as pool, pytest.raises(ServiceError) as error:
-            pool.submit(idle_worker(service, "key").run).result()
+            pool.submit(idle_worker(service, "key").run).result(TIMEOUT_S)
         assert (error.value.status, error.value.code) == (status, f"HTTP_{status}")
         assert "the address of Stentor's gateway" in str(error.value)
