@@ -6,10 +6,10 @@ Combines the scores and records each search; the index itself is in `index/`. So
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from functools import partial
 from statistics import pstdev
-from typing import Literal, TypeVar
+from typing import Literal
 
 import msgspec
 
@@ -39,10 +39,9 @@ from stentor.domains.memory.sequences import MIN_SUPPORT, find_support
 from stentor.domains.memory.service import MemoryService
 from stentor.domains.memory.text import tokenizer
 from stentor.domains.memory.text.excerpts import Passage, PassageSource, make_chunk_excerpt, make_excerpt, rank_passages
+from stentor.domains.memory.threads import in_thread_if_long
 from stentor.domains.memory.validity.frontmatter_keys import parse_as_of
 from stentor.domains.memory.validity.model import Exclusion
-
-T = TypeVar("T")
 
 PREVIEW_CHARS = 200
 INLINE_MAX_CHARS = 50_000
@@ -143,7 +142,7 @@ class SearchService:
         marks = await self._explain(scope, [hit.doc_id for hit in hits])
         await self._record_search(caller, "keyword", total)
         make = partial(build_results, hits, _terms(significant), marks)
-        return await _in_thread_if_long(make, [hit.body for hit in hits]), total
+        return await in_thread_if_long(sum(len(hit.body) for hit in hits), INLINE_MAX_CHARS, make), total
 
     async def semantic(
         self,
@@ -234,8 +233,10 @@ class SearchService:
         by_meaning = {id_: ordinals[id_] for id_ in best if id_ in ordinals and id_ not in keyword_scores}
         excerpts = await self._chunk_excerpts(rows, by_meaning, terms)
         bodies = {id_: rows[id_].body for id_ in best if not excerpts.get(id_)}
-        excerpts |= await _in_thread_if_long(
-            lambda: {id_: make_excerpt(body, terms) for id_, body in bodies.items()}, bodies.values()
+        excerpts |= await in_thread_if_long(
+            sum(map(len, bodies.values())),
+            INLINE_MAX_CHARS,
+            lambda: {id_: make_excerpt(body, terms) for id_, body in bodies.items()},
         )
         await self._record_search(caller, "hybrid", len(ranked))
         return [_hybrid_match(rows[id_], scores[id_], excerpts[id_], marks.get(id_)) for id_ in best], len(ranked)
@@ -306,10 +307,6 @@ class SearchService:
         meta = {"search": mode, "matches": total, "by": caller.principal.name}
         event = EventDraft("memory_read", "memory", f"A {mode} search found {total}.", meta, agent_id=caller.agent_id)
         await self._db.write(lambda tx: self._memory.record_event(tx, caller, event))
-
-
-async def _in_thread_if_long(make: Callable[[], T], texts: Iterable[str]) -> T:
-    return make() if sum(map(len, texts)) <= INLINE_MAX_CHARS else await asyncio.to_thread(make)
 
 
 def _terms(texts: Sequence[str]) -> frozenset[str]:

@@ -26,6 +26,7 @@ from stentor.domains.memory.caches import DocumentCache, LastSeen
 from stentor.domains.memory.index.indexer import Indexer
 from stentor.domains.memory.model import MemoryCaller, WriteDecision, WriteDraft, WriteResult
 from stentor.domains.memory.store import WriteIntent
+from stentor.domains.memory.threads import in_thread_if_long
 from stentor.domains.memory.validity.guard import MarkGuard, mark_events
 from stentor.domains.memory.write_journal import WriteJournal
 from stentor_vault.notes import paths
@@ -129,10 +130,8 @@ class MemoryService:
 
     async def _parse(self, note: Note, path: str) -> NoteDocument | None:
         """Parse a long note in a thread: its frontmatter may take a fifth of a second."""
-        if len(note.content) < INLINE_MAX_CHARS:
-            document = documents.parse_document(path, note.content)
-        else:
-            document = await asyncio.to_thread(documents.parse_document, path, note.content)
+        parse = documents.parse_document
+        document = await in_thread_if_long(len(note.content), INLINE_MAX_CHARS, parse, path, note.content)
         self.cache.put(path, note.hash, document)
         return document
 
@@ -363,10 +362,8 @@ def _write_event(caller: MemoryCaller, draft: WriteDraft, intent: WriteIntent, s
 async def _decide(
     draft: WriteDraft, current: bytes | None, seen_hashes: frozenset[str], base: bytes | None
 ) -> WriteDecision:
-    """Compare long texts in a thread; for short ones the comparison is faster than the thread switch."""
-    if max(len(draft.content or ""), len(current or b""), len(base or b"")) < INLINE_MAX_CHARS:
-        return model.decide_write(draft, current, seen_hashes, base)
-    return await asyncio.to_thread(model.decide_write, draft, current, seen_hashes, base)
+    longest = max(len(draft.content or ""), len(current or b""), len(base or b""))
+    return await in_thread_if_long(longest, INLINE_MAX_CHARS, model.decide_write, draft, current, seen_hashes, base)
 
 
 async def _result_content_hash(
@@ -379,9 +376,7 @@ async def _result_content_hash(
     sent = None if caller.is_governed or draft.content is None else draft.content.removeprefix(BOM).encode()
     if content == sent:
         return content_hash(content)
-    if len(content) < INLINE_MAX_CHARS:
-        return _content_hash(draft.path, content)
-    return await asyncio.to_thread(_content_hash, draft.path, content)
+    return await in_thread_if_long(len(content), INLINE_MAX_CHARS, _content_hash, draft.path, content)
 
 
 def _content_hash(path: str, content: bytes) -> str:

@@ -16,6 +16,7 @@ from stentor.domains.memory.index.index import SearchIndex
 from stentor.domains.memory.index.lag import ChangeWindow, SyncLag
 from stentor.domains.memory.index.model import IndexedFileState, IndexEntry, parse_entry
 from stentor.domains.memory.index.protocols import DifferenceProblem, IndexDifference, MaintenanceStep
+from stentor.domains.memory.threads import in_thread_if_long
 from stentor_vault.notes.model import (
     MAX_NOTE_BYTES,
     NO_FILE,
@@ -391,5 +392,4 @@ def _is_note(path: str) -> bool:
 
 
 async def _parse_entry_async(note: Note) -> IndexEntry | None:
-    """Parse long notes in a thread; a short one takes less time than the thread switch."""
-    return parse_entry(note) if len(note.content) < INLINE_BYTES else await asyncio.to_thread(parse_entry, note)
+    return await in_thread_if_long(len(note.content), INLINE_BYTES, parse_entry, note)

@@ -6,7 +6,6 @@ not write is refused. People may change everything that they may write.
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Callable, Sequence
 
 from stentor.core.clock import Clock, format_iso
@@ -14,6 +13,7 @@ from stentor.core.errors import Forbidden
 from stentor.core.runlog import EventDraft
 from stentor.domains.memory.index.index import SearchIndex
 from stentor.domains.memory.model import MemoryCaller
+from stentor.domains.memory.threads import in_thread_if_long
 from stentor.domains.memory.validity import marks
 from stentor.domains.memory.validity.frontmatter_keys import TASK_SOURCE
 from stentor.domains.memory.validity.marks import MarkChange, MarkedNote
@@ -114,10 +114,12 @@ class MarkGuard:
 
 
 async def read_both(path: str, before: bytes | None, after: bytes | None) -> tuple[MarkedNote, MarkedNote]:
-    """Parse the marks of both states; in a thread from INLINE_BYTES on."""
-    if len(before or b"") + len(after or b"") < INLINE_BYTES:
-        return marks.read_marks(path, before), marks.read_marks(path, after)
-    return await asyncio.to_thread(lambda: (marks.read_marks(path, before), marks.read_marks(path, after)))
+    """Parse the marks of both states; in a thread above INLINE_BYTES."""
+    return await in_thread_if_long(
+        len(before or b"") + len(after or b""),
+        INLINE_BYTES,
+        lambda: (marks.read_marks(path, before), marks.read_marks(path, after)),
+    )
 
 
 async def mark_events(
