@@ -1,4 +1,7 @@
-"""SQL of learning (records, history, connections, oscillation alerts, daily limits) and its Prometheus metrics."""
+"""SQL of learning (records, history, connections, oscillation alerts, daily limits) and its Prometheus metrics.
+
+Also what pages show of it: the heat map, and the weights and alerts of one agent.
+"""
 
 from __future__ import annotations
 
@@ -11,7 +14,7 @@ from stentor.core import ids
 from stentor.core.clock import DAY
 from stentor.core.db import AppendOnlyTable, Sql, Tx
 from stentor.core.metrics import counter_family, gauge_family
-from stentor.domains.learning.model import AgentConnection, HistoryEntry, SentinelAlert, Weight
+from stentor.domains.learning.model import AgentConnection, HistoryEntry, SentinelAlert, Weight, decay_weight
 
 _FIELDS = Weight.__struct_fields__
 _COLUMNS = ", ".join(_FIELDS)
@@ -96,6 +99,31 @@ _COUNT_TAUGHT = Sql(
 )
 _COUNT_OUTCOMES = Sql("select coalesce(sum(samples), 0) from hebbian_weights")
 _COUNT_OPEN_ALERTS = Sql("select count(*) from sentinel_alerts where resolved_at is null")
+MAX_TASK_TYPES = 12
+"""Columns of a heat map: the task types with most outcomes."""
+MAX_WEIGHTS, MAX_ALERTS = 200, 20
+_TOP = f"""select task_type, sum(samples) as n from hebbian_weights where {_IN_TENANT}
+    group by task_type order by n desc, task_type limit {MAX_TASK_TYPES}"""
+_LIST_TYPES = Sql(_TOP)
+_COUNT_TYPES = Sql(f"select count(distinct task_type) from hebbian_weights where {_IN_TENANT}")
+_LIST_CELLS = Sql(
+    f"""select p.agent_id, p.name, p.created_at, w.task_type, w.weight, w.updated_at, w.samples from (
+        select a.agent_id, a.name, a.created_at from agents as a
+        where a.tenant = :tenant and (a.created_at > :after or (a.created_at = :after and a.agent_id > :after_id))
+            and exists (select 1 from hebbian_weights as h where h.agent_id = a.agent_id
+                and h.task_type in (select task_type from ({_TOP}) as shown))
+        order by a.created_at, a.agent_id limit :limit
+    ) as p join hebbian_weights as w on w.agent_id = p.agent_id
+    where w.task_type in (select task_type from ({_TOP}) as top) order by p.created_at, p.agent_id"""
+)
+_LIST_WEIGHTS = Sql(
+    f"""select agent_id, task_type, weight, mean_ms, samples, recent, updated_at from hebbian_weights
+    where agent_id = :agent_id and {_IN_TENANT} order by samples desc, task_type limit {MAX_WEIGHTS}"""
+)
+_LIST_AGENT_ALERTS = Sql(
+    f"{_ALERT} where agent_id = :agent_id and {_IN_TENANT} order by alert_id desc limit {MAX_ALERTS}"
+)
+_COUNT_TENANT_ALERTS = Sql(f"select count(*) from sentinel_alerts where resolved_at is null and {_IN_TENANT}")
 
 
 def find(tx: Tx, agent_id: str, task_type: str) -> Weight | None:
@@ -230,3 +258,47 @@ def collect_metrics(tx: Tx) -> Iterable[Metric]:
     outcomes, open_alerts = (int(tx.rows(sql)[0][0]) for sql in (_COUNT_OUTCOMES, _COUNT_OPEN_ALERTS))
     yield counter_family("stentor_learned_outcomes", "Outcomes learned from.", outcomes)
     yield gauge_family("stentor_sentinel_alerts", "Open oscillation alerts.", open_alerts)
+
+
+class HeatMapCell(msgspec.Struct, frozen=True):
+    weight: float
+    samples: int
+
+
+class WeightHeatMap(msgspec.Struct, frozen=True):
+    """Rows of (agent id, name, cell by task type); `last` is the position of the last row, None on the last page."""
+
+    types: list[str]
+    types_total: int
+    rows: list[tuple[str, str, dict[str, HeatMapCell]]]
+    last: tuple[int, str] | None
+
+
+def read_heat_map(tx: Tx, tenant: str, after: tuple[int, str], now: int, limit: int) -> WeightHeatMap:
+    """Return the present weights of the agents that have one of the types, oldest agent first."""
+    types = [str(row[0]) for row in tx.rows(_LIST_TYPES, tenant=tenant)]
+    total = int(tx.rows(_COUNT_TYPES, tenant=tenant)[0][0])
+    rows: dict[str, tuple[str, str, dict[str, HeatMapCell]]] = {}
+    last = after
+    for agent_id, name, created_at, kind, weight, moved_at, samples in tx.rows(
+        _LIST_CELLS, tenant=tenant, after=after[0], after_id=after[1], limit=limit
+    ):
+        rows.setdefault(agent_id, (agent_id, name, {}))[2][kind] = HeatMapCell(
+            decay_weight(weight, now - moved_at), samples
+        )
+        last = (created_at, agent_id)
+    return WeightHeatMap(types, total, list(rows.values()), last if len(rows) == limit else None)
+
+
+def list_top_weights(tx: Tx, tenant: str, agent_id: str) -> list[Weight]:
+    """List the weights of an agent, those with most outcomes first."""
+    return [Weight(*row) for row in tx.rows(_LIST_WEIGHTS, tenant=tenant, agent_id=agent_id)]
+
+
+def list_agent_alerts(tx: Tx, tenant: str, agent_id: str) -> list[SentinelAlert]:
+    """List the alerts about an agent, newest first."""
+    return [SentinelAlert(*row) for row in tx.rows(_LIST_AGENT_ALERTS, tenant=tenant, agent_id=agent_id)]
+
+
+def count_open_alerts(tx: Tx, tenant: str) -> int:
+    return int(tx.rows(_COUNT_TENANT_ALERTS, tenant=tenant)[0][0])

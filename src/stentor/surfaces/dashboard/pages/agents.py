@@ -17,7 +17,7 @@ from stentor.core.clock import DAY
 from stentor.core.db import Tx
 from stentor.core.errors import InvalidRequest
 from stentor.core.jsontext import JsonObject
-from stentor.domains.learning import queries as learning_queries
+from stentor.domains.learning import store as learning_store
 from stentor.domains.learning.model import SENTINEL_WINDOW, SentinelAlert, Weight
 from stentor.domains.llm import queries as llm_queries
 from stentor.domains.registry import authorization
@@ -147,7 +147,7 @@ async def show_weights(page: PageRequest) -> Response:
     """Render the heat map: agents by task types."""
     await page.call("agents.list", limit=1)  # checks the permission: the query below does not
     after, now = _read_cursor(page), page.site.now()
-    heat = await page.read(learning_queries.read_heat_map, after, now, PAGE_SIZE)
+    heat = await page.read(learning_store.read_heat_map, after, now, PAGE_SIZE)
     # With the weight of an agent without results, so that the colors of two close weights are close.
     values = [1.0, *(cell.weight for row in heat.rows for cell in row[2].values())]
     return page.render(
@@ -232,8 +232,8 @@ async def _get_agent(page: PageRequest, agent_id: str) -> JsonObject:
 def _read_records(tx: Tx, tenant: str, agent_id: str) -> AgentRecords:
     return (
         trust_store.list_entity_changes(tx, tenant, agent_id, MAX_TRUST_CHANGES),
-        learning_queries.list_top_weights(tx, tenant, agent_id),
-        learning_queries.list_agent_alerts(tx, tenant, agent_id),
+        learning_store.list_top_weights(tx, tenant, agent_id),
+        learning_store.list_agent_alerts(tx, tenant, agent_id),
     )
 
 

@@ -12,7 +12,7 @@ from stentor.core.jsontext import JsonObject
 from stentor.domains.alerts import store as alert_store
 from stentor.domains.governance import store as governance_store
 from stentor.domains.keys import store as key_store
-from stentor.domains.learning import queries as learning_queries
+from stentor.domains.learning import store as learning_store
 from stentor.domains.llm.queries import has_calls, read_cost_series
 from stentor.domains.registry import queries as registry_queries
 from stentor.domains.steps import queries as step_queries
@@ -112,7 +112,7 @@ def _count_pending(tx: Tx, tenant: str) -> dict[str, int]:
         "decisions": step_queries.count_decisions(tx, tenant),
         "approvals": governance_store.count_submitted(tx, tenant),
         "quarantined": registry_queries.count_quarantined(tx, tenant),
-        "alerts": learning_queries.count_open_alerts(tx, tenant),
+        "alerts": learning_store.count_open_alerts(tx, tenant),
         "webhooks": webhook_queries.count_disabled(tx, tenant),
     }
 
