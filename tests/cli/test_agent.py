@@ -7,6 +7,8 @@ import re
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from tests.cli.program import Program
 
 Served = tuple[Program, Any]
@@ -181,3 +183,20 @@ def test_a_second_agent_of_the_same_name_is_registered_with_a_warning(shared: Se
     assert second.code == 0
     assert f"another agent has the name 'ann': {first['agent_id']}" in second.err
     assert "another agent" not in program("agent", "register", "bob").err
+
+
+@pytest.mark.parametrize(
+    "name",
+    ["assessor", "Assessor ", "\u0410ssessor", "\uff21ssessor", "Assess0r", "As\u0455ess\u03bfr"],
+    ids=["case", "space", "Cyrillic", "full width", "digit", "two scripts"],
+)
+def test_an_agent_whose_name_looks_like_another_one_is_registered_with_a_warning(shared: Served, name: str) -> None:
+    program, _ = shared
+    agents = [program("agent", "register", one, "--json").json for one in ("Assessor", name)]
+    assert agents[1]["name"] == name
+    assert f"looks like that of another agent, 'Assessor': {agents[0]['agent_id']}" in agents[1]["notice"]
+    for other in ("Assessor 2", "Assessors", "\u00c4ssessor", "\u0421\u0443\u043c\u043c\u0430"):
+        agents.append(program("agent", "register", other, "--json").json)
+        assert agents[-1]["notice"] is None
+    for agent in agents:
+        program("agent", "archive", agent["agent_id"])

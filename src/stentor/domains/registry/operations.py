@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from typing import Annotated
 
 from fastapi import Query
 
 from stentor.core.errors import InvalidRequest
+from stentor.core.look_alikes import same_looking
 from stentor.domains.registry import wire
 from stentor.domains.registry.model import Agent, AgentStatus, Runtime, TrustTier
 from stentor.domains.registry.model_checks import ModelChecks, describe_unserved
@@ -45,14 +46,13 @@ class RegistryOperations:
     async def register(self, caller: Caller, body: wire.Register) -> wire.Registered:
         """Register an agent; it is active at once.
 
-        `notice` warns if another agent has its name, or if no provider serves its model.
+        `notice` warns if another agent has its name or one that looks the same, or if no provider serves its model.
         """
         draft = body.to_draft()
         self._check_runtime(draft.runtime)
-        agents = self._registry.agents.list_of_tenant(caller.tenant)
-        namesake = next((agent for agent in agents if agent.name == draft.name and not agent.is_archived), None)
+        namesake = _find_namesake(self._registry.agents.list_of_tenant(caller.tenant), draft.name)
         agent = await self._registry.register(caller.tenant, draft, caller)
-        notices = [_describe_namesake(namesake)] if namesake else []
+        notices = [_describe_namesake(namesake, draft.name)] if namesake else []
         notices += filter(None, [await self._model_checks.check(agent)])
         return wire.Registered.of(agent, notice=" ".join(notices) or None)
 
@@ -170,8 +170,17 @@ class RegistryOperations:
         return wire.StatusOut.of(await self._registry.restore(caller.tenant, agent_id, caller))
 
 
-def _describe_namesake(agent: Agent) -> str:
-    return f"another agent has the name {agent.name!r}: {agent.agent_id}. Commands and workers need the id of yours."
+def _find_namesake(agents: Sequence[Agent], name: str) -> Agent | None:
+    """Return an agent with this name, else one whose name looks the same."""
+    looks = same_looking(name)
+    namesakes = [agent for agent in agents if same_looking(agent.name) == looks and not agent.is_archived]
+    return min(namesakes, key=lambda agent: agent.name != name, default=None)
+
+
+def _describe_namesake(agent: Agent, name: str) -> str:
+    if agent.name == name:
+        return f"another agent has the name {name!r}: {agent.agent_id}. Commands and workers need the id of yours."
+    return f"the name {name!r} looks like that of another agent, {agent.name!r}: {agent.agent_id}."
 
 
 def _select_referred(agents: list[Agent], ref: str) -> list[Agent]:

@@ -53,12 +53,16 @@ async def test_an_agent_is_registered_in_a_form(site: Site, fields: dict[str, An
 
 
 @requirement("dashboard.page-agent-editing")
-async def test_the_page_of_an_agent_names_another_one_of_the_same_name(site: Site) -> None:
-    first, second = [last_part((await site.send("/agents/new", name="ann")).headers["location"]) for _ in range(2)]
+async def test_the_page_of_an_agent_names_another_one_whose_name_looks_the_same(site: Site) -> None:
+    first, second = [
+        last_part((await site.send("/agents/new", name=name)).headers["location"]) for name in ("ann", "\u0430nn")
+    ]
     page = await site.read(f"/agents/{second}")
-    assert f'Another agent has the same name: <a class="mono" href="/agents/{first}">' in page
+    assert (
+        f'Another agent has the same name, or one that looks the same: <a class="mono" href="/agents/{first}">' in page
+    )
     bob = last_part((await site.send("/agents/new", name="bob")).headers["location"])
-    assert "the same name" not in await site.read(f"/agents/{bob}")
+    assert "looks the same" not in await site.read(f"/agents/{bob}")
 
 
 @requirement("dashboard.page-agent-editing")

@@ -17,6 +17,7 @@ from stentor.core.clock import DAY
 from stentor.core.db import Tx
 from stentor.core.errors import InvalidRequest
 from stentor.core.jsontext import JsonObject
+from stentor.core.look_alikes import same_looking
 from stentor.domains.learning import store as learning_store
 from stentor.domains.learning.model import SENTINEL_WINDOW, SentinelAlert, Weight
 from stentor.domains.llm import queries as llm_queries
@@ -202,7 +203,7 @@ async def show_agent(page: PageRequest) -> Response:
         tasks=tasks["tasks"],
         updates=updates["updates"],
         names=names,
-        namesakes=[other for other, name in current.items() if name == record["name"] and other != agent_id],
+        namesakes=_find_namesakes(current, agent_id, record["name"]),
         runtime=agent_view.present_runtime(record["runtime"]),
         prompt=agent_view.present_prompt(record["runtime"]),
         durations=durations,
@@ -262,6 +263,12 @@ async def archive_agent(page: PageRequest) -> Response:
 
 async def restore_agent(page: PageRequest) -> Response:
     return await _post_action(page, "restore", "restored")
+
+
+def _find_namesakes(names: Mapping[str, str], agent_id: str, name: str) -> list[str]:
+    """Return the ids of other agents whose name is or looks the same."""
+    looks = same_looking(name)
+    return [other for other, its_name in names.items() if other != agent_id and same_looking(its_name) == looks]
 
 
 async def clear_violations(page: PageRequest) -> Response:
