@@ -399,3 +399,18 @@ def test_https_in_the_address_of_a_service_without_tls_is_told_as_such() -> None
         with pytest.raises(ServiceError, match="without TLS: use http://"):
             client.call("GET", "/api/v1/whoami", tries=1)
         client.close()
+
+
+def test_a_task_for_which_python_starts_no_thread_is_not_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Python 3.12.0 and 3.12.1 start none after the end of the main thread, which then waits for the tasks."""
+
+    def refuse(*_: object) -> None:
+        raise RuntimeError("can't create new thread at interpreter shutdown")
+
+    monkeypatch.setattr("stentor_worker.worker.ThreadPoolExecutor.submit", refuse)
+    with run_service(Service(tasks=1)) as service:
+        worker = Worker(service.url, "key", "agent")
+        worker.handler(lambda task: 1)
+        with pytest.raises(RuntimeError, match="new thread"):
+            worker.run()
+    assert worker.count_tasks() == 0

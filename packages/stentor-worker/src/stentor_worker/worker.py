@@ -165,6 +165,8 @@ class Worker:
             raise SystemExit(1) from None
         finally:
             running.remove(self)
+            # What the pool did not take, as when Python starts no more threads: nobody must wait for it.
+            self._tasks.clear()
             self._ended.set()
             heartbeats.join()
             self._leave()
