@@ -187,8 +187,8 @@ def test_a_second_agent_of_the_same_name_is_registered_with_a_warning(shared: Se
 
 @pytest.mark.parametrize(
     "name",
-    ["assessor", "Assessor ", "\u0410ssessor", "\uff21ssessor", "Assess0r", "As\u0455ess\u03bfr"],
-    ids=["case", "space", "Cyrillic", "full width", "digit", "two scripts"],
+    ["assessor", "Assessor ", "\u0410ssessor", "\uff21ssessor", "Assess0r", "As\u0455ess\u03bfr", "Assess\ufe0for"],
+    ids=["case", "space", "Cyrillic", "full width", "digit", "two scripts", "invisible"],
 )
 def test_an_agent_whose_name_looks_like_another_one_is_registered_with_a_warning(shared: Served, name: str) -> None:
     program, _ = shared

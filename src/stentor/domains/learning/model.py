@@ -32,8 +32,8 @@ class Weight(msgspec.Struct, frozen=True, dict=True):
     `recent` has a letter S or F and `rewards` two hexadecimal digits for each recent outcome, newest last. `tick`
     counts the outcomes of all agents at the task type up to this agent's last one, `changed_tick` those up to the last
     change of this agent's results, `since_change` this agent's outcomes since the last change of any agent's results.
-    `mean_cost` is in US dollars. `loads` has a letter for each recent outcome (`learning/load.py`), none as long
-    as the agent works on one task at a time.
+    `mean_cost` is in US dollars, in the record of a model a multiple of the usual cost. `loads` has a letter for each
+    recent outcome (`learning/load.py`), none as long as the agent works on one task at a time.
     """
 
     agent_id: str
