@@ -484,6 +484,63 @@ def test_the_end_of_an_attempt_is_no_second_timeout(
 
 
 @requirement("steps.cancelled")
+@pytest.mark.skipif(sys.version_info < (3, 11), reason="has no TaskGroup")
+@pytest.mark.parametrize("is_closed", [False, True])
+def test_an_unknown_effect_in_a_task_group_cancels_no_step_for_the_next_attempt(
+    program: Program, outside: Outside, is_closed: bool
+) -> None:
+    is_planning = asyncio.Event()
+
+    async def plan() -> str:
+        if is_planning.is_set():
+            return "plan"
+        is_planning.set()
+        try:
+            await asyncio.Event().wait()
+        except asyncio.CancelledError:
+            if is_closed:
+                raise OSError("closed") from None
+            raise
+        return "never"
+
+    async def send(key: str) -> str:
+        await is_planning.wait()
+        outside.sent.append(key)
+        if len(outside.sent) == 1:
+            raise OSError("no answer")
+        return key
+
+    async def handler(task: Task) -> Any:
+        async with asyncio.TaskGroup() as group:
+            group.create_task(task.effect("pay", send, idempotent=True))
+            planned = group.create_task(task.step("plan", plan))
+        return planned.result()
+
+    program.worker._handler = handler
+    task = program.claim()
+    verb, body = program.worker._execute(task)
+    assert (verb, body["error"]["code"]) == ("fail", "EFFECT_UNKNOWN")
+    # The worker dies before it reports that: another attempt continues, and no person has retried.
+    task.post("heartbeat", {"lease_seconds": 1})
+    assert program.result(handler) == "plan"
+    assert len(set(outside.sent)) == 1
+
+
+@requirement("steps.cancelled")
+@pytest.mark.skipif(sys.version_info < (3, 11), reason="has no asyncio.timeout")
+def test_a_program_that_hides_an_unknown_effect_ends_with_it_at_its_next_timeout(program: Program) -> None:
+    async def send(key: str) -> None:
+        raise OSError("no answer")
+
+    async def handler(task: Task) -> Any:
+        await asyncio.gather(task.effect("pay", send), return_exceptions=True)
+        async with asyncio.timeout(SOON):
+            await task.step("plan", asyncio.Event().wait)
+
+    assert program.error(handler)["code"] == "EFFECT_UNKNOWN"
+
+
+@requirement("steps.cancelled")
 def test_effects_side_by_side_are_no_timeout_when_they_have_ended(program: Program, outside: Outside) -> None:
     async def send(key: str, what: str) -> str:
         await asyncio.sleep(2 * SOON)

@@ -12,10 +12,7 @@ from dataclasses import dataclass
 from operator import itemgetter
 from typing import Any
 
-from stentor_worker.errors import FIRST, Failed, Moment, ServiceGone, Suspended, most_urgent, urgency
-
-ENDS_ATTEMPT = (Suspended, ServiceGone)
-"""What ends an attempt after which another one continues, without a retry by a person."""
+from stentor_worker.errors import FIRST, AttemptEnded, Failed, Moment, ServiceGone, Suspended, most_urgent, urgency
 
 
 @dataclass(eq=False)
@@ -23,13 +20,13 @@ class Branch:
     """A part of a program that runs in parallel with others in a `gather`, or the function of a step, or a handler.
 
     A gather's branch has an `outer` one, and `moments`: those of the outcomes that it got. `is_ending` says that the
-    attempt ends here, as at a wait, while the other branches go on. `is_cut` says that it does not end first.
+    attempt ends here, as at a wait, while the other branches go on. `cut` is what ends it without an end of its steps.
     """
 
     outer: Branch | None = None
     moments: list[Moment] | None = None
     is_ending: bool = False
-    is_cut: bool = False
+    cut: BaseException | None = None
 
 
 _branch: ContextVar[Branch | None] = ContextVar("stentor_branch", default=None)
@@ -52,9 +49,23 @@ def note(step: dict[str, Any]) -> Moment:
 
 def note_end(error: BaseException) -> None:
     """Note that the attempt ends in the branch that runs here, if that is what the error says."""
-    branch = _branch.get()
-    if branch is not None and isinstance(most_urgent([error]), ENDS_ATTEMPT):
+    branch, error = _branch.get(), most_urgent([error])
+    if branch is not None and isinstance(error, (Suspended, AttemptEnded)):
         branch.is_ending = True
+        # A failure waits for no step beside it. Should the worker die before it reports the failure, another attempt
+        # continues without a retry.
+        if branch.cut is None and not isinstance(error, (Suspended, ServiceGone)):
+            branch.cut = error
+
+
+@contextmanager
+def noting_end() -> Iterator[None]:
+    """Note it where the attempt ends, before a TaskGroup cancels what runs beside it."""
+    try:
+        yield
+    except BaseException as error:
+        note_end(error)
+        raise
 
 
 def is_ending() -> bool:
@@ -62,9 +73,9 @@ def is_ending() -> bool:
     return any(branch.is_ending for branch in _around())
 
 
-def is_cut() -> bool:
-    """Return whether the branch that runs here, or one around it, is cut."""
-    return any(branch.is_cut for branch in _around())
+def cut() -> BaseException | None:
+    """Return what cuts the branch that runs here, or one around it, if anything does."""
+    return next((branch.cut for branch in _around() if branch.cut is not None), None)
 
 
 def _around() -> Iterator[Branch]:

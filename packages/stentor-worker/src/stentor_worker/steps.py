@@ -15,7 +15,7 @@ from contextlib import contextmanager, nullcontext, suppress
 from typing import Any, Protocol
 from weakref import WeakKeyDictionary
 
-from stentor_worker.branches import ENDS_ATTEMPT, Branch, is_cut, is_ending, note_end, running_in
+from stentor_worker.branches import Branch, cut, is_ending, noting_end, running_in
 from stentor_worker.errors import AttemptEnded, EffectFailed, EffectUnknown, StepFailed, Suspended, TaskCancelled
 from stentor_worker.journal import (
     CANCELLED,
@@ -60,11 +60,8 @@ async def here(function: Callable[..., Any], /, *args: Any) -> Any:
 
 async def in_thread(function: Callable[..., Any], /, *args: Any) -> Any:
     """Call the function in a thread: the Caller for a coroutine handler."""
-    try:
+    with noting_end():
         return await asyncio.to_thread(function, *args)
-    except ENDS_ATTEMPT as error:
-        note_end(error)
-        raise
 
 
 def finish(coroutine: Coroutine[Any, Any, Any]) -> Any:
@@ -85,11 +82,12 @@ async def run_step(journal: Journal, entry: Entry, function: Callable[[], Any], 
     """
     if call is here:
         return await _run_step(journal, entry, function, call)
-    known = journal.find(entry) if journal.is_loaded else None
-    if known is not None and not was_cancelled(known) and not is_value_elsewhere(known):
-        # At once: no timeout of the program may come first, which did not when this was recorded.
-        return journal.replay(entry, known)
-    return await _run_cancellable(journal, entry, function, call)
+    with noting_end():
+        known = journal.find(entry) if journal.is_loaded else None
+        if known is not None and not was_cancelled(known) and not is_value_elsewhere(known):
+            # At once: no timeout of the program may come first, which did not when this was recorded.
+            return journal.replay(entry, known)
+        return await _run_cancellable(journal, entry, function, call)
 
 
 async def _run_cancellable(journal: Journal, entry: Entry, function: Callable[[], Any], call: Caller) -> Any:
@@ -119,33 +117,31 @@ async def _run_cancellable(journal: Journal, entry: Entry, function: Callable[[]
                 raise
             if running.cancelled():
                 return await finish_first(call(journal.replay, entry, recorded), set())
-    try:
-        value, exit_ = running.result()
-    except BaseException as error:
-        note_end(error)
-        raise
+    value, exit_ = running.result()
     if exit_ is not None:
         raise exit_
     return value
 
 
 async def _end_first(running: asyncio.Future[Any], within: Branch, around: dict[asyncio.Task[Any], int]) -> None:
-    """Wait for the end of a step that the end of the attempt has cancelled. Raises Suspended at another cancellation.
+    """Wait for the end of a step that the end of the attempt has cancelled. Raises what ends the attempt.
 
-    Not CancelledError: after a timeout the program would go on, in a way that the next attempt would not repeat.
+    That is Suspended at another cancellation, and at once a failure beside the step that ends the attempt. Not
+    CancelledError: after a timeout the program would go on, in a way that the next attempt would not repeat.
     `around` has the asyncio tasks of the program around the step, and how often they were cancelled before.
     """
-    if not is_cut():
+    if (end := cut()) is None:
+        end = Suspended()
         with suppress(asyncio.CancelledError):
             # A TaskGroup that ends does not pass on the cancellation by a timeout around it.
             while not running.done() and not any(one.cancelling() > before for one, before in around.items()):
                 await asyncio.wait([running], timeout=CUT_EVERY if around else None)
             if running.done():
                 return
-    within.is_ending = within.is_cut = True
+    within.is_ending, within.cut = True, end
     running.cancel()
     await _settle(running)
-    raise Suspended
+    raise end
 
 
 def _goes_on_after(running: asyncio.Future[Any]) -> bool:
@@ -206,7 +202,7 @@ async def _run_step(
         try:
             value = await _value(entry, function(), call)
         except Exception as error:
-            if journal.has_ended:
+            if journal.has_ended or (within is not None and within.cut is not None):
                 raise  # perhaps of what the handler has closed; the next attempt runs the step
             await call(journal.fail, entry, error)
             raise
@@ -279,7 +275,8 @@ async def finish_first(coroutine: Awaitable[Any], running_effects: set[asyncio.F
     running.add_done_callback(running_effects.discard)
     await _settle(running)
     note_late(before)
-    return running.result()
+    with noting_end():
+        return running.result()
 
 
 def note_late(before: int) -> None:
