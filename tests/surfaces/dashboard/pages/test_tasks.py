@@ -419,18 +419,29 @@ async def test_only_those_who_may_read_a_model_call_are_led_to_it(site: Site) ->
 async def test_the_page_of_a_task_says_what_its_agent_may_do_what_it_cost_and_where_the_proof_is(site: Site) -> None:
     tools = [{"name": "read_file", "operations": ["read"], "paths": ["notes/**"]}]
     agent = await site.world.register("ann", trust_tier="auto", sandbox_whitelist={"tools": tools})
-    task_id = await site.world.do(agent)
+    task_id = await site.world.do(agent, cost=0.12)  # of calls that it made itself
     page = await site.read(f"/tasks/{task_id}")
     order = ["Why this agent", "What it may do", "Trust tier auto.", "read_file", "notes/**", "No network hosts."]
     places = [page.index(text) for text in order]
     assert places == sorted(places)
-    assert "<dt>Model calls</dt><dd>none, no cost</dd>" in page
+    assert "<dt>Model calls</dt><dd>none recorded</dd>" in page
     assert re.search(r'<dt>Proof</dt><dd><a href="/provenance/[^"]+">its events in the signed log</a>', page)
     assert "What it may do" not in await site.read(f"/tasks/{task_id}", key="READER"), "only admins may read agents"
     refused = await site.world.admin.post(
         "/api/v1/tasks", json={"type": "x", "input": 1, "required_capabilities": ["y"]}
     )
     assert "What it may do" not in await site.read(f"/tasks/{refused.json()['error']['details']['task_id']}")
+
+
+@requirement("dashboard.task-chain")
+async def test_a_damaged_record_of_its_agent_does_not_take_the_page_of_a_task_away(site: Site) -> None:
+    agent = await site.world.register("ann")
+    task_id = await site.world.do(agent)
+    sql = Sql("update agents set sandbox_whitelist = '[' where agent_id = :agent")
+    await site.world.kernel.infra.db.write(lambda tx: tx.run(sql, agent=agent))
+    page = await site.read(f"/tasks/{task_id}")
+    assert "Why this agent" in page
+    assert "What it may do" not in page
 
 
 @requirement("dashboard.page-tasks")

@@ -5,6 +5,10 @@ from __future__ import annotations
 import re
 from base64 import urlsafe_b64decode
 
+import httpx
+
+from stentor.surfaces.dashboard.pages.recent_changes import VISIT_COOKIE
+from tests.patience import soon
 from tests.requirements import requirement
 from tests.surfaces.dashboard.signed_in import Site
 
@@ -24,6 +28,23 @@ async def test_a_live_part_is_sent_again_only_when_it_changed(site: Site) -> Non
     changed = await browser.get(f"/tasks/{task_id}", headers=known)
     assert (changed.status_code, "0.50" in changed.text) == (200, True)
     assert "etag" not in (await browser.get(f"/tasks/{task_id}")).headers
+
+
+@requirement("dashboard.live-unchanged")
+async def test_an_unchanged_overview_counts_as_a_visit(site: Site) -> None:
+    browser = await site.browser()
+    live = {"HX-Request": "true", "X-Live": "1"}
+    etag = (await browser.get("/", headers=live)).headers["etag"]
+
+    async def unchanged() -> httpx.Response | None:
+        nonlocal etag
+        answer = await browser.get("/", headers=live | {"If-None-Match": etag})
+        etag = answer.headers["etag"]
+        return answer if answer.status_code == 304 else None
+
+    again = await soon(unchanged)
+    assert (again.content, VISIT_COOKIE in again.headers["set-cookie"]) == (b"", True)
+    assert not {"content-type", "content-length"} & set(again.headers)
 
 
 @requirement("dashboard.compressed")

@@ -12,12 +12,14 @@ from starlette.responses import Response
 
 from stentor.core import jsontext, runlog
 from stentor.core.db import Tx
+from stentor.core.errors import RegistryRecordError
 from stentor.core.jsontext import JsonObject
 from stentor.domains.activity.model import event_to_json
 from stentor.domains.conversation.model import find_result_text
 from stentor.domains.llm import queries as llm_queries
 from stentor.domains.registry import queries as registry_queries
 from stentor.domains.registry import store as registry_store
+from stentor.domains.registry.model import Agent
 from stentor.domains.routing import explain
 from stentor.domains.schedules import store as schedule_store
 from stentor.domains.sessions import store as session_store
@@ -69,7 +71,7 @@ async def show_task(page: PageRequest, problem: str = "", status: int = 200) -> 
     linked, grade = await page.read(_find_linked_and_grade, trail["task"])
     agent_id = trail["task"] and trail["task"]["assigned_agent"]
     # Only admins may read the record of an agent.
-    agent = await page.read(registry_store.find, agent_id) if agent_id and page.session.may("admin") else None
+    agent = await page.read(_find_agent, agent_id) if agent_id and page.session.may("admin") else None
     journal = await task_steps.read_journal(page, trail, has_gap=has_gap)
     decisions = await _read_decisions(page, trail["task"], journal)
     state = await _read_state(page, trail["task"])
@@ -159,6 +161,14 @@ def _find_linked_and_grade(tx: Tx, tenant: str, task: JsonObject | None) -> tupl
     linked = {kind for kind, find in finders.items() if names.get(kind) and find(tx, tenant, str(names[kind]))}
     grade = task_store.find_grade(tx, tenant, task["task_id"]) if task["status"] == "completed" else None
     return linked, None if grade is None else GradeOut.of(grade).model_dump(mode="json")
+
+
+def _find_agent(tx: Tx, tenant: str, agent_id: str) -> Agent | None:
+    """Return the agent, None if its record cannot be read: the page shows the rest of the task."""
+    try:
+        return registry_store.find(tx, tenant, agent_id)
+    except RegistryRecordError:
+        return None
 
 
 async def _read_trail(page: PageRequest, task_id: str) -> tuple[JsonObject, bool]:

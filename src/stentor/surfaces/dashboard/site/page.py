@@ -350,8 +350,9 @@ class ThreadedHtmlResponse(HTMLResponse):
         if self.status_code == 200 and "X-Live" in request_headers:
             self.headers["ETag"] = version
             if request_headers.get("If-None-Match") == version:
-                await Response(status_code=304, headers={"ETag": version, "Vary": HTMX_HEADER})(scope, receive, send)
-                return
+                # With the other headers: the overview sets a cookie.
+                self.status_code, self.body = 304, b""
+                del self.headers["Content-Length"], self.headers["Content-Type"]
         await super().__call__(scope, receive, send)
 
     def _render_masked(self) -> tuple[bytes, str]:
