@@ -9,6 +9,7 @@ from typing import Any
 from stentor_worker import Task, steps
 from stentor_worker.journal import Journal, Recorded
 from stentor_worker.scope import Entry
+from tests.faults.kills.plain import Attempt, Json
 
 
 def _run_again() -> None:
@@ -54,10 +55,34 @@ def _forget_cancellations() -> None:
     steps._record_cancelled = nothing
 
 
+def _repeat_held_plainly() -> None:
+    """Send an effect again, in a worker without the SDK, without a look at the attempt that began it."""
+    post = Attempt._post
+
+    def careless(attempt: Attempt, verb: str, **fields: Any) -> Json:
+        answer = post(attempt, verb, **fields)
+        return answer | {"epoch": attempt._epoch} if verb == "effects" else answer
+
+    Attempt._post = careless  # type: ignore[method-assign]
+
+
+def _run_again_plainly() -> None:
+    """Begin, in a worker without the SDK, without what the journal says of some steps."""
+    read = Attempt._read_journal
+
+    def forgetful(attempt: Attempt) -> None:
+        read(attempt)
+        attempt._journal = {key: step for key, step in attempt._journal.items() if random.random() < 0.5}
+
+    Attempt._read_journal = forgetful  # type: ignore[method-assign]
+
+
 PLANTS: dict[str, tuple[Callable[[], None], str]] = {
     "run again": (_run_again, "ran in attempt"),
     "other keys": (_change_keys, "happened 2 times"),
     "held repeated": (_repeat_held, "(blind) happened 2 times"),
+    "plain held repeated": (_repeat_held_plainly, "(blind) happened 2 times"),
+    "plain run again": (_run_again_plainly, "ran in attempt"),
     "cancellation forgotten": (_forget_cancellations, "went on with its outcome"),
 }
 """How to plant a flaw, and what the checker says of it."""
