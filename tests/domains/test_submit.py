@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import uuid
 from typing import Any
 
@@ -9,8 +10,12 @@ import pytest
 
 from stentor.core import jsontext
 from stentor.core.db import Sql
+from stentor.core.db.driver import PendingRows
+from stentor.domains.tasks import store
 from stentor.domains.tasks.model import estimate_times
 from tests.conftest import World
+from tests.core.test_database import held
+from tests.patience import soon
 from tests.requirements import requirement
 
 PATH = "/api/v1/tasks"
@@ -276,3 +281,33 @@ async def test_an_unknown_id_is_404_whatever_it_looks_like(world: World, task_id
 async def test_an_empty_id_is_404(world: World) -> None:
     answer = await world.admin.get(f"{PATH}/")
     assert (answer.status_code, answer.json()["error"]["code"]) == (404, "NOT_FOUND")
+
+
+async def test_tasks_with_long_inputs_are_inserted_one_by_one(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    # PostgreSQL takes statements of at most a gigabyte, and a commit may hold 128 tasks.
+    inserted: list[int] = []
+    writes: list[Any] = []
+    db = world.kernel.infra.db
+    take, write = PendingRows.take, db.write
+
+    def recorded(rows: PendingRows) -> Any:
+        inserts, puts = take(rows)
+        inserted.extend(len(found) for table, found in inserts if table.table == "tasks")
+        return inserts, puts
+
+    def counted(*arguments: Any, **options: Any) -> Any:
+        writes.append(arguments)
+        return write(*arguments, **options)
+
+    monkeypatch.setattr(PendingRows, "take", recorded)
+    monkeypatch.setattr(store, "LONG_INPUT", 1_000)
+    await world.register()
+    holding, go_on = await held(db)
+    monkeypatch.setattr(db, "write", counted)
+    submits = [asyncio.create_task(world.submit(input="long " * 1_000)) for _ in range(5)]
+    await soon(lambda: len(writes) >= len(submits))
+    await asyncio.sleep(0)  # handed over to the writer
+    go_on.set()
+    await asyncio.gather(holding, *submits)
+    assert inserted == [1] * len(submits)
+    assert await total(world) == len(submits)

@@ -13,7 +13,7 @@ import msgspec
 
 from stentor.core import jsontext
 from stentor.core.clock import SECOND
-from stentor.core.db import RowsSql, Sql, Tx
+from stentor.core.db import AppendOnlyTable, RowsSql, Sql, Tx
 from stentor.core.errors import CorruptRow
 from stentor.domains.atp.text_format import content_for_agent
 from stentor.domains.tasks.model import (
@@ -42,10 +42,9 @@ _FIND_ALL = RowsSql(
 )
 _RESULT = Sql(f"select result from tasks where {_KEY}")
 _INSERT_COLUMNS = tuple(field for field in FIELDS if field not in ("performance", "result"))
-_INSERT = Sql(
-    f"insert into tasks ({', '.join(_INSERT_COLUMNS)}, session_id, input) "
-    f"values ({', '.join(':' + name for name in _INSERT_COLUMNS)}, :session_id, :input)"
-)
+LONG_INPUT = 100_000
+"""Characters of an input from which its row is inserted in a statement of its own."""
+_TASKS = AppendOnlyTable("tasks", (*_INSERT_COLUMNS, "session_id", "input"))
 # Fencing: of two claims that read the same row, one finds the epoch that it read and increments it; the other updates
 # nothing.
 _CLAIM = Sql(
@@ -134,7 +133,12 @@ def insert(tx: Tx, task: Task, content: Any, claim: TaskClaim | None = None) -> 
         params |= {"status": "executing", "epoch": claim.epoch, "head_id": claim.head_id, "start_time": started}
         params |= {"first_started_at": started, "heartbeat_at": started, "lease_until": claim.lease_until}
         params["deadline_at"] = started + claim.timeout_seconds * SECOND
-    tx.run(_INSERT, **params, session_id=task.metadata.session, input=jsontext.dump(content))
+    text = jsontext.dump(content)
+    params |= {"session_id": task.metadata.session, "input": text}
+    tx.append(_TASKS, tuple(map(params.__getitem__, _TASKS.columns)))
+    if len(text) > LONG_INPUT:
+        # Not together with others: a hundred of the longest would make a statement longer than PostgreSQL takes.
+        tx.flush()
 
 
 def read_result(tx: Tx, tenant: str, task_id: str) -> str | None:
