@@ -15,8 +15,9 @@ from starlette.types import Message
 from stentor.core import live as core_live
 from stentor.core.db import NO_LOCKS, Database, Sql
 from stentor.core.errors import RateLimited, StoreUnavailable
-from stentor.core.live import QUIET_SECONDS, Hub
-from stentor.core.runlog import EventDraft, RunLogEvent
+from stentor.core.fanout import Fanout
+from stentor.core.live import QUIET_SECONDS, Hub, RemoteWatchers
+from stentor.core.runlog import EventDraft, RunLog, RunLogEvent
 from stentor.domains.activity import service as activity_service
 from stentor.domains.activity.service import ActivityService
 from stentor.domains.tasks.model import Task, TaskStreamStep
@@ -545,3 +546,31 @@ async def test_events_of_an_end_that_is_read_before_it_is_announced_are_streamed
     service = LateHub(world, lambda: tell(world, task_id, "cancel"))
     kinds = [step.data.get("event_type", step.kind) async for step in service.stream("default", task_id, None)]
     assert kinds[-3:] == ["task_cancelled", "learning_skipped", "error"]
+
+
+@requirement("activity.stream-events-with-ids")
+async def test_events_reach_a_reader_if_later_ones_are_committed_or_announced_first(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Model calls have ids from their beginnings, and a worker's requests may go to several processes."""
+    hub, db = world.kernel.infra.hub, world.kernel.infra.db
+    task_id, epoch = await talking(world)
+    early, elsewhere, late = (EventDraft("llm_called", "llm", "Called.") for _ in range(3))
+
+    async def record(draft: EventDraft, hub: Hub) -> None:
+        await db.write(lambda tx: RunLog(hub).append(tx, "default", [draft], task_id=task_id), locks=NO_LOCKS)
+
+    # As with several processes, none of which says anything.
+    monkeypatch.setattr(hub, "_remote", RemoteWatchers(Fanout(cast("Any", object())), hub))
+    frames = await live(
+        world,
+        task_id,
+        lambda: record(elsewhere, Hub()),
+        lambda: record(late, hub),
+        lambda: record(early, hub),
+        lambda: tell(world, task_id, "complete", epoch=epoch, result=1),
+    )
+    told = [event_of(f) for f in frames if f.event == "routing"]
+    told += [f.data["event_id"] for f in frames if f.event == "activity"]
+    assert sorted(told) == [e["event_id"] for e in await world.events(task_id)]
+    assert {early.event_id, elsewhere.event_id, late.event_id} < set(told)

@@ -119,7 +119,8 @@ class Hub:
         for listener, wanted in self.listeners:
             if wanted is None or not wanted.isdisjoint(event_types):
                 listener(tenant, task_id, events)
-        self.publish(tenant, task_id, events)
+        # Other processes may have committed earlier events that are not announced here yet: read those first.
+        self.publish(tenant, task_id, [RunLogChanged(), *events] if self._remote else events)
         if self._remote:
             # Only that something changed: the others read the events from the run log.
             self._remote.changed((tenant, task_id))

@@ -41,12 +41,18 @@ log = logging.getLogger(__name__)
 
 
 class StreamPosition(msgspec.Struct):
-    """How far a reader has read: the last event, the number of the last token of an attempt, the task at that time."""
+    """How far a reader has read: the last event, the number of the last token of an attempt, the task at that time.
+
+    `seen` has the ids of the events since `after`, with which the reader began. The last one is not enough, because an
+    earlier one may be committed later: the id of a model call is chosen when the call begins.
+    """
 
     event_id: str = ""
     attempt: str = ""
     token: int = 0
     task: Task | None = None
+    after: str = ""
+    seen: set[str] = set()
 
     @property
     def as_id(self) -> str:
@@ -140,6 +146,7 @@ class ActivityService:
         """
         require_task_id(task_id)
         position = _parse_position(last_event_id)
+        position.after = position.event_id
         # Watch before the first read of the log: an event between the two would be lost otherwise.
         with self._hub.watch(tenant, task_id) as watcher:
             tokens = self._hub.tokens(tenant, task_id)  # before any await: the end of the attempt drops them
@@ -147,10 +154,6 @@ class ActivityService:
                 yield step
             for step in _token_steps(tokens, position):
                 yield step
-            # The task ended during the reads above: its last tokens wait in the watcher.
-            while _is_over(position.task) and not watcher.is_empty:
-                if late := self._to_step(await watcher.get(), position):
-                    yield late
             while position.task is not None and not _is_over(position.task):
                 async for step in self._live_steps(watcher, position):
                     yield step
@@ -159,6 +162,10 @@ class ActivityService:
                     return
                 async for step in self._recorded_steps(tenant, task_id, position):
                     yield step
+            # The task ended during the reads above: its last tokens wait in the watcher.
+            while _is_over(position.task) and not watcher.is_empty:
+                if late := self._to_step(await watcher.get(), position):
+                    yield late
         if position.task is None:
             raise NotFound("No task has this id.")
         yield self._terminal(position.task)
@@ -229,10 +236,12 @@ class ActivityService:
             return None
         if isinstance(message, StreamedToken):
             return _token_step(message, position)
-        return self._event_step(message, position) if message.event_id > position.event_id else None
+        is_new = message.event_id > position.after and message.event_id not in position.seen
+        return self._event_step(message, position) if is_new else None
 
     def _event_step(self, event: RunLogEvent, position: StreamPosition) -> TaskStreamStep:
-        position.event_id = event.event_id
+        position.event_id = max(position.event_id, event.event_id)
+        position.seen.add(event.event_id)
         if event.event_type != "routing_decision":
             return TaskStreamStep("activity", model.event_to_json(event), position.as_id)
         data = {
