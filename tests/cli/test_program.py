@@ -132,5 +132,12 @@ def test_text_between_colons_is_no_emoji(capsys: pytest.CaptureFixture[str]) -> 
 def test_a_vault_that_is_a_file_is_refused_with_its_setting(tmp_path: Path) -> None:
     file = tmp_path / "notes.md"
     file.write_text("A note.")
-    done = Program(tmp_path / "data", {"SERVICE_VAULT_DIR": str(file), "SERVICE_GATEWAY_PORT": "0"})("serve")
-    assert (done.code, f"The vault's folder {file} (SERVICE_VAULT_DIR) is a file." in done.err) == (3, True)
+    with Program(tmp_path / "data", {"SERVICE_VAULT_DIR": str(file), "SERVICE_GATEWAY_PORT": "0"}).start(
+        "serve"
+    ) as run:
+        assert run.stdout is not None
+        first = run.stdout.readline()  # a service that starts would say where it listens, and go on
+        run.terminate()
+        _, errors = run.communicate()
+    assert (first, run.returncode) == ("", 3)
+    assert f"The vault's folder {file} (SERVICE_VAULT_DIR) is a file." in errors

@@ -81,7 +81,7 @@ def test_a_refusal_says_what_to_do(service: Service) -> None:
         (threads(service, "READER"), 1, 403, "needs the permissions read and write for the thread 't'"),
         (threads(service, "BOB"), 1, 409, "The session of the thread 't' was made with another key"),
         (threads(service), 9_000_000, 413, "keep it elsewhere and its address in the state, or raise SERVICE_MAX_BODY"),
-        (threads(gone), 1, 0, "for the thread 't': The service is unreachable"),
+        (threads(gone), 1, 0, "for the thread 't': No connection"),
     ):
         with pytest.raises(CheckpointError) as raised:
             of_all.set("t", {"a": b"2" * size})

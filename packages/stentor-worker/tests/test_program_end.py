@@ -6,6 +6,8 @@ import signal
 import subprocess
 import sys
 import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
 
 from worker_service import TIMEOUT_S, Reply, Service, run_service
 
@@ -52,11 +54,21 @@ def work(task):
 
 worker.run()
 """
+HANG_S = 5 * TIMEOUT_S
 
 
-def start(script: str, *urls: str) -> subprocess.Popen[str]:
+@contextmanager
+def start(script: str, *urls: str) -> Iterator[subprocess.Popen[str]]:
+    """Run a program. One that hangs is killed, so that a test that reads its output to the end fails."""
     pipe = subprocess.PIPE
-    return subprocess.Popen([sys.executable, "-c", script, *urls], stdin=pipe, stderr=pipe, text=True)
+    with subprocess.Popen([sys.executable, "-c", script, *urls], stdin=pipe, stderr=pipe, text=True) as program:
+        limit = threading.Timer(HANG_S, program.kill)
+        limit.start()
+        try:
+            yield program
+        finally:
+            limit.cancel()
+            program.kill()
 
 
 def test_a_worker_does_what_it_has_claimed_when_the_main_thread_ends_and_ends_the_program() -> None:

@@ -17,6 +17,8 @@ MAX_CONVERTED = 5_000
 _PLAIN_WORDS = {
     f"match pattern '{UUID_PATTERN}'": "be a UUID",
     "Field required": "is required",
+    "Input should be a valid integer": "must be an integer",
+    "Input should be a valid ": "must be a ",
     "Input should": "must",
     "String should": "must",
     "List should": "must",

@@ -109,6 +109,21 @@ async def test_requests_that_are_wrong_have_the_codes_of_the_contract(world: Wor
     assert set(fields.values()) == {"is required"}, fields
 
 
+@pytest.mark.parametrize(
+    ("field", "value", "reason"),
+    [
+        ("required_capabilities", "x", "must be a list"),
+        ("type", 1, "must be a string"),
+        ("timeout_seconds", [], "must be an integer"),
+    ],
+)
+async def test_a_value_of_the_wrong_type_is_told_the_right_one(
+    world: World, field: str, value: object, reason: str
+) -> None:
+    answer = await world.admin.post("/api/v1/tasks", json={"type": "x", "input": "x", field: value})
+    assert answer.json()["error"]["details"]["fields"][field] == reason
+
+
 @requirement("http.no-raw-exceptions")
 @pytest.mark.parametrize("what", [name for name, error in RAISED.items() if LEAK in str(error)])
 @pytest.mark.parametrize("accept", ["application/json", "application/problem+json"])

@@ -220,7 +220,7 @@ def _describe(error: OSError) -> str:
     # OpenSSL's reasons, by version, when the answer to a TLS handshake is not TLS.
     if "WRONG_VERSION_NUMBER" in str(error) or "RECORD_LAYER_FAILURE" in str(error):
         return "The server speaks HTTP without TLS: use http:// in place of https://."
-    return f"The service is unreachable ({type(error).__name__})."
+    return f"No connection ({type(error).__name__})."
 
 
 def _to_json(response: HttpResponse) -> dict[str, Any]:

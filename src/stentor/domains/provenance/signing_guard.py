@@ -232,8 +232,9 @@ def find_blocking_reason(
         if newest is None and state is None and delivered is None:
             return None
         return (
-            "The key that signed the checkpoints of the run log is missing. Restore keys/provenance.key from a backup, "
-            "or generate a new key: `stentor provenance accept --new-key --reason TEXT`."
+            "The key that signed the checkpoints of the run log is missing. Copy keys/provenance.key from another "
+            "instance of this database or from a backup. If it is lost, generate a new key: "
+            "`stentor provenance accept --new-key --reason TEXT`."
         )
     # File names without folders: health shows the reason to everybody.
     notes = [(f"keys/{outside.state_path.name}", state)]

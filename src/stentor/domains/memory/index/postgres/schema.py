@@ -212,7 +212,8 @@ def find_pgvector(driver: PostgresDriver) -> PgvectorExtension:
     except psycopg.Error as error:
         reason = str(error).strip().partition("\n")[0]
         return PgvectorExtension(
-            problem=f"pgvector cannot be created ({reason}); a superuser can run: CREATE EXTENSION vector"
+            problem=f"pgvector cannot be created ({reason}); a superuser can run: CREATE EXTENSION vector, "
+            "once the package pgvector is installed on the server"
         )
     finally:
         connection.close()
