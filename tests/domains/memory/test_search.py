@@ -17,7 +17,13 @@ import pytest
 from stentor.core.db.postgres import PostgresDriver
 from stentor.core.db.sqlite import SqliteDriver
 from stentor.domains.memory.text import excerpts, tokenizer
-from stentor.domains.memory.text.excerpts import make_excerpt, question_terms
+from stentor.domains.memory.text.excerpts import (
+    PassageSource,
+    make_excerpt,
+    question_terms,
+    rank_passages,
+    term_coverage,
+)
 from stentor_vault.notes.model import VaultUnavailable
 from tests.conftest import MakeWorld
 from tests.domains.memory.conftest import Notes
@@ -295,6 +301,37 @@ async def test_a_phrase_in_quotes_is_before_its_words_in_another_order(notes: No
 def test_the_words_of_a_query_are_marked_in_their_other_forms(query: str, text: str, marked: list[str]) -> None:
     spans = tokenizer.find_spans(text, frozenset(tokenizer.tokenize(query)))
     assert [text[start:end] for start, end in spans] == marked
+
+
+@requirement("memory.names-in-code")
+@pytest.mark.parametrize(
+    ("query", "text", "marked"),
+    [
+        ("email", "Send an e-mail.", "e-mail"),
+        ("e-mail", "Send an email.", "email"),
+        ("e-mail", "Send an E-mail.", "E-mail"),
+        ("covid19 covid", "A test for Covid-19.", "Covid-19"),
+        ("1234567", "It costs 1,234,567 euros.", "1,234,567"),
+        ("1,234,567", "It costs 1234567 euros.", "1234567"),
+        ("march", "They met on 2024-03-01.", "2024-03-01"),
+        ("v1.2", "Since 1.2 only.", "1.2"),
+        ("1.2", "Since v1.2 only.", "v1.2"),
+        ("vault watcher", "A VaultWatcher runs.", "VaultWatcher"),
+        ("go", "They went there.", "went"),
+        ("eat", "The cat ate it.", "ate"),
+    ],
+)
+async def test_another_spelling_is_in_the_excerpt_marked_and_in_the_passages(
+    notes: Notes, query: str, text: str, marked: str
+) -> None:
+    await notes.write("a.md", f"{'Other things. ' * 100}\n\n{text}\n\n{'Many more. ' * 100}")
+    (match,) = (await notes.post("search/keyword", terms=query.split())).json()["matches"]
+    assert text in match["excerpt"]
+    spans = tokenizer.find_spans(text, tokenizer.query_terms(query.split()))
+    assert text[spans[0][0] : spans[-1][1]] == marked
+    source = PassageSource("a.md", "a", f"Nothing of it.\n\n{text}", 1.0)
+    (passage,) = rank_passages([source], query, 3)
+    assert (passage.text, term_coverage([passage], query)) == (text, 1.0)
 
 
 @requirement("memory.questions-without-spaces")

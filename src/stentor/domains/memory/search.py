@@ -141,7 +141,7 @@ class SearchService:
         )
         marks = await self._explain(scope, [hit.doc_id for hit in hits])
         await self._record_search(caller, "keyword", total)
-        make = partial(build_results, hits, _terms(significant), marks)
+        make = partial(build_results, hits, tokenizer.query_terms(significant), marks)
         return await in_thread_if_long(sum(len(hit.body) for hit in hits), INLINE_MAX_CHARS, make), total
 
     async def semantic(
@@ -166,7 +166,7 @@ class SearchService:
         hits, total = await self._index.vectors.nearest(vector, limit, filters)
         doc_ids = [hit.doc_id for hit in hits]
         rows, marks = await self._index.read_rows(doc_ids), await self._explain(scope, doc_ids)
-        terms = _terms(tokenizer.drop_stop_words(tokenizer.split_words(query)))
+        terms = tokenizer.query_terms(tokenizer.drop_stop_words(tokenizer.split_words(query)))
         excerpts = await self._chunk_excerpts(rows, {hit.doc_id: hit.ordinal for hit in hits}, terms)
         await self._record_search(caller, "semantic", total)
         # A hit without a row was deleted between the two reads.
@@ -228,7 +228,7 @@ class SearchService:
             ),
             key=lambda doc_id: (-scores[doc_id].combined, rows[doc_id].path),
         )
-        best, terms = ranked[:limit], _terms(words)
+        best, terms = ranked[:limit], tokenizer.query_terms(words)
         marks = await self._explain(scope, best)
         by_meaning = {id_: ordinals[id_] for id_ in best if id_ in ordinals and id_ not in keyword_scores}
         excerpts = await self._chunk_excerpts(rows, by_meaning, terms)
@@ -307,10 +307,6 @@ class SearchService:
         meta = {"search": mode, "matches": total, "by": caller.principal.name}
         event = EventDraft("memory_read", "memory", f"A {mode} search found {total}.", meta, agent_id=caller.agent_id)
         await self._db.write(lambda tx: self._memory.record_event(tx, caller, event))
-
-
-def _terms(texts: Sequence[str]) -> frozenset[str]:
-    return frozenset(term for text in texts for term in tokenizer.tokenize(text))
 
 
 def _semantic_match(row: DocumentRow, hit: VectorHit, excerpt: str, marks: Mapping[int, Exclusion]) -> SemanticMatch:

@@ -155,7 +155,7 @@ def rank_passages(sources: Sequence[PassageSource], question: str, limit: int) -
 
 def question_terms(question: str) -> frozenset[str]:
     """Return the terms of the question's content words; of all its words if every one is a stop word."""
-    return frozenset(tokenizer.tokenize(" ".join(tokenizer.drop_stop_words(question.split()))))
+    return tokenizer.query_terms(tokenizer.drop_stop_words(question.split()))
 
 
 def term_coverage(passages: Sequence[Passage], question: str) -> float:
@@ -167,11 +167,11 @@ def term_coverage(passages: Sequence[Passage], question: str) -> float:
 
 def _split_paragraphs(source: PassageSource, terms: frozenset[str]) -> Iterator[_Paragraph]:
     for section in split_sections(_CODE_BLOCK.sub("", source.body)):
-        heading_terms = terms & frozenset(tokenizer.tokenize(section.heading))
+        heading_terms = terms & frozenset(tokenizer.list_terms(section.heading))
         for paragraph in _PARAGRAPH_END.split(section.text):
             text = " ".join(_LIST_MARKER.sub("", paragraph).split())[:MAX_PASSAGE_CHARS]
             if text and not text.startswith("|"):  # a table cannot be quoted as prose
-                words = tokenizer.tokenize(text)
+                words = tokenizer.list_terms(text)
                 counts = Counter(term for term in words if term in terms)
                 yield _Paragraph(source, section.heading, text, len(words), counts, heading_terms)
 
@@ -193,7 +193,7 @@ def _score(paragraph: _Paragraph, weights: Mapping[str, float], mean_length: flo
 
 def _make_passage(paragraph: _Paragraph, score: float, terms: frozenset[str], weights: Mapping[str, float]) -> Passage:
     parts = [part.strip() for part in _SENTENCE_END.split(paragraph.text) if part and part.strip()]
-    matched = [terms & frozenset(tokenizer.tokenize(part)) for part in parts]
+    matched = [terms & frozenset(tokenizer.list_terms(part)) for part in parts]
     ranked = sorted(range(len(parts)), key=lambda i: (-sum(weights.get(term, 0.0) for term in matched[i]), i))
     # The best sentences, but in the order of the text, so that they still read as one.
     sentences = tuple(parts[i] for i in sorted(ranked[:PASSAGE_SENTENCES]))

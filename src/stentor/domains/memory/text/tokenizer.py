@@ -12,6 +12,7 @@ import threading
 import unicodedata
 from collections.abc import Iterator, Sequence
 from functools import lru_cache
+from heapq import merge
 from itertools import islice, pairwise
 from typing import TYPE_CHECKING
 
@@ -53,6 +54,7 @@ _GROUPED = re.compile(
 )
 """`1,234,567`, and also `1.234.567`, but not the `1.234` that may be a bit more than one."""
 _MONTH_OF_DATE = re.compile(r"[12]\d\d\d-(?<![\w.-].....)(0[1-9]|1[0-2])-(?:0[1-9]|[12]\d|3[01])(?![\d-])")
+_SPELLED = (_VERSION, _JOINED, _GROUPED, _MONTH_OF_DATE)
 _MONTHS = "january february march april may june july august september october november december".split()
 _OTHER_SPELLINGS = re.compile(rf"\W*(?:{_VERSION.pattern}|([eE][-\u2010\u2011][A-Za-z]+)|({_GROUPED.pattern}))\W*")
 """What is looked for by the terms of another spelling that its texts have too."""
@@ -64,6 +66,8 @@ _CJK_RUN = re.compile(f"[{_CJK}]{{3,}}")
 MAX_PAIRED_CHARS = 200
 """Only the beginning of a question is split into pairs: each takes milliseconds of a search in thousands of notes."""
 MAX_SPANS = 64
+MAX_SPELLED_CHARS = 20_000
+"""After them only words are hits: to look for other spellings in a long note takes milliseconds."""
 MAX_STEMMED_CHARS = 64
 """A longer word is its own term."""
 
@@ -100,6 +104,8 @@ _IRREGULAR = {
     for form in forms.split(",")
 }
 """English forms that the stemmer does not know, without those that are words of their own, such as `left`."""
+_OTHER_INITIALS = {word: form[0] for form, word in _IRREGULAR.items() if form[0] != word[0]}
+"""`w` of `went` for `go`."""
 
 _local = threading.local()
 
@@ -161,8 +167,18 @@ def tokenize_query(text: str) -> list[str]:
     return tokenize(version or _join(compound or number))
 
 
+def query_terms(texts: Sequence[str]) -> frozenset[str]:
+    """Return the terms of the words and phrases of a query."""
+    return frozenset(term for text in texts for term in tokenize_query(text))
+
+
 def join_terms(text: str) -> str:
-    """Return the terms of a text separated by spaces, as the indexes store them.
+    """Return the terms that a text is found by, separated by spaces, as the indexes store them."""
+    return " ".join(list_terms(text))
+
+
+def list_terms(text: str) -> list[str]:
+    """Return the terms that a text is found by.
 
     At the end, so that the others keep their neighbours, come once each what else is looked for: the parts of names
     such as `VaultWatcher`, if the text does not have all of them as words, versions such as v1.2 without the `v`,
@@ -174,11 +190,36 @@ def join_terms(text: str) -> str:
     for word in dict.fromkeys(words):
         if not word.islower() and not own.issuperset(parts := _normalize_words(split_camel_case(word))):
             added += parts
-    added += tokenize(" ".join(dict.fromkeys(_VERSION.findall(text))))
-    joined = dict.fromkeys(map(_join, (*_JOINED.findall(text), *_GROUPED.findall(text))))
-    months = {int(month): None for month in _MONTH_OF_DATE.findall(text)}
-    others = dict.fromkeys(map(normalize_word, (*joined, *(_MONTHS[month - 1] for month in months))))
-    return " ".join(terms + added + [term for term in others if term not in own])
+    for parts in dict.fromkeys(tuple(tokenize(spelling)) for _, spelling in _iter_other_spellings(text)):
+        # The parts of a version are a phrase.
+        if len(parts) > 1 or parts[0] not in own:
+            added += parts
+    return terms + added
+
+
+def _iter_other_spellings(
+    text: str, patterns: Sequence[re.Pattern[str]] = _SPELLED, start: int = 0, stop: int = sys.maxsize
+) -> Iterator[tuple[re.Match[str], str]]:
+    """Yield what has another spelling, between `start` and `stop`, with that."""
+    for pattern in patterns:
+        for match in pattern.finditer(text, start, stop):
+            if pattern is _VERSION:
+                yield match, match[1]
+            elif pattern is _MONTH_OF_DATE:
+                yield match, _MONTHS[int(match[1]) - 1]
+            else:
+                yield match, _join(match[0])
+
+
+def _find_other_hits(text: str, terms: frozenset[str], start: int, stop: int) -> list[tuple[int, int, str]]:
+    initials = frozenset(term[:1] for term in terms)
+    has_number = any(map(str.isdigit, initials))
+    patterns = [pattern for pattern in _SPELLED if has_number or pattern in (_JOINED, _MONTH_OF_DATE)]
+    return sorted(
+        (match.start(), match.end(), term)
+        for match, spelling in _iter_other_spellings(text, patterns, start, stop)
+        if spelling[0].lower() in initials and (term := next(filter(terms.__contains__, tokenize(spelling)), None))
+    )
 
 
 def _join(text: str) -> str:
@@ -249,12 +290,23 @@ def iter_hits(
 ) -> Iterator[tuple[int, int, str]]:
     """Yield the positions (start and end) of the words that have one of these terms, with the term.
 
-    Only words between `start` and `stop` count; one that continues after `stop` is cut there.
+    Only words between `start` and `stop` count; one that continues after `stop` is cut there. Of other spellings only
+    those in the first `MAX_SPELLED_CHARS` count.
     """
     if not terms:
         return
-    # Stemming keeps the first letter, and takes far longer than to compare it.
-    initials = {term[:1] for term in terms}
+    others = _find_other_hits(text, terms, start, min(stop, start + MAX_SPELLED_CHARS))
+    position = start
+    # What begins at the same place is the longer one.
+    for hit in merge(others, _iter_word_hits(text, terms, start, stop), key=lambda hit: (hit[0], -hit[1])):
+        if hit[0] >= position:
+            yield hit
+            position = hit[1]
+
+
+def _iter_word_hits(text: str, terms: frozenset[str], start: int, stop: int) -> Iterator[tuple[int, int, str]]:
+    # A stem has the first letter of its words, and takes far longer than to compare it.
+    initials = {term[:1] for term in terms} | {_OTHER_INITIALS.get(term, "") for term in terms}
     for match in _TERM.finditer(text, start, stop):
         word = match[0]
         if (word[0].lower() in initials or not word.isascii()) and (term := normalize_word(word)) in terms:

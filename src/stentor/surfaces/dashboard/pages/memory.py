@@ -157,8 +157,7 @@ async def _search(page: PageRequest, text: str, mode: str, vault: str, scope: Js
         if error.status not in (400, 502, 503, 504):
             raise
         return {"status": error.status, "problem": error.message, "rows": [], "total": 0, "took": None}
-    words = tokenizer.drop_stop_words(terms)
-    query_terms = frozenset(term for word in words for term in tokenizer.tokenize(word))
+    query_terms = tokenizer.query_terms(tokenizer.drop_stop_words(terms))
     return {
         "status": 200,
         "problem": None,

@@ -62,9 +62,8 @@ def highlight_terms(text: str, terms: frozenset[str]) -> Markup:
     """Escape a text and put the words that match the terms, in any inflection, into `<mark>`."""
     parts, position = [], 0
     for start, end in tokenizer.find_spans(text, terms):
-        if start >= position:
-            parts += [escape(text[position:start]), Markup("<mark>{}</mark>").format(text[start:end])]
-            position = end
+        parts += [escape(text[position:start]), Markup("<mark>{}</mark>").format(text[start:end])]
+        position = end
     return Markup("").join([*parts, escape(text[position:])])
 
 
