@@ -70,7 +70,7 @@ EVENTS = 6
 
 async def test_a_task_writes_nothing_for_what_it_does_not_use(world: World, writes: Writes) -> None:
     task_id = await world.do(await world.register())
-    statements = ["insert into tasks", "update tasks set", *LEARNED, "update tasks set"]
+    statements = ["tasks", "update tasks set", *LEARNED, "update tasks set"]
     assert writes.of(task_id) == (EVENTS, statements, 3)
 
 
@@ -79,4 +79,4 @@ async def test_a_task_that_starts_at_once_is_stored_as_one_that_executes(world: 
     await world.register(capabilities=["sum"], runtime={"kind": "builtin", "name": "summarizer"})
     task_id = await world.submit(required_capabilities=["sum"], input="A text.")
     assert (await world.ended(task_id))["status"] == "completed"
-    assert writes.of(task_id) == (EVENTS, ["insert into tasks", *LEARNED, "update tasks set"], 2)
+    assert writes.of(task_id) == (EVENTS, ["tasks", *LEARNED, "update tasks set"], 2)
