@@ -541,6 +541,54 @@ def test_a_program_that_hides_an_unknown_effect_ends_with_it_at_its_next_timeout
 
 
 @requirement("steps.cancelled")
+@pytest.mark.skipif(sys.version_info < (3, 11), reason="counts no cancellations")
+def test_two_timeouts_as_the_attempt_ends_lead_to_one_way(
+    program: Program, outside: Outside, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    record, is_recorded = steps._is_end_cancelled, threading.Event()
+
+    async def record_until_the_end(outcome: Awaitable[Any]) -> bool:
+        is_cancelled = await record(outcome)
+        if not is_recorded.is_set():
+            is_recorded.set()
+            with suppress(asyncio.CancelledError):
+                await asyncio.Event().wait()
+        return is_cancelled
+
+    async def order(task: Task) -> Any:
+        try:
+            async with asyncio.timeout(3600) as timeout:
+                around.append(timeout)
+                try:
+                    async with asyncio.timeout(SOON):
+                        await task.step("plan", asyncio.Event().wait)
+                except TimeoutError:
+                    return await task.effect("pay the usual", outside.send, "the usual")
+        except TimeoutError:
+            return await task.effect("pay later", outside.send, "later")
+
+    async def nap(task: Task) -> None:
+        while not is_recorded.is_set():
+            await asyncio.sleep(0)
+        try:
+            await task.sleep(0)
+        finally:
+            if task.epoch == 1:
+                around[0].reschedule(0)
+                await asyncio.wait(ordering)
+
+    async def handler(task: Task) -> Any:
+        ordering.append(asyncio.ensure_future(order(task)))
+        return await asyncio.gather(ordering[-1], nap(task))
+
+    around, ordering = list[asyncio.Timeout](), list[asyncio.Future[Any]]()
+    monkeypatch.setattr(steps, "_is_end_cancelled", record_until_the_end)
+    assert program.attempt(handler)[0] == "suspend"
+    assert program.result(handler) == ["the usual", None]
+    assert outside.sent == ["the usual"]
+
+
+@requirement("steps.cancelled")
 def test_effects_side_by_side_are_no_timeout_when_they_have_ended(program: Program, outside: Outside) -> None:
     async def send(key: str, what: str) -> str:
         await asyncio.sleep(2 * SOON)

@@ -161,9 +161,12 @@ async def _record_cancelled(
     """
     if is_late or not await _is_end_cancelled(call(journal.fail, entry, error)):
         await _is_end_cancelled(call(journal.fail, entry.as_cancelled(), error))
-    if (times := count_cancellations() - before) > 1 and not (journal.has_ended or is_ending()):
-        # By a timeout around another one too: the program takes the way of the outer one. Not by the end of the
-        # attempt, which the next one would wait for in vain.
+    if (times := count_cancellations() - before) > 1:
+        if journal.has_ended or is_ending():
+            # Perhaps by the end of the attempt, which the next one would wait for in vain. If it was a timeout around
+            # another one, the program must not go on after it.
+            raise cut() or Suspended
+        # By a timeout around another one too: the program takes the way of the outer one.
         await _is_end_cancelled(call(journal.fail, entry.as_cancelled(times), error))
 
 
