@@ -190,6 +190,27 @@ async def test_what_is_committed_during_the_first_search_alone_is_found_by_the_n
     assert await found(index, "red") == ["a.md", "b.md"]
 
 
+async def test_positions_that_another_first_search_kept_are_not_used_after_they_moved(
+    index: SearchIndex, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await index.upsert([document(path, "red") for path in ("a.md", "b.md", "c.md")], [], 1, force=False)
+    loop, load_lengths = asyncio.get_running_loop(), term_ranking._load_lengths
+
+    async def search_and_delete() -> None:
+        assert await found(index, "red") == ["a.md", "b.md", "c.md"]
+        await index.delete(["a.md", "b.md"])
+
+    def load_lengths_late(tx: Tx) -> object:
+        lengths = load_lengths(tx)
+        monkeypatch.setattr(term_ranking, "_load_lengths", load_lengths)
+        asyncio.run_coroutine_threadsafe(search_and_delete(), loop).result()
+        return lengths
+
+    monkeypatch.setattr(term_ranking, "MIN_DELETED", 0)
+    monkeypatch.setattr(term_ranking, "_load_lengths", load_lengths_late)
+    assert await found(index, "red") == ["c.md"]
+
+
 async def test_a_rollback_changes_nothing(index: SearchIndex) -> None:
     await index.upsert([document("a.md", "red")], [], 1, force=False)
     assert await found(index, "red") == ["a.md"]

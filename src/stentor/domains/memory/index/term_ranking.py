@@ -259,7 +259,8 @@ class TermRanking:
             kept = self._kept.get(key)
             if kept is not None:
                 self._kept.move_to_end(key)
-                if kept.version == version:
+                # One from before positions moved is older than the log.
+                if kept.version == version and version >= self._logged_from:
                     return kept.found
             # One of a later version may have documents that this transaction does not see.
             is_current = kept is not None and self._logged_from <= kept.version < version
