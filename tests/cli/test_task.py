@@ -118,7 +118,9 @@ def test_an_id_of_any_characters_is_one_segment_of_the_path(shared: Served) -> N
 def test_an_id_with_a_slash_works_without_a_service_too(program: Program) -> None:
     program("agent", "register", "ann", "--capability", "echo")
     assert _submit_echo(program, "--input", "x", "--id", "a/../b").code == 0
-    assert program("task", "show", "a/../b", "--json").json["status"] == "queued"
+    shown = program("task", "show", "a/../b", "--json")
+    assert shown.code == 0, shown
+    assert shown.json["status"] == "queued"
 
 
 def test_show_with_activity_says_why_and_what_happened(shared: Served) -> None:
