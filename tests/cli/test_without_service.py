@@ -182,7 +182,7 @@ def test_state_in_postgresql_is_written_only_through_a_service(program: Program)
     assert "SERVICE_URL" in done.err
     read = program("agent", "list")
     assert read.code == 3
-    assert "The database cannot be used" in read.err
+    assert "The database of SERVICE_DATABASE_URL cannot be used" in read.err
     assert "s3cret" not in done.err + read.err
 
 
