@@ -21,7 +21,7 @@ from stentor_worker.branches import Branch, running_in
 from stentor_worker.client import Client, ServiceError, segment
 from stentor_worker.errors import Failed, TaskCancelled, most_urgent, to_message, to_plain
 from stentor_worker.replay import Replay, replay
-from stentor_worker.running import build_error_report, build_result_report
+from stentor_worker.reports import build_error_report, build_result_report
 from stentor_worker.task import Task
 from stentor_worker.waits import to_list
 
