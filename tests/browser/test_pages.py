@@ -124,11 +124,13 @@ def test_a_bar_is_nearer_to_its_own_text_than_to_the_next_one_on_a_phone(
 ) -> None:
     context = chromium.new_context(viewport=SIZES["narrow"])
     page = Tab(context.new_page(), installation.board).sign_in().open(f"/tasks/{installation.made.done}").page
-    rows = page.locator(".waterfall > li")
-    boxes = [rows.nth(at).locator(part).bounding_box() for at, part in ((0, ".label"), (0, "svg"), (1, ".label"))]
-    context.close()
-    assert all(boxes)
-    (text, bar, following) = [(box["y"], box["y"] + box["height"]) for box in boxes if box]
+    # All at one moment: the page may move when a live part is exchanged.
+    text, bar, following = page.locator(".waterfall").evaluate(
+        """list => [[0, ".label"], [0, "svg"], [1, ".label"]].map(([at, part]) => {
+          const box = list.children[at].querySelector(part).getBoundingClientRect();
+          return [box.top, box.bottom];
+        })"""
+    )
     assert bar[0] - text[1] < following[0] - bar[1]
 
 
