@@ -124,13 +124,17 @@ def test_a_bar_is_nearer_to_its_own_text_than_to_the_next_one_on_a_phone(
 ) -> None:
     context = chromium.new_context(viewport=SIZES["narrow"])
     page = Tab(context.new_page(), installation.board).sign_in().open(f"/tasks/{installation.made.done}").page
-    # All at one moment: the page may move when a live part is exchanged.
-    text, bar, following = page.locator(".waterfall").evaluate(
-        """list => [[0, ".label"], [0, "svg"], [1, ".label"]].map(([at, part]) => {
-          const box = list.children[at].querySelector(part).getBoundingClientRect();
-          return [box.top, box.bottom];
-        })"""
+    # All at one moment, and not of a list that has just been exchanged for another one.
+    boxes = page.wait_for_function(
+        """() => {
+          const [first, second] = document.querySelectorAll(".waterfall > li");
+          const parts = second && [".label", "svg"].map(part => first.querySelector(part));
+          const boxes = parts?.concat(second.querySelector(".label")).map(part => part.getBoundingClientRect());
+          return boxes?.map(box => [box.top, box.bottom]);
+        }"""
     )
+    text, bar, following = boxes.json_value()
+    context.close()
     assert bar[0] - text[1] < following[0] - bar[1]
 
 
