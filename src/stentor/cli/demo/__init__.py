@@ -1,7 +1,7 @@
 """`stentor demo`: starts a temporary service, routes real tasks to three agents and prints a report.
 
-`run` drives the service, `report` chooses the texts of the tasks and prints the tables, `scenarios` and
-`governance_scenarios` have the later parts, `worker` is the third agent.
+`run` drives the service, `report` prints the tables, `scenarios` and `governance_scenarios` have the later parts,
+`sections` the texts of the tasks, `worker` is the third agent.
 """
 
 from __future__ import annotations

@@ -18,7 +18,7 @@ from rich.console import Group
 from rich.panel import Panel
 from rich.text import Text
 
-from stentor.cli.demo.report import read_documents
+from stentor.cli.demo.sections import read_documents
 from stentor.cli.output import CommandFailed
 from stentor.core.jsontext import JsonObject
 
