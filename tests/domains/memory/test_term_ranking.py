@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from stentor.core.db import Sql, Tx
-from stentor.domains.memory.index import sqlite, term_ranking
+from stentor.domains.memory.index import document_lengths, sqlite, term_ranking
 from stentor.domains.memory.index.index import IndexChanges, SearchIndex
 from stentor.domains.memory.index.model import (
     FIELD_WEIGHTS,
@@ -114,7 +114,7 @@ def test_documents_and_scores_are_those_of_fts5(
 ) -> None:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(term_ranking, "MAX_LOGGED_CHARS", max_logged_chars)
-        patch.setattr(term_ranking, "MIN_DELETED", min_deleted)
+        patch.setattr(document_lengths, "MIN_DELETED", min_deleted)
         asyncio.run(check_against_fts5(changes, words, fields, mode, limit))
 
 
@@ -124,7 +124,7 @@ async def test_what_is_committed_while_a_search_reads_is_found_by_the_next(
     """A search that began before a commit must leave nothing for those that begin after it."""
     await index.upsert([document("a.md", "red")], [], 1, force=False)
     loop = asyncio.get_running_loop()
-    load_lengths, load_term = term_ranking._load_lengths, term_ranking._load_term
+    load_lengths, load_term = term_ranking.load_lengths, term_ranking._load_term
     paths = iter(["b.md", "c.md", "d.md", "e.md"])
 
     def commit() -> None:
@@ -142,7 +142,7 @@ async def test_what_is_committed_while_a_search_reads_is_found_by_the_next(
         return term
 
     with monkeypatch.context() as patch:
-        patch.setattr(term_ranking, "_load_lengths", load_lengths_late)
+        patch.setattr(term_ranking, "load_lengths", load_lengths_late)
         patch.setattr(term_ranking, "_load_term", load_term_late)
         assert await found(index, "red") == ["a.md"]
         assert await found(index, "red") == ["a.md", "b.md", "c.md"]
@@ -176,7 +176,7 @@ async def test_what_is_committed_during_the_first_search_alone_is_found_by_the_n
     index: SearchIndex, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     await index.upsert([document("a.md", "red")], [], 1, force=False)
-    loop, load_lengths = asyncio.get_running_loop(), term_ranking._load_lengths
+    loop, load_lengths = asyncio.get_running_loop(), term_ranking.load_lengths
 
     def load_lengths_late(tx: Tx) -> object:
         lengths = load_lengths(tx)
@@ -185,7 +185,7 @@ async def test_what_is_committed_during_the_first_search_alone_is_found_by_the_n
         return lengths
 
     with monkeypatch.context() as patch:
-        patch.setattr(term_ranking, "_load_lengths", load_lengths_late)
+        patch.setattr(term_ranking, "load_lengths", load_lengths_late)
         assert await found(index, "red") == ["a.md"]
     assert await found(index, "red") == ["a.md", "b.md"]
 
@@ -194,7 +194,7 @@ async def test_positions_that_another_first_search_kept_are_not_used_after_they_
     index: SearchIndex, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     await index.upsert([document(path, "red") for path in ("a.md", "b.md", "c.md")], [], 1, force=False)
-    loop, load_lengths = asyncio.get_running_loop(), term_ranking._load_lengths
+    loop, load_lengths = asyncio.get_running_loop(), term_ranking.load_lengths
 
     async def search_and_delete() -> None:
         assert await found(index, "red") == ["a.md", "b.md", "c.md"]
@@ -202,12 +202,12 @@ async def test_positions_that_another_first_search_kept_are_not_used_after_they_
 
     def load_lengths_late(tx: Tx) -> object:
         lengths = load_lengths(tx)
-        monkeypatch.setattr(term_ranking, "_load_lengths", load_lengths)
+        monkeypatch.setattr(term_ranking, "load_lengths", load_lengths)
         asyncio.run_coroutine_threadsafe(search_and_delete(), loop).result()
         return lengths
 
-    monkeypatch.setattr(term_ranking, "MIN_DELETED", 0)
-    monkeypatch.setattr(term_ranking, "_load_lengths", load_lengths_late)
+    monkeypatch.setattr(document_lengths, "MIN_DELETED", 0)
+    monkeypatch.setattr(term_ranking, "load_lengths", load_lengths_late)
     assert await found(index, "red") == ["c.md"]
 
 

@@ -13,7 +13,6 @@ import math
 import threading
 from collections import OrderedDict, deque
 from collections.abc import Mapping, Sequence
-from functools import cached_property
 from itertools import takewhile
 from typing import TYPE_CHECKING
 
@@ -22,9 +21,15 @@ import msgspec
 from stentor.core import jsontext
 from stentor.core.db import Sql, Tx
 from stentor.core.lazy_import import lazy_module
+from stentor.domains.memory.index.document_lengths import (
+    K1,
+    DocumentLengths,
+    decode_varints,
+    load_lengths,
+    norms_of,
+)
 from stentor.domains.memory.index.model import (
     FIELD_WEIGHTS,
-    MAX_LENGTH_RATIO,
     SEARCH_FIELDS,
     Folders,
     KeywordQuery,
@@ -41,8 +46,6 @@ else:
     # Only needed for a search.
     np = lazy_module("numpy")
 
-K1, B = 1.2, 0.75
-"""FTS5's constants of BM25."""
 MIN_RARITY = 1e-6
 """FTS5's rarity of a term that more than half of the documents have."""
 MAX_KEPT_BYTES = 32 * 1024 * 1024
@@ -53,9 +56,6 @@ MAX_LOGGED_CHARS = 1_000_000
 """Text of the latest changes that is kept, to apply them to the documents of a term; of older ones it is read again."""
 CHANGE_CHARS = 100
 """What a change without text counts as."""
-MIN_DELETED = 1_000
-"""Deleted documents whose positions stay in any case."""
-
 _FIELD_NUMBER = " ".join(f"when '{field}' then {number}" for number, field in enumerate(SEARCH_FIELDS))
 # A list of numbers as one text is read in a tenth of the time of as many rows, and FTS5 gives the name of a field
 # slowly: asked for once, in one sum with the document, it takes half as long as a list for each field.
@@ -67,7 +67,6 @@ _RANK = f"bm25({', '.join(str(FIELD_WEIGHTS[field]) for field in SEARCH_FIELDS)}
 _FIND_PHRASE = Sql(f"select rowid, rank from words where words match :phrase and rank match '{_RANK}'")  # noqa: S608
 _READ_TOTALS = Sql("select block from words_data where id = 1")
 """FTS5's number of documents, and of terms in each field."""
-_READ_LENGTHS = Sql("select id, sz from words_docsize order by id")
 _IDS_IN_FOLDERS = Sql("select doc_id from documents where folder in (select value from json_each(:folders))")
 
 
@@ -83,61 +82,6 @@ class TermDocuments(msgspec.Struct, frozen=True):
     @property
     def bytes(self) -> int:
         return self.positions.nbytes + self.counts.nbytes
-
-
-class DocumentLengths:
-    """The ids of all documents, ascending, and their lengths in terms.
-
-    A deleted document keeps its position, with the length 0, so that the positions in `TermDocuments` stay right.
-    """
-
-    def __init__(self, ids: NDArray[np.int64], lengths: NDArray[np.int64]) -> None:
-        self.ids = ids
-        self.lengths = lengths
-        self.documents = int(np.count_nonzero(lengths))
-
-    @cached_property
-    def norms(self) -> NDArray[np.float64]:
-        """What BM25 adds to the count of a term in each document."""
-        ratios = self.lengths * (self.documents / self.lengths.sum())
-        return _norms(np.minimum(ratios, MAX_LENGTH_RATIO))
-
-    def find(self, ids: NDArray[np.int64]) -> tuple[NDArray[np.int32], NDArray[np.bool_]]:
-        """Return the positions of these ids, and which of them exist; the others have any position."""
-        if not len(self.ids):
-            return np.zeros(len(ids), np.int32), np.zeros(len(ids), np.bool_)
-        positions = np.minimum(np.searchsorted(self.ids, ids), len(self.ids) - 1)
-        return positions.astype(np.int32), self.ids[positions] == ids
-
-    def find_live(self, ids: NDArray[np.int64]) -> tuple[NDArray[np.int32], NDArray[np.bool_]]:
-        """Return the same, but deleted documents do not exist: a transaction may see one that is indexed again."""
-        positions, exist = self.find(ids)
-        return positions, exist & (self.lengths[positions] > 0) if len(self.ids) else exist
-
-    def mark(self, ids: Sequence[int]) -> NDArray[np.bool_]:
-        """Return whether each document is one of these."""
-        positions, exist = self.find(np.array(ids, np.int64))
-        marked = np.zeros(len(self.ids), np.bool_)
-        marked[positions[exist]] = True
-        return marked
-
-    def change(self, changes: Mapping[int, int | None]) -> tuple[DocumentLengths, bool]:
-        """Return the lengths after these changes (None deletes a document), and whether positions are other ones."""
-        ids = np.array(sorted(changes), np.int64)
-        new = np.array([changes[doc_id] or 0 for doc_id in ids.tolist()], np.int64)
-        positions, exist = self.find(ids)
-        lengths = self.lengths.copy()
-        lengths[positions[exist]] = new[exist]
-        added = ~exist & (new > 0)
-        # SQLite gives a new row the next id after the highest one.
-        is_moved = bool(added.any() and len(self.ids) and ids[added][0] < self.ids[-1])
-        changed = DocumentLengths(np.append(self.ids, ids[added]), np.append(lengths, new[added]))
-        deleted = len(changed.ids) - changed.documents
-        if not is_moved and deleted <= max(MIN_DELETED, changed.documents):
-            return changed, False
-        order = np.argsort(changed.ids, kind="stable")
-        order = order[changed.lengths[order] > 0]
-        return DocumentLengths(changed.ids[order], changed.lengths[order]), True
 
 
 class _Kept(msgspec.Struct, frozen=True):
@@ -236,7 +180,7 @@ class TermRanking:
                 return version, self._change_lengths(self._lengths)
             # A change that is committed while the lengths are read may be in them or not; it is applied to them.
             self._changes = {} if self._changes is None else self._changes
-        lengths = _load_lengths(tx)
+        lengths = load_lengths(tx)
         with self._lock:
             return version, self._change_lengths(lengths if self._lengths is None else self._lengths)
 
@@ -291,25 +235,6 @@ class TermRanking:
                 self._kept_bytes -= self._kept.popitem(last=False)[1].found.bytes
 
 
-def _load_lengths(tx: Tx) -> DocumentLengths:
-    rows = tx.rows(_READ_LENGTHS)
-    ids = np.fromiter((row[0] for row in rows), np.int64, len(rows))
-    # One byte for each field, unless a field has more than 127 terms.
-    lengths = (sum(size) if len(size) == len(SEARCH_FIELDS) else sum(_decode_varints(size)) for _, size in rows)
-    return DocumentLengths(ids, np.fromiter(lengths, np.int64, len(rows)))
-
-
-def _decode_varints(data: bytes) -> list[int]:
-    """Return SQLite's integers of variable length, which here have less than nine bytes."""
-    values, value = [], 0
-    for byte in data:
-        value = (value << 7) | (byte & 0x7F)
-        if byte < 0x80:
-            values.append(value)
-            value = 0
-    return values
-
-
 def _load_term(
     tx: Tx, term: tuple[str, ...], fields: frozenset[SearchField], lengths: DocumentLengths
 ) -> TermDocuments:
@@ -336,13 +261,13 @@ def _load_phrase(
     rows = tx.rows(_FIND_PHRASE, phrase=f"{columns}({adjacent})")
     # As this transaction has them: by other ones than FTS5's the counts would be wrong, and be kept.
     ((block,),) = tx.rows(_READ_TOTALS)
-    documents, *terms = _decode_varints(block)
+    documents, *terms = decode_varints(block)
     positions, exist = lengths.find_live(np.array([row[0] for row in rows], np.int64))
     positions, ranks = positions[exist], np.array([row[1] for row in rows], np.float64)[exist]
     # FTS5 gives the negated score: rarity * count * (k1 + 1) / (count + norm). All counts are whole numbers.
     shares = -ranks / (_rarity(documents, len(rows)) * (K1 + 1))
     ratios = lengths.lengths[positions].astype(np.float64) * (documents / max(1, sum(terms)))
-    counts = np.rint(shares * _norms(ratios) / np.maximum(1 - shares, MIN_RARITY))
+    counts = np.rint(shares * norms_of(ratios) / np.maximum(1 - shares, MIN_RARITY))
     return TermDocuments(positions, np.maximum(counts, 1).astype(np.float32))
 
 
@@ -382,11 +307,6 @@ def _intersect(parts: Sequence[TermDocuments]) -> TermDocuments:
         positions, ours, theirs = np.intersect1d(found.positions, part.positions, return_indices=True)
         found = TermDocuments(positions, np.minimum(found.counts[ours], part.counts[theirs]))
     return found
-
-
-def _norms(ratios: NDArray[np.float64]) -> NDArray[np.float64]:
-    """Return what BM25 adds to the count of a term in documents of these lengths, in mean ones."""
-    return K1 * (1 - B + B * ratios)
 
 
 def _rarity(documents: int, found: int) -> float:
