@@ -440,12 +440,9 @@ def test_a_timeout_that_is_over_before_a_gather_is_one_in_each_attempt(program: 
     assert outside.sent == ["the usual"]
 
 
-@requirement("steps.cancelled")
-@pytest.mark.skipif(sys.version_info < (3, 11), reason="counts no cancellations")
-@pytest.mark.parametrize("is_in_group", [False, True])
-def test_the_end_of_an_attempt_is_no_second_timeout(
-    program: Program, outside: Outside, monkeypatch: pytest.MonkeyPatch, is_in_group: bool
-) -> None:
+@pytest.fixture
+def is_recorded(monkeypatch: pytest.MonkeyPatch) -> threading.Event:
+    """The first end of a step is recorded until the attempt ends; set as soon as it is."""
     record, is_recorded = steps._is_end_cancelled, threading.Event()
 
     async def record_until_the_end(outcome: Awaitable[Any]) -> bool:
@@ -456,6 +453,16 @@ def test_the_end_of_an_attempt_is_no_second_timeout(
                 await asyncio.Event().wait()
         return is_cancelled
 
+    monkeypatch.setattr(steps, "_is_end_cancelled", record_until_the_end)
+    return is_recorded
+
+
+@requirement("steps.cancelled")
+@pytest.mark.skipif(sys.version_info < (3, 11), reason="counts no cancellations")
+@pytest.mark.parametrize("is_in_group", [False, True])
+def test_the_end_of_an_attempt_is_no_second_timeout(
+    program: Program, outside: Outside, is_recorded: threading.Event, is_in_group: bool
+) -> None:
     async def order(task: Task) -> Any:
         try:
             async with asyncio.timeout(SOON):
@@ -475,7 +482,6 @@ def test_the_end_of_an_attempt_is_no_second_timeout(
             parts = [group.create_task(order(task)), group.create_task(nap(task))]
         return [part.result() for part in parts]
 
-    monkeypatch.setattr(steps, "_is_end_cancelled", record_until_the_end)
     assert program.attempt(handler)[0] == "suspend"
     recorded = program.call("GET", f"/tasks/{program.task_id}/steps")["steps"]
     assert sorted(step["key"] for step in recorded) == ["plan", "sleep"]
@@ -543,18 +549,8 @@ def test_a_program_that_hides_an_unknown_effect_ends_with_it_at_its_next_timeout
 @requirement("steps.cancelled")
 @pytest.mark.skipif(sys.version_info < (3, 11), reason="counts no cancellations")
 def test_two_timeouts_as_the_attempt_ends_lead_to_one_way(
-    program: Program, outside: Outside, monkeypatch: pytest.MonkeyPatch
+    program: Program, outside: Outside, is_recorded: threading.Event
 ) -> None:
-    record, is_recorded = steps._is_end_cancelled, threading.Event()
-
-    async def record_until_the_end(outcome: Awaitable[Any]) -> bool:
-        is_cancelled = await record(outcome)
-        if not is_recorded.is_set():
-            is_recorded.set()
-            with suppress(asyncio.CancelledError):
-                await asyncio.Event().wait()
-        return is_cancelled
-
     async def order(task: Task) -> Any:
         try:
             async with asyncio.timeout(3600) as timeout:
@@ -582,7 +578,6 @@ def test_two_timeouts_as_the_attempt_ends_lead_to_one_way(
         return await asyncio.gather(ordering[-1], nap(task))
 
     around, ordering = list[asyncio.Timeout](), list[asyncio.Future[Any]]()
-    monkeypatch.setattr(steps, "_is_end_cancelled", record_until_the_end)
     assert program.attempt(handler)[0] == "suspend"
     assert program.result(handler) == ["the usual", None]
     assert outside.sent == ["the usual"]
