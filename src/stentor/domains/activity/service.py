@@ -29,7 +29,7 @@ from stentor.domains.tasks import events as task_events
 from stentor.domains.tasks import store as task_store
 from stentor.domains.tasks import visibility_queries
 from stentor.domains.tasks.access import missing_task, require_task_id, require_visible_task
-from stentor.domains.tasks.model import MAX_ID_LENGTH, Task, TaskStreamStep
+from stentor.domains.tasks.model import Task, TaskStreamStep
 
 LEARNING_FAILED_MESSAGE = "Learning from the outcome failed; it is retried later."
 NOT_VISIBLE_MESSAGE = "Closed because the key may not read the task."
@@ -103,14 +103,11 @@ class ActivityService:
             raise StentorError(
                 "The task or its run log cannot be read. The log of the service has the reason."
             ) from error
-        if history.task is None and not history.events.first:
-            raise NotFound("No task has this id.")
         return msgspec.structs.replace(history, reports=await self._reports(principal.tenant, task_id))
 
     async def _read_visible(self, principal: Principal, task_id: str, limit: int, after: str) -> TaskHistory:
-        """Return the task with a page of its events; an empty history if the caller may not see the task."""
-        if not _is_storable(task_id):
-            return TaskHistory()
+        """Return the task with a page of its events. Raises NotFound, also if the caller may not see the task."""
+        require_task_id(task_id)
 
         def read(tx: Tx) -> TaskHistory:
             task = task_store.find(tx, principal.tenant, task_id)
@@ -201,7 +198,7 @@ class ActivityService:
     async def _recorded_steps(
         self, tenant: str, task_id: str, position: StreamPosition
     ) -> AsyncIterator[TaskStreamStep]:
-        """Yield the steps of the recorded events after the position, and read the task anew.
+        """Yield the steps of the recorded events after the position, and read the task again.
 
         The task and the last events are of one snapshot: nothing follows them if the task is over.
         """
@@ -265,11 +262,6 @@ class ActivityService:
             "task_id": task.task_id,
         }
         return TaskStreamStep("error", data)
-
-
-def _is_storable(task_id: str) -> bool:
-    """Return whether a task may have this id; PostgreSQL rejects a query with a NUL character."""
-    return 0 < len(task_id) <= MAX_ID_LENGTH and "\0" not in task_id
 
 
 def _is_over(task: Task | None) -> bool:
