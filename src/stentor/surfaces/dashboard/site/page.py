@@ -343,11 +343,12 @@ class ThreadedHtmlResponse(HTMLResponse):
         self._csrf = csrf
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        html, version = await asyncio.to_thread(self._render_masked)
+        request_headers = Headers(scope=scope)
+        is_live = self.status_code == 200 and "X-Live" in request_headers
+        html, version = await asyncio.to_thread(self._render_masked, is_live)
         self.body = self.render(html)
         self.headers["Content-Length"] = str(len(self.body))  # the constructor saw an empty body
-        request_headers = Headers(scope=scope)
-        if self.status_code == 200 and "X-Live" in request_headers:
+        if is_live:
             self.headers["ETag"] = version
             if request_headers.get("If-None-Match") == version:
                 # With the other headers: the overview sets a cookie.
@@ -355,10 +356,10 @@ class ThreadedHtmlResponse(HTMLResponse):
                 del self.headers["Content-Length"], self.headers["Content-Type"]
         await super().__call__(scope, receive, send)
 
-    def _render_masked(self) -> tuple[bytes, str]:
+    def _render_masked(self, is_live: bool) -> tuple[bytes, str]:
         html = self._render_html().encode()
         # Before the token is masked, as the mask differs in each response.
-        version = f'W/"{hashlib.sha256(html).hexdigest()[:32]}"'
+        version = f'W/"{hashlib.sha256(html).hexdigest()[:32]}"' if is_live else ""
         return html.replace(self._csrf.encode(), mask_csrf_token(self._csrf).encode()), version
 
 
