@@ -97,7 +97,7 @@ class LeavesDigest:
 
 
 def parse_record(metadata: str) -> ArchiveRecord | None:
-    """Return the record in the metadata of an event `tasks_archived`; None if there is none."""
+    """Return the record in the metadata of an event `tasks_archived`, or None."""
     try:
         return msgspec.json.decode(metadata, type=ArchiveRecord)
     except msgspec.MsgspecError:

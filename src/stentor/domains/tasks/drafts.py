@@ -103,7 +103,7 @@ def _find_title(value: Any, depth: int) -> str | None:
 
 
 def _first_line(text: str) -> str | None:
-    """Return the first line that people can read, None if there is none."""
+    """Return the first line that people can read, or None."""
     for line in text[:_MAX_SCANNED].splitlines():
         start = line[: 2 * DERIVED_CHARACTERS]
         if not start.isprintable():

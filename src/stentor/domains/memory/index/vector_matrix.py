@@ -2,8 +2,8 @@
 
 Used by the vector stores without pgvector. Imports NumPy, so it is itself imported only when vectors are needed.
 Vectors are stored by model and hash of their text, so that no text is embedded twice. In memory a
-vector is whole numbers from -32,767 to 32,767 and one factor: a product differs by at most 0.00001 from that of the
-vector itself and takes a fifth more time, for half of the memory.
+vector consists of whole numbers from -32,767 to 32,767 and one factor. That takes half of the memory; a product differs
+by at most 0.00001 from that of the vector itself and takes a fifth more time.
 """
 
 from __future__ import annotations
