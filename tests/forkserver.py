@@ -82,8 +82,13 @@ wanted = json.dumps({{"args": sys.argv[1:], "env": dict(os.environ), "cwd": os.g
 socket.send_fds(wire, [NUMBER.pack(len(wanted))], [0, 1, 2])
 wire.sendall(wanted)
 child, = NUMBER.unpack(wire.recv(NUMBER.size, socket.MSG_WAITALL))
+def pass_on(number, _):
+    try:
+        os.kill(child, number)
+    except ProcessLookupError:
+        pass
 for number in (signal.SIGTERM, signal.SIGINT):
-    signal.signal(number, lambda number, _: os.kill(child, number))
+    signal.signal(number, pass_on)
 os.close(0)
 os.close(1)
 code, = NUMBER.unpack(wire.recv(NUMBER.size, socket.MSG_WAITALL))
@@ -153,8 +158,10 @@ class Process:
         return found["stdout"], found["stderr"]
 
     def send_signal(self, number: int) -> None:
+        # The server may have seen its end already and not have told it yet.
         if self.poll() is None:
-            os.kill(self.pid, number)
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(self.pid, number)
 
     def terminate(self) -> None:
         self.send_signal(signal.SIGTERM)
@@ -179,7 +186,8 @@ class _Child:
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
         if error is not None:
-            os.kill(self.pid, signal.SIGKILL)
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(self.pid, signal.SIGKILL)
         self.close()
 
     def wait(self, timeout: float | None) -> int:
