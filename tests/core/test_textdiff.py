@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from stentor.core.json_diff import MAX_LINES, DiffLine, diff_lines, tree_lines
+from stentor.core.json_diff import MAX_LINES, DiffLine, diff_lines, is_same, tree_lines
 
 
 def test_items_of_a_list_are_gone_come_or_the_same() -> None:
@@ -64,3 +64,18 @@ def test_a_printable_character_that_shows_nothing_is_shown_by_its_code(char: str
 )
 def test_different_values_never_have_the_same_lines(before: Any, after: Any, lines: list[DiffLine]) -> None:
     assert diff_lines(before, after, deep=True) == lines
+
+
+@pytest.mark.parametrize(("before", "after"), [(1, True), (0, False), ([0], [False]), ({"a": [1]}, {"a": [True]})])
+def test_a_number_that_becomes_a_boolean_is_a_difference(before: Any, after: Any) -> None:
+    assert not is_same(before, after)
+    assert diff_lines(before, after)
+
+
+def test_a_change_far_into_a_long_line_is_shown() -> None:
+    assert diff_lines("a" * 25 + "x", "a" * 25 + "y", width=10) == [
+        (" ", '"' + "a" * 9),
+        (" ", "… " + "a" * 10),
+        ("-", '… aaaaaax"'),
+        ("+", '… aaaaaay"'),
+    ]

@@ -20,14 +20,23 @@ _INVISIBLE = re.compile(
 _PLAIN_NAME = re.compile(r"\w[\w.-]*")
 
 
-def diff_lines(before: Any, after: Any, *, deep: bool = False) -> list[DiffLine]:
+def is_same(before: Any, after: Any) -> bool:
+    """Return whether two JSON values are equal. Unlike `==` it tells true from 1 and false from 0."""
+    if isinstance(before, dict) and isinstance(after, dict):
+        return before.keys() == after.keys() and all(is_same(before[name], after[name]) for name in before)
+    if isinstance(before, (list, tuple)) and isinstance(after, (list, tuple)):
+        return len(before) == len(after) and all(map(is_same, before, after))
+    return bool(before == after) and isinstance(before, bool) == isinstance(after, bool)
+
+
+def diff_lines(before: Any, after: Any, *, deep: bool = False, width: int = 0) -> list[DiffLine]:
     """Return the lines that differ, with unchanged lines around them. None is an absent value without lines.
 
-    With `deep`, each member of an object has its own line.
+    With `deep`, each member of an object has its own line. With `width`, lines with more characters are wrapped.
     """
     nested = deep and any(isinstance(value, dict) or _has_containers(value) for value in (before, after))
     old, new = (
-        tree_lines(value) if nested and isinstance(value, (dict, list)) else value_lines(value)
+        _wrap(tree_lines(value) if nested and isinstance(value, (dict, list)) else value_lines(value), width)
         for value in (before, after)
     )
     if len(old) + len(new) > MAX_LINES:
@@ -45,11 +54,27 @@ def diff_lines(before: Any, after: Any, *, deep: bool = False) -> list[DiffLine]
         position = group[-1][2]
     if lines:
         return lines + _omitted(len(old) - position)
-    if before == after:
+    if is_same(before, after):
         return []
     # Different values with the same lines: a text with line breaks and a list, for example.
     sides: tuple[tuple[DiffMarker, Any], ...] = (("-", before), ("+", after))
-    return [(marker, escape_invisible(_json(value))) for marker, value in sides if value is not None]
+    return [
+        (marker, line)
+        for marker, value in sides
+        if value is not None
+        for line in _wrap([escape_invisible(_json(value))], width)
+    ]
+
+
+def _wrap(lines: list[str], width: int) -> list[str]:
+    """Split long lines. The start of each following part shows that it is not a line of its own."""
+    if not width or all(len(line) <= width for line in lines):
+        return lines
+    return [
+        "… " * (start > 0) + line[start : start + width]
+        for line in lines
+        for start in range(0, max(len(line), 1), width)
+    ]
 
 
 def value_lines(value: Any) -> list[str]:

@@ -247,3 +247,15 @@ async def test_agent_key_cannot_roll_back_its_own_agent_to_more_access(governanc
     assert (response.status_code, response.json()["error"]["code"]) == (403, "GOVERNANCE_SELF_APPROVAL")
     assert (await governance.agent(agent))["capabilities"] == ["echo"]
     assert (await governance.rollback(update["checkpoint_id"]))["verified"] is True
+
+
+@requirement("governance.four-eyes")
+async def test_agent_key_cannot_roll_back_its_own_agent_to_another_kind_of_option(governance: GovernanceClient) -> None:
+    agent = await governance.world.register(runtime={"kind": "worker", "options": {"confirm": 0}})
+    update = await governance.propose(agent, {"agent_patch": {"runtime": {"options": {"confirm": False}}}})
+    deployed = await governance.approve(update)
+    await governance.world.admin.patch(f"/api/v1/registry/agents/{agent}", json={"key_name": "second"})
+    body = {"checkpoint_id": deployed["checkpoint_id"], "reason": "x"}
+    response = await governance.post("rollbacks", body, "SECOND")
+    assert (response.status_code, response.json()["error"]["code"]) == (403, "GOVERNANCE_SELF_APPROVAL")
+    assert (await governance.agent(agent))["runtime"]["options"] == {"confirm": False}

@@ -52,6 +52,17 @@ async def test_auto_tier_patch_is_deployed_at_once_and_affects_routing(governanc
     assert (checkpoint["cause"], checkpoint["state"]["config"]["capabilities"]) == ("deployment", ["echo", "sum"])
 
 
+@requirement("governance.tier-human")
+async def test_a_number_that_becomes_a_boolean_changes_how_the_agent_runs(governance: GovernanceClient) -> None:
+    runtime = {"kind": "worker", "options": {"dry_run": 1, "steps": [{"confirm": 0}]}}
+    agent = await governance.register_trusted(runtime=runtime)
+    options = {"dry_run": True, "steps": [{"confirm": False}]}
+    update = await governance.propose(agent, {"agent_patch": {"runtime": {"options": options}}})
+    assert (update["status"], update["tier"]) == ("submitted", 3)
+    assert update["reasons"] == ["the patch changes how the agent runs"]
+    assert [change["path"] for change in update["diff"]] == ["runtime.options.dry_run", "runtime.options.steps"]
+
+
 @requirement("governance.deploy-steps")
 async def test_failed_probe_restores_configuration_but_keeps_learned_scores(governance: GovernanceClient) -> None:
     agent = await governance.register_trusted(capabilities=["echo", "sum"])

@@ -11,7 +11,7 @@ from typing import Any
 
 import msgspec
 
-from stentor.core import canonical_json, jsontext
+from stentor.core import canonical_json, json_diff, jsontext
 from stentor.core.errors import InvalidRequest
 from stentor.core.jsontext import JsonObject
 from stentor.domains.governance.model import AUTO, HUMAN, MONITORED, Changes
@@ -83,7 +83,7 @@ def check_runtime_kind(before: AgentConfig, after: AgentConfig) -> None:
 
 def diff_documents(before: Any, after: Any, path: str = "") -> list[JsonObject]:
     """Return the differences as `{path, before, after}`; a missing value is null, lists are compared as a whole."""
-    if before == after:
+    if json_diff.is_same(before, after):
         return []
     if not (isinstance(before, dict) and isinstance(after, dict)):
         return [{"path": path, "before": before, "after": after}]
@@ -91,6 +91,11 @@ def diff_documents(before: Any, after: Any, path: str = "") -> list[JsonObject]:
     for name in dict.fromkeys((*before, *after)):
         differences += diff_documents(before.get(name), after.get(name), f"{path}.{name}" if path else name)
     return differences
+
+
+def changes_runtime(before: AgentConfig, after: AgentConfig) -> bool:
+    """Return whether the agents run differently: the kind, the endpoint or any option, also 1 that becomes true."""
+    return not json_diff.is_same(before.document["runtime"], after.document["runtime"])
 
 
 def is_widening(before: AgentConfig, after: AgentConfig) -> bool:

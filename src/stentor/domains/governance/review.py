@@ -60,7 +60,7 @@ class ProposalReviewer:
             agent is not None and agent.status == "active",
             trust.score_at(tx.now) if trust else None,
             before is not None and after is not None and impact.is_widening(before, after),
-            before is not None and after is not None and before.runtime != after.runtime,
+            before is not None and after is not None and impact.changes_runtime(before, after),
         )
         decision = impact.classify_tier(facts)
         # Policies may ask for the tier, so it is decided once without them and once with their verdict.

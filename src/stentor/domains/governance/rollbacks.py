@@ -215,7 +215,7 @@ def _permits_more(agent: Agent, state: AgentState) -> bool:
     config = impact.agent_config(agent)
     return (
         impact.is_widening(config, state.config)
-        or config.runtime != state.config.runtime
+        or impact.changes_runtime(config, state.config)
         or is_looser(agent.trust_tier, state.trust_tier)
     )
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import msgspec
 
 from stentor.core import json_diff
@@ -11,18 +13,23 @@ from stentor.domains.governance import impact
 from stentor.surfaces.dashboard.presenters.agent_view import mask_secrets
 
 MAX_LINES = 2_000
-"""Lines per page."""
-MAX_LINE_CHARACTERS = 2_000
+MAX_CHARACTERS = 400_000
+"""Lines and characters per page."""
+LINE_CHARACTERS = 2_000
+"""Longer lines are wrapped and not cut, because a change can be anywhere in them."""
 SCORE_FIELDS = ("alignment_score", "accuracy_score", "efficiency_score", "trust_tier", "trust_score")
 
 
 class FieldChange(msgspec.Struct, frozen=True):
-    """A changed field. `hidden` is true when the change itself is masked, because it may be a secret."""
+    """A changed field. `masked` is true when a part that changes is masked, because it may be a secret; `hidden` when
+    nothing else changes.
+    """
 
     path: str
     lines: list[DiffLine]
     added: int
     deleted: int
+    masked: bool
     hidden: bool
 
 
@@ -36,17 +43,23 @@ class ChangeReview(msgspec.Struct, frozen=True):
 
 
 def review_diff(diff: list[JsonObject]) -> ChangeReview:
-    """Return the lines of a diff as the gateway returns it: `path`, `before` and `after` of each field."""
+    """Return the lines of a diff as the gateway returns it: `path`, `before` and `after` of each field.
+
+    A field after the last line that fits is still named.
+    """
     changes: list[FieldChange] = []
-    remaining = MAX_LINES
-    for field in diff:
-        if remaining <= 0:
-            break
+    lines, characters = MAX_LINES, MAX_CHARACTERS
+    for field in diff[:MAX_LINES]:
         change = _review_field(field)
+        shown: list[DiffLine] = []
+        for line in change.lines:
+            lines, characters = lines - 1, characters - len(line[1])
+            if min(lines, characters) < 0:
+                break
+            shown.append(line)
         # `added` and `deleted` still count the lines that are left out.
-        changes.append(msgspec.structs.replace(change, lines=change.lines[:remaining]))
-        remaining -= len(change.lines)
-    is_complete = remaining >= 0 and len(changes) == len(diff)
+        changes.append(msgspec.structs.replace(change, lines=shown))
+    is_complete = min(lines, characters) >= 0 and len(changes) == len(diff)
     return ChangeReview(changes, sum(c.added for c in changes), sum(c.deleted for c in changes), is_complete)
 
 
@@ -65,14 +78,17 @@ def _review_field(field: JsonObject) -> FieldChange:
     path = str(field["path"])
     name = path.rpartition(".")[2]
     before, after = mask_secrets(field["before"], name), mask_secrets(field["after"], name)
-    diff_lines = json_diff.diff_lines(before, after, deep=True)
-    added, deleted = (sum(line_sign == sign for line_sign, _ in diff_lines) for sign in ("+", "-"))
-    lines: list[DiffLine] = [(sign, _truncate(line)) for sign, line in diff_lines]
-    # Equal after masking means that only a secret changed.
-    return FieldChange(json_diff.escape_invisible(path), lines, added, deleted, before == after)
+    lines = json_diff.diff_lines(before, after, deep=True, width=LINE_CHARACTERS)
+    added, deleted = (sum(line_sign == sign for line_sign, _ in lines) for sign in ("+", "-"))
+    masked = not json_diff.is_same(_masked_parts(field["before"], before), _masked_parts(field["after"], after))
+    hidden = json_diff.is_same(before, after)
+    return FieldChange(json_diff.escape_invisible(path), lines, added, deleted, masked, hidden)
 
 
-def _truncate(line: str) -> str:
-    if len(line) <= MAX_LINE_CHARACTERS:
-        return line
-    return f"{line[:MAX_LINE_CHARACTERS]}… ({len(line) - MAX_LINE_CHARACTERS} more characters)"
+def _masked_parts(value: Any, masked: Any) -> list[Any]:
+    """Return what masking took away, in the order of the value."""
+    if isinstance(value, dict) and isinstance(masked, dict):
+        return [part for name in value for part in _masked_parts(value[name], masked[name])]
+    if isinstance(value, list) and isinstance(masked, list):
+        return [part for pair in zip(value, masked, strict=True) for part in _masked_parts(*pair)]
+    return [] if value == masked else [value]
