@@ -11,6 +11,7 @@ import pytest
 import typer
 
 from stentor.cli.input_files import read_input
+from stentor.cli.tasks import view
 from tests.cli.program import SUMMARIZE, TEXT, Done, Program
 from tests.requirements import requirement
 
@@ -173,6 +174,19 @@ def test_a_list_shows_long_titles_in_two_lines_and_the_status_in_one(shared: Ser
     assert "somebody-with-a-name" in out
     (row,) = (number for number, line in enumerate(out.splitlines()) if line.startswith(" t "))
     assert len(out.splitlines()[row:]) <= 4
+
+
+@requirement("tasks.search")
+@pytest.mark.parametrize(("rows", "events", "text"), [(0, 1, "latest 1 event "), (1, 1001, "latest 1,001 events ")])
+def test_a_list_says_how_far_the_search_index_is_behind(
+    rows: int, events: int, text: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    row = view.TaskRow("t", "echo", "queued", None, "2026-01-01T00:00:00.000Z")
+    view.show_list(view.TaskList([row] * rows, rows, events))
+    assert text in " ".join(capsys.readouterr().err.split())
+    view.show_list(view.TaskList([row], 1, 1000))
+    view.show_list(view.TaskList([], 0, 0))
+    assert capsys.readouterr().err == ""
 
 
 def test_a_refusal_tells_the_code_and_the_sentence_of_the_service(shared: Served) -> None:

@@ -76,6 +76,24 @@ async def test_tasks_are_found_by_words_of_title_type_input_result_and_error(wor
 
 
 @requirement("tasks.search")
+async def test_a_search_says_how_many_events_its_index_does_not_cover(world: World) -> None:
+    async def unindexed(**params: str) -> Any:
+        return (await world.admin.get("/api/v1/tasks", params=params)).json()["unindexed_events"]
+
+    await world.submit(input="a pear")
+    waiting = await unindexed(text="pear")
+    assert waiting > 0
+    await world.kernel.provenance.sequencer.drain()
+    assert await unindexed(text="pear") == waiting
+    await index(world)
+    assert await unindexed(text="pear") == 0
+    await world.submit(input="an apple")
+    assert await unindexed(text="apple") > 0
+    assert await unindexed() is None
+    assert await unindexed(ref="1") is None
+
+
+@requirement("tasks.search")
 async def test_a_task_that_runs_again_is_found_by_its_present_texts_only(world: World) -> None:
     agent = await world.register()
     task_id = await world.submit(input="apples")

@@ -28,6 +28,8 @@ _RENAMED = {"assigned_agent": "agent", "total_duration_ms": "took", "duration_ms
 MIN_TITLE_CHARACTERS = 24
 MAX_DEPTH = 8
 """Levels of the tree of events; each attempt and each wait of a task would add another one."""
+MAX_NORMAL_LAG = 1_000
+"""Events that the search index may be behind; more take a while."""
 T = TypeVar("T")
 TaskId = Annotated[str, typer.Argument(metavar="TASK", help="Its id, or the beginning or end of the id.")]
 
@@ -59,6 +61,7 @@ class TaskList(msgspec.Struct, frozen=True):
 
     tasks: list[TaskRow]
     total: int
+    unindexed_events: int | None = None
 
     @property
     def labels(self) -> dict[str, str]:
@@ -180,6 +183,9 @@ def show_list(page: TaskList) -> None:
     console.print(output.render_table(columns, rows))
     if page.total > len(rows):
         console.print(f"Showing {len(rows)} of {page.total}; use --limit for more.", style="dim")
+    if page.unindexed_events and (not rows or page.unindexed_events > MAX_NORMAL_LAG):
+        behind = "1 event" if page.unindexed_events == 1 else f"{page.unindexed_events:,} events"
+        print_notice(f"The search index does not cover the latest {behind} of the run log yet: tasks may be missing.")
 
 
 def show_activity(activity: TaskActivity) -> None:

@@ -212,6 +212,11 @@ def tree_size(tx: Tx) -> int:
     return 0 if row is None or row[0] is None else int(row[0]) + 1
 
 
+def count_after(tx: Tx, number: int) -> int:
+    """Return how many events follow the one with a number, with those that have no number yet."""
+    return max(0, tree_size(tx) - number - 1) + numbering_lag(tx).events
+
+
 def read_frontier(tx: Tx) -> TreeFrontier:
     """Return the frontier of the stored tree. Raises RunLogDamaged when its leaves and tiles are inconsistent."""
     size = tree_size(tx)

@@ -54,9 +54,13 @@ class TaskSummary(msgspec.Struct, frozen=True):
 
 
 class TaskPage(msgspec.Struct, frozen=True):
-    """A page of a list; `total` counts the matches on all pages, or is at least that many where it is not exact."""
+    """A page of a list; `total` counts the matches on all pages, or is at least that many where it is not exact.
+
+    `unindexed_events` is how many events of the run log a search for words did not cover; None without a search.
+    """
 
     rows: list[TaskSummary]
     total: int
     has_more: bool
     total_is_exact: bool = True
+    unindexed_events: int | None = None

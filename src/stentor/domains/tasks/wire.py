@@ -269,7 +269,11 @@ class TaskRowOut(ResponseModel):
 
 
 class TaskPageOut(ResponseModel):
-    """Where `total_is_exact` is false, at least `total` tasks match."""
+    """Where `total_is_exact` is false, at least `total` tasks match.
+
+    `unindexed_events`, with `text` only: events of the run log that the search index does not cover yet. Tasks that
+    these concern may be missing.
+    """
 
     tasks: list[TaskRowOut]
     total: int
@@ -277,6 +281,7 @@ class TaskPageOut(ResponseModel):
     limit: int
     offset: int
     next_cursor: str | None
+    unindexed_events: int | None
 
 
 class CancelledOut(ResponseModel):

@@ -54,6 +54,23 @@ async def test_a_filter_without_a_match_is_shown_as_chosen(site: Site) -> None:
 
 
 @requirement("dashboard.page-tasks", "tasks.search")
+async def test_a_search_whose_index_is_behind_says_so(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
+    await site.world.register("ann")
+    pear = await site.world.submit(input="a pear")
+    part = await site.part("/tasks", q="pear", type="echo")
+    assert "No task matches so far" in part
+    assert re.search(r"does not cover the latest \d+ events of the run log yet", part)
+    assert 'hx-get="/tasks?type=echo&amp;q=pear"' in part
+    await index(site.world)
+    await site.world.submit(input="an apple")
+    assert "does not cover" not in await site.part("/tasks", q="pear")
+    monkeypatch.setattr(task_list, "EVENTS_PER_BATCH", 0)
+    part = await site.part("/tasks", q="pear")
+    assert pear in part
+    assert "does not cover the latest" in part
+
+
+@requirement("dashboard.page-tasks", "tasks.search")
 async def test_tasks_are_found_by_their_words_type_and_submitter_and_show_their_cost(site: Site) -> None:
     world = site.world
     agent = await world.register("ann")
@@ -75,6 +92,8 @@ async def test_tasks_are_found_by_their_words_type_and_submitter_and_show_their_
         part = await site.part("/tasks", **params)
         assert {task_id for task_id in (pear, apple, plum) if task_id in part} == expected, params
     assert "$2.50" in await site.part("/tasks", q="pear")
+    await index(world)  # the sign-in as well
+    assert "No task matches</p>" in await site.part("/tasks", q="nowhere")
     page = await site.read("/tasks")
     for option in ("fruit", "writer"):
         assert f'<option value="{option}">' in page

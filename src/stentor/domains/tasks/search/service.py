@@ -85,6 +85,8 @@ class TaskSearch:
         words, Conflict if the search is switched off.
         """
         index, phrases = self._require_index(), parse_query(text)
+        # Before the search: what is indexed meanwhile may be found or not.
+        unindexed = await self._count_unindexed(index)
         rows: list[TaskSummary] = []
         position, scanned, is_exhausted = LAST_DOCUMENT if before is None else before, 0, False
         while len(rows) < limit and scanned < MAX_SCANNED and not is_exhausted:
@@ -101,8 +103,14 @@ class TaskSearch:
                     # Hits that were read but not looked at are for the next page.
                     is_exhausted = is_exhausted and doc_id == hits[-1][0]
                     break
-        page = TaskPage(rows, len(rows), has_more=not is_exhausted, total_is_exact=is_exhausted and before is None)
+        is_exact = is_exhausted and before is None
+        page = TaskPage(rows, len(rows), not is_exhausted, total_is_exact=is_exact, unindexed_events=unindexed)
         return page, None if is_exhausted else position
+
+    async def _count_unindexed(self, index: TaskIndex) -> int:
+        position = await index.read_position()
+        last = -1 if position is None else position.number
+        return await self._db.read(lambda tx: numbered_events.count_after(tx, last))
 
     async def close(self) -> None:
         if self._index is not None:

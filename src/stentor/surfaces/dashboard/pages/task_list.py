@@ -16,6 +16,7 @@ from stentor.domains.llm import queries as llm_queries
 from stentor.domains.registry import queries as registry_queries
 from stentor.domains.tasks import queries as task_queries
 from stentor.domains.tasks.chart_queries import CHART_RANGES, MINUTE_US
+from stentor.domains.tasks.search.service import EVENTS_PER_BATCH
 from stentor.surfaces.dashboard.gateway import GatewayError, quote_segment
 from stentor.surfaces.dashboard.pages import task_selection
 from stentor.surfaces.dashboard.pages.agents import read_agent_choices
@@ -61,6 +62,8 @@ async def list_tasks(page: PageRequest) -> Response:
         costs=costs,
         total=result["total"],
         total_is_exact=result["total_is_exact"],
+        unindexed=result["unindexed_events"] or 0,
+        max_normal_lag=EVENTS_PER_BATCH,
         agents=selectable_agents(page, current, result["tasks"], filters["agent"]),
         choices=choices,
         following=result["next_cursor"],
@@ -114,6 +117,7 @@ async def _refers_to_id(page: PageRequest, text: str) -> bool:
 async def _find_first(page: PageRequest, searches: list[dict[str, Any]]) -> JsonObject:
     """Return the page of the first search that finds anything."""
     found: JsonObject = {"tasks": [], "total": 0, "total_is_exact": True, "next_cursor": None}
+    unindexed = 0
     for search in searches:
         try:
             found = await page.call("tasks.list", limit=PAGE_SIZE, **search)
@@ -122,8 +126,9 @@ async def _find_first(page: PageRequest, searches: list[dict[str, Any]]) -> Json
                 raise
             continue  # no words, such as a single sign; or the search is switched off
         if found["tasks"] or found["next_cursor"]:
-            break
-    return found
+            return found
+        unindexed = found["unindexed_events"] or unindexed
+    return {**found, "unindexed_events": unindexed}
 
 
 async def _read_choices(page: PageRequest, filters: dict[str, str]) -> dict[str, list[str]]:
