@@ -64,6 +64,17 @@ def test_a_worker_finds_its_agent_on_a_later_page_and_registers_no_second_one() 
         assert [request.partition(" ")[0] for request in service.requests] == ["GET", "GET"]
 
 
+def test_a_worker_that_may_not_register_its_agent_says_who_may_and_how() -> None:
+    with run_service(Service(tasks=0)) as service:
+        service.agents_reply = 403, {"error": {"code": "FORBIDDEN", "message": "This needs the permission 'admin'."}}
+        with pytest.raises(ServiceError) as refused:
+            Worker.register(service.url, "key", "my agent", ["sum", "count"])
+    command = "stentor agent register 'my agent' --capability count --capability sum --key-name KEY"
+    assert refused.value.status == 403
+    assert refused.value.message.startswith("This needs the permission 'admin'. ")
+    assert command in refused.value.message
+
+
 def test_a_text_in_place_of_a_list_is_refused_and_not_taken_apart() -> None:
     with run_service(Service(tasks=0)) as service:
         with pytest.raises(TypeError, match=r"capabilities must be a list such as \['slug'\]"):

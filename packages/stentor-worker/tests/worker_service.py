@@ -27,6 +27,8 @@ class Service:
         """Task id, verb and body of each report."""
         self.requests: list[str] = []
         self.agent_pages = [[AGENT]]
+        self.agents_reply: Reply | None = None
+        """In place of the list of agents."""
         self.reply: Callable[[str], Reply] = lambda verb: (200, {})
         self.changed = threading.Condition()
 
@@ -42,7 +44,9 @@ class Service:
         if path.endswith("/leave"):
             return self.reply("leave")
         if method == "GET":
-            return 200, self._list_agents(path) if path.partition("?")[0].endswith("/agents") else AGENT
+            if not path.partition("?")[0].endswith("/agents"):
+                return 200, AGENT
+            return self.agents_reply or (200, self._list_agents(path))
         task_id, verb = path.split("/")[-2:]
         status, response_body = self.reply(verb) if is_valid(verb, body) else (400, {"error": {"code": "BAD_REQUEST"}})
         with self.changed:

@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 import inspect
 import logging
+import shlex
 import signal
 import threading
 import time
@@ -101,6 +102,13 @@ class Worker:
         try:
             worker.agent_id = worker._find_or_register(name, required, fields)
         except ServiceError as error:
+            if error.code == "FORBIDDEN":
+                words = [name, *(word for capability in required for word in ("--capability", capability))]
+                hint = (
+                    f"An admin registers the agent with `stentor agent register {shlex.join(words)} --key-name KEY`, "
+                    f"where KEY is the name of this worker's key. Then use Worker(url, key, {name!r})."
+                )
+                error = ServiceError(error.status, error.code, f"{error.message} {hint}")
             # Without the frames of the client: the first mistake with a worker is a wrong key.
             raise error.with_traceback(None) from None
         return worker
