@@ -322,6 +322,28 @@ def test_waits_in_a_task_group_suspend_the_task(program: Program) -> None:
     assert (verb, len(body["keys"]) >= 1) == ("suspend", True)
 
 
+@requirement("steps.effects", "steps.sdk")
+@pytest.mark.skipif(sys.version_info < (3, 11), reason="has no TaskGroup")
+@pytest.mark.parametrize("kind", ["step", "effect"])
+def test_the_errors_in_a_group_are_in_the_record(program: Program, kind: str) -> None:
+    async def fails(*_: Any) -> None:
+        raise OSError("no route")
+
+    async def work(*_: Any) -> None:
+        async with asyncio.TaskGroup() as outer:
+            outer.create_task(inner())
+
+    async def inner() -> None:
+        async with asyncio.TaskGroup() as group:
+            group.create_task(fails())
+
+    async def handler(task: Task) -> Any:
+        return await getattr(task, kind)("send", work)
+
+    group = "ExceptionGroup: unhandled errors in a TaskGroup (1 sub-exception)"
+    assert f"{group}: OSError: no route" in program.error(handler)["message"]
+
+
 @requirement("steps.waits", "steps.sdk")
 def test_the_answer_to_another_question_is_not_taken(program: Program) -> None:
     def asks(question: str, *options: str) -> Any:
@@ -333,6 +355,11 @@ def test_the_answer_to_another_question_is_not_taken(program: Program) -> None:
     assert error["code"] == "STEP_MISMATCH"
     assert "Pay 5?" in error["message"]
     assert "Pay 5000?" in error["message"]
+    program.retry()
+    error = program.error(asks("Pay 5?", "yes", "later"))
+    assert error["code"] == "STEP_MISMATCH"
+    assert "Pay 5? ['yes', 'no']" in error["message"]
+    assert "Pay 5? ['yes', 'later']" in error["message"]
     program.retry()
     assert program.result(asks("Pay 5?", "yes", "no")) == "yes"
 

@@ -131,11 +131,14 @@ class EffectUnknown(AttemptEnded):
 
 
 def to_message(error: BaseException) -> str:
-    """Return the text of an error as a report may have it."""
+    """Return the text of an error as a report may have it; of a group of errors with those in it."""
     try:
         text = str(error)
     except Exception:  # noqa: BLE001 - of a class of the program; the error is reported all the same
         text = "its text cannot be read"
+    if isinstance(error, _GROUP):
+        # What a TaskGroup raises says only how many they are.
+        text = f"{text}: {'; '.join(f'{type(one).__name__}: {to_message(one)}' for one in _flatten(error))}"
     return to_plain(text)
 
 

@@ -101,8 +101,10 @@ class Wait:
     def _require_same(self, step: Recorded) -> None:
         """Raise StepMismatch for a recorded wait for something else, such as the answer to another question."""
         reference = next((self._fields[name] for name in _REFERENCES if name in self._fields), None)
-        if (step["waits_for"], step["options"]) != (reference, self._fields.get("options")):
-            raise StepMismatch(f"{step['name']}: {step['waits_for']}", f"{self._entry.name}: {reference}")
+        recorded = _label(step["name"], step["waits_for"], step["options"])
+        received = _label(self._entry.name, reference, self._fields.get("options"))
+        if recorded != received:
+            raise StepMismatch(recorded, received)
 
 
 class Child:
@@ -181,6 +183,11 @@ def gather_children(children: Iterable[Child]) -> Callable[[], list[Any]]:
         return [end["result"] for end in to_results(branches)]
 
     return run
+
+
+def _label(name: str, reference: str | None, options: list[str] | None) -> str:
+    """Return what a wait is for. Options, also none, make it another question."""
+    return f"{name}: {reference}" + ("" if options is None else f" {options}")
 
 
 def _end_of(wait: Wait, together: str | None) -> Any:
