@@ -118,6 +118,18 @@ async def test_an_update_shows_why_what_and_by_whom(site: Site, governance: Gove
     assert "<form" not in await site.part(address(update), part="head")
 
 
+@requirement("dashboard.page-governance")
+async def test_no_text_of_a_proposer_can_change_the_direction_of_what_a_reviewer_reads(
+    site: Site, governance: GovernanceClient
+) -> None:
+    ann = await governance.register_trusted(0.8)
+    changes = {"files_modified": ["a\u202egpj.sh"]}
+    update = await governance.propose(ann, changes, description="Fix \u202eopyt\u202c.\n\nMore \u2066of\u2069 it.")
+    for page in (await site.read(address(update)), await site.read("/governance")):
+        assert "Fix \\u202eopyt\\u202c." in page
+        assert not set("\u202a\u202b\u202c\u202d\u202e\u2066\u2067\u2068\u2069") & set(page)
+
+
 @requirement("dashboard.approval-offered")
 async def test_an_approval_is_offered_to_those_who_can_give_it_before_the_changes(
     site: Site, governance: GovernanceClient

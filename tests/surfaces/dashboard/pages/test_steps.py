@@ -236,3 +236,14 @@ async def test_the_bar_of_a_step_has_the_beginning_of_its_value_and_its_error_on
     waterfall = page.partition("<h2>Time</h2>")[2].partition("</ol>")[0]
     assert ("begins yyy" in waterfall, waterfall.count("y" * 500)) == (True, 1)
     assert waterfall.count("unreadable") == 1
+
+
+@requirement("steps.pages")
+async def test_a_question_cannot_change_the_direction_of_what_a_person_reads(site: Site) -> None:
+    attempt = await begin_attempt(site.world)
+    await wait(attempt, "question", question="Pay \u202e001?", options=["yes\u202e"])
+    await suspend(attempt, "question")
+    for path in (f"/tasks/{attempt.task_id}", "/decisions"):
+        page = await site.read(path)
+        assert "Pay \\u202e001?" in page
+        assert "\u202e" not in re.sub(r'value="[^"]*"', "", page)

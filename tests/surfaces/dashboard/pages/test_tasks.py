@@ -348,6 +348,16 @@ async def test_task_that_waits_for_approval_says_what_an_approval_does(site: Sit
 
 
 @requirement("dashboard.page-tasks")
+@pytest.mark.parametrize("task_input", ["Pay \u202e001", {"pay": "\u202e001"}])
+async def test_an_input_cannot_change_the_direction_of_what_an_approver_reads(site: Site, task_input: object) -> None:
+    await site.world.register("boss", capabilities=["judge"], trust_tier="human")
+    task_id = await site.world.submit(title="Pay", input=task_input, required_capabilities=["judge"])
+    page = await site.read(f"/tasks/{task_id}")
+    assert "\\u202e001" in page
+    assert "\u202e" not in page
+
+
+@requirement("dashboard.page-tasks")
 async def test_search_field_finds_a_task_by_part_of_its_id_and_an_agent_by_name(site: Site) -> None:
     agent = await site.world.register("ann")
     task_id, other = await site.world.submit(), await site.world.submit()

@@ -41,6 +41,10 @@ MAX_TABLE_CELLS = 10_000
 """Cells of a text that is rendered as Markdown."""
 _RIGHT_TO_LEFT = "[\u0590-\u08ff\ufb1d-\ufdff\ufe70-\ufefc\U00010800-\U00010fff\U0001e800-\U0001efff]+"
 _RIGHT_TO_LEFT_WORDS = re.compile(f"{_RIGHT_TO_LEFT}(?:[ '_-]{_RIGHT_TO_LEFT})*")
+_BIDI_CONTROLS = {
+    ord(control): f"\\u{ord(control):04x}" for control in "\u202a\u202b\u202c\u202d\u202e\u2066\u2067\u2068\u2069"
+}
+"""What changes the direction of the text after it, so that a person reads another text than a program."""
 _LINE_END = re.compile(r"\r\n|\r|\n")
 _TABLE_RULE = "-:|>*+.)0123456789 \t"
 """The characters of the second line of a table, which has its columns, also of one in a quote or a list."""
@@ -127,9 +131,14 @@ def quote_segment(text: Any) -> str:
     return quote(str(text), safe="")
 
 
+def escape_bidi(text: str) -> str:
+    """Replace what changes the direction of a text by its escape code: a reader could approve what it does not say."""
+    return text if text.isascii() else text.translate(_BIDI_CONTROLS)
+
+
 def truncate_line(text: Any, max_length: int = 120) -> str:
     """Join a text into one line of at most `max_length` characters."""
-    line = " ".join(str(text).split())
+    line = " ".join(escape_bidi(str(text)).split())
     return line if len(line) <= max_length else line[: max_length - 1] + "…"
 
 
@@ -142,8 +151,8 @@ def isolate_right_to_left(text: str) -> Markup:
 
 
 def format_json(value: Any) -> str:
-    """Format as indented JSON; return a text unchanged."""
-    return value if isinstance(value, str) else json.dumps(value, indent=2, ensure_ascii=False)
+    """Format as indented JSON; return a text as it is."""
+    return escape_bidi(value if isinstance(value, str) else json.dumps(value, indent=2, ensure_ascii=False))
 
 
 def humanize(text: str | None) -> str:
@@ -186,6 +195,7 @@ def _render_focusable_code(
 
 def render_markdown(text: str) -> Markup:
     """Render untrusted Markdown as HTML; as plain text when rendering would be expensive."""
+    text = escape_bidi(text)
     if is_expensive_markdown(text, MAX_BRACKETS):
         return render_plain_text(text)
     return Markup(_markdown().render(text))  # noqa: S704 - the renderer escapes everything it does not generate
@@ -251,6 +261,7 @@ FILTERS: dict[str, Callable[..., Any]] = {
     "shell": shlex.quote,
     "urlencode": encode_for_url,
     "cut": truncate_line,
+    "escape_bidi": escape_bidi,
     "isolated": isolate_right_to_left,
     "denial": explain_denial,
     "pretty": format_json,
