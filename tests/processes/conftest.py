@@ -44,8 +44,10 @@ def database(server: str) -> Iterator[str]:
 
 
 @contextmanager
-def starting(folder: Path, url: str) -> Iterator[Start]:
-    """Starts processes of one installation, each with a folder of its own: `start("gateway", SETTING="value")`."""
+def starting(folder: Path, url: str, **common: str) -> Iterator[Start]:
+    """Starts processes of one installation, each with a folder of its own: `start("gateway", SETTING="value")`.
+    `common` are settings of all of them.
+    """
     with serving(folder) as serve:
         count = 0
 
@@ -53,8 +55,8 @@ def starting(folder: Path, url: str) -> Iterator[Start]:
             nonlocal count
             count += 1
             base = {"SERVICE_DATABASE_URL": url, "SERVICE_MEMORY": "0", "SERVICE_ROLES": roles}
-            base |= {"SERVICE_OUTBOUND_ALLOW": "127.0.0.1", "SERVICE_LEASE_SECONDS": "3"}
-            return serve(data_dir=folder / f"process{count}", **(base | environ))
+            base["SERVICE_OUTBOUND_ALLOW"] = "127.0.0.1"
+            return serve(data_dir=folder / f"process{count}", **(base | common | environ))
 
         yield start
 

@@ -19,6 +19,7 @@ from tests.processes.calls import Stream, ended, register, submit, task
 from tests.processes.conftest import Start
 from tests.processes.test_together import sleeper
 from tests.requirements import requirement
+from tests.service import SHORT_LEASE
 from tests.stub import Answer, Asked, serving
 
 pytestmark = pytest.mark.together("leaving")
@@ -55,7 +56,7 @@ def answering_later(seconds: float) -> Iterator[tuple[threading.Event, str]]:
 @pytest.mark.slow
 @requirement("scale.instance-death")
 def test_what_a_killed_process_had_in_hand_is_done_by_another_after_its_lease(start: Start) -> None:
-    gateway, first = start("gateway"), start("worker")
+    gateway, first = start("gateway"), start("worker", **SHORT_LEASE)
     begun, _, address = sleeper()
     register(gateway, "held", runtime={"kind": "http", "endpoint": address})
     task_id = submit(gateway, type="x", required_capabilities=["held"], timeout_seconds=60)
@@ -80,7 +81,7 @@ def test_a_task_that_ends_in_time_is_waited_for_when_its_process_is_asked_to_lea
 
 @requirement("scale.drain")
 def test_an_attempt_keeps_its_lease_while_its_process_leaves(start: Start) -> None:
-    gateway, first = start("gateway"), start("worker", SERVICE_DRAIN_SECONDS="600")
+    gateway, first = start("gateway"), start("worker", SERVICE_DRAIN_SECONDS="600", SERVICE_LEASE_SECONDS="9")
     begun, released = threading.Event(), threading.Event()
 
     def answer(asked: Asked, _: int) -> Answer:
@@ -101,7 +102,7 @@ def test_an_attempt_keeps_its_lease_while_its_process_leaves(start: Start) -> No
             def is_renewed_or_lost() -> bool:
                 query = "select epoch, lease_until from tasks where task_id = %s"
                 leases.add(database.execute(query, (task_id,)).fetchone() or (0, 0))
-                return len(leases) == 4 or len(asked) > 1
+                return len(leases) == 3 or len(asked) > 1
 
             until(is_renewed_or_lost)
         released.set()
@@ -228,7 +229,7 @@ def test_gateways_and_workers_that_are_killed_in_turn_lose_nothing_that_was_acce
     load = Load(stable.address, KEY, bodies, pause=0.01)
     load.start()
     for _ in range(3):
-        victim = start("gateway,worker")
+        victim = start("gateway,worker", **SHORT_LEASE)
         time.sleep(1)
         victim.kill()
     start("worker")
