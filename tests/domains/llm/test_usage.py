@@ -9,6 +9,9 @@ from typing import Any
 
 import msgspec
 import pytest
+from genai_prices import Usage
+from genai_prices.data_snapshot import get_snapshot
+from genai_prices.types import ModelPrice
 
 from stentor.core.db import Sql
 from stentor.core.errors import BudgetExceeded, ProviderError, StartRefused
@@ -155,6 +158,36 @@ def test_prices_are_the_packages_or_the_operators() -> None:
     for never_matches in ("openai=free", "gpt-5=1/2", "openai/gpt-*=1/2", "*=1/2", "*/*=1/2", "/gpt-5=1/2"):
         with pytest.raises(StartRefused, match="SERVICE_LLM_PRICES"):
             PriceList([never_matches])
+
+
+def _package_cost(prices: ModelPrice, used: TokenUsage) -> int:
+    cached = min(used.cached_tokens, used.input_tokens) or None
+    usage = Usage(input_tokens=used.input_tokens, cache_read_tokens=cached, output_tokens=used.output_tokens)
+    return round(prices.calc_price(usage)["total_price"] * costs.NANOS_PER_DOLLAR)
+
+
+def test_each_model_costs_what_the_package_says() -> None:
+    """Also those with tiers, with a price of the request, and with prices that depend on the hour."""
+    now, tiered = datetime.now(UTC), 0
+    for provider in get_snapshot().providers:
+        for model in provider.models:
+            prices = model.get_prices(now)
+            starts = {tier.start for price in vars(prices).values() for tier in getattr(price, "tiers", ())}
+            tiered += bool(starts)
+            edges = [TokenUsage(start + more, 7, 0, 3) for start in starts for more in (-1, 0, 1, 2)]
+            plain = (TokenUsage(), TokenUsage(1), TokenUsage(0, 1), TokenUsage(999_983, 65_537, 0, 77_777))
+            rates = costs.PackageRates(prices)
+            for used in (*plain, TokenUsage(5, 5, 0, 9), TokenUsage(2**40, 2**40, 0, 2**39), *edges):
+                assert rates.cost_nanos(used) == _package_cost(prices, used), (provider.id, model.id, used)
+    assert tiered > 50
+
+
+def test_the_package_is_not_asked_for_each_call(monkeypatch: pytest.MonkeyPatch) -> None:
+    """That would take a fifth of the processor time of a chat."""
+    prices = PriceList()
+    prices.cost_nanos("openai", "gpt-4o-mini", TokenUsage(10, 10))
+    monkeypatch.setattr(ModelPrice, "calc_price", lambda *_: pytest.fail("asked again"))
+    assert prices.cost_nanos("openai", "gpt-4o-mini", TokenUsage(2_000_000, 0)) == 300_000_000
 
 
 @requirement("llm.wire-evidence")
