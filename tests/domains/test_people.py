@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import base64
+import itertools
 import json
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -27,6 +28,7 @@ from tests.requirements import requirement
 
 ANNA = Account("u-1", "Anna@Example.com", ["staff", "ops"])
 OTHER_KEY = RSAKey.generate_key(2048, {"kid": "one"})
+NONCES = itertools.count()
 Spoil = Callable[[dict[str, Any]], dict[str, Any]]
 
 
@@ -55,9 +57,11 @@ async def whoami(world: World, session: str) -> int:
 
 
 async def sign_in(
-    world: World, provider: IdentityProvider, account: Account = ANNA, nonce: str = "n-1", **fields: str
+    world: World, provider: IdentityProvider, account: Account = ANNA, nonce: str | None = None, **fields: str
 ) -> httpx.Response:
-    body = {"id_token": provider.id_token(account, nonce), "nonce": "n-1", **fields}
+    """Sign in with a new nonce; `nonce` is another one that the token has instead."""
+    sent = f"nonce-{next(NONCES)}"
+    body = {"id_token": provider.id_token(account, sent if nonce is None else nonce), "nonce": sent, **fields}
     return await post(world, "/sign-in", body)
 
 
@@ -76,7 +80,8 @@ async def events(world: World, category: str = "") -> list[dict[str, Any]]:
 async def test_groups_give_a_role_and_a_session_works_like_a_key(
     office: World, provider: IdentityProvider, db: Database
 ) -> None:
-    made = (await sign_in(office, provider, address="192.0.2.7")).json()
+    token = provider.id_token(ANNA, "n-1")
+    made = (await post(office, "/sign-in", {"id_token": token, "nonce": "n-1", "address": "192.0.2.7"})).json()
     assert (made["name"], made["role"], made["tenant"]) == ("anna@example.com", "operator", "default")
     assert made["permissions"] == ["delete", "read", "write"]
     assert await whoami(office, made["session"]) == 200
@@ -89,7 +94,7 @@ async def test_groups_give_a_role_and_a_session_works_like_a_key(
         lambda tx: repr(tx.rows(Sql("select * from events")) + tx.rows(Sql("select * from people")))
     )
     assert made["session"] not in everything
-    assert provider.id_token(ANNA, "n-1") not in everything
+    assert token not in everything
 
 
 GRANTED: list[tuple[Any, str, list[str]]] = [
@@ -324,6 +329,17 @@ async def test_signing_out_blocking_and_expiry_end_sessions_at_once(
     assert await whoami(office, last) == 401
     changes = [event["metadata"]["change"] for event in await events(office, "changes")]
     assert changes == ["unblocked", "blocked", "signed out everywhere", "signed out"]
+
+
+@requirement("people.sign-in", "people.end")
+async def test_an_id_token_opens_one_session(office: World, provider: IdentityProvider) -> None:
+    body = {"id_token": provider.id_token(ANNA, "n"), "nonce": "n"}
+    answers = await asyncio.gather(*(post(office, "/sign-in", body) for _ in range(3)))
+    assert sorted(answer.status_code for answer in answers) == [201, 403, 403]
+    assert (await office.admin.post("/api/v1/people/anna@example.com/sign-out")).status_code == 200
+    again = await post(office, "/sign-in", body)
+    assert (again.status_code, again.json()["error"]["code"]) == (403, "SIGN_IN_FAILED")
+    assert (await sign_in(office, provider)).status_code == 201
 
 
 @requirement("people.end")

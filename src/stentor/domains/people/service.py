@@ -12,12 +12,15 @@ from typing import Any
 import msgspec
 
 from stentor.auth.api_keys import KeyRing, digest_key, generate_key
+from stentor.auth.authority import use_store
+from stentor.auth.oidc.id_token import LEEWAY_US, MAX_AGE_US
 from stentor.auth.oidc.provider import OidcProvider
 from stentor.auth.principal import Principal, RoleRegistry
+from stentor.core import canonical_json
 from stentor.core.clock import HOUR, MINUTE, Clock
 from stentor.core.db import NO_LOCKS, Database, Tx
 from stentor.core.db.polling import PollQuery
-from stentor.core.errors import Conflict, Forbidden, NotFound, SignInRefused
+from stentor.core.errors import Conflict, Forbidden, NotFound, SignInFailed, SignInRefused
 from stentor.core.jsontext import JsonObject
 from stentor.core.runlog import EventDraft, RunLog
 from stentor.core.settings.sign_in import SignInSettings
@@ -87,8 +90,8 @@ class PeopleService:
     async def sign_in(self, id_token: str, nonce: str, access_token: str, address: str) -> SignedIn:
         """Open a session for the person whom an ID token names.
 
-        Raises NotFound without a provider, SignInFailed for a token that cannot be trusted, SignInRefused for a person
-        who may not sign in, ServiceUnavailable while the provider's keys cannot be read.
+        Raises NotFound without a provider, SignInFailed for a token that cannot be trusted or was used before,
+        SignInRefused for a person who may not sign in, ServiceUnavailable while the provider's keys cannot be read.
         """
         if self._provider is None:
             raise NotFound(NOT_CONFIGURED)
@@ -171,9 +174,14 @@ class PeopleService:
 
     async def _open_session(self, claims: JsonObject, name: str, granted: Granted, address: str) -> SignedIn:
         issuer, subject, secret = str(claims["iss"]), str(claims["sub"]), generate_key()
+        use = canonical_json.digest(["id_token", issuer, subject, claims["nonce"], claims["iat"]])
 
         def work(tx: Tx) -> Person:
             tx.lock(_LOCK)
+            use_store.delete_expired(tx, tx.now - HOUR)
+            # A stolen token would open sessions again after an admin ended them. `verify` refuses an older one.
+            if not use_store.insert_use(tx, use, tx.now + MAX_AGE_US + 2 * LEEWAY_US):
+                raise SignInFailed("The ID token was used already. Sign in again.")
             session = PersonSession(digest_key(secret).hex(), tx.now, tx.now + self._lifetime_us, address)
             fields: dict[str, Any] = {"role": granted.role, "permissions": granted.permissions}
             fields |= {"tenant": self._settings.tenant, "issuer": issuer, "subject": subject}
