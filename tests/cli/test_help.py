@@ -29,8 +29,29 @@ def test_a_mistyped_command_is_answered_with_the_one_that_was_meant(program: Pro
 
 
 def test_an_unknown_command_of_a_group_is_answered_with_those_that_it_has(program: Program) -> None:
-    done = program("schedule", "create")
+    done = program("schedule", "crate")
     assert (done.code, "Commands: add, list, show" in done.err) == (2, True)
+
+
+@pytest.mark.parametrize(
+    ("group", "verb", "meant"),
+    [
+        ("schedule", "create", "add"),
+        ("webhook", "create", "add"),
+        ("webhook", "delete", "remove"),
+        ("agent", "create", "register"),
+        ("agent", "remove", "archive"),
+        ("keys", "add", "create"),
+        ("session", "rm", "delete"),
+        ("task", "new", "submit"),
+    ],
+)
+def test_a_verb_of_another_group_is_answered_with_that_of_this_one(
+    program: Program, group: str, verb: str, meant: str
+) -> None:
+    done = program(group, verb)
+    text = " ".join(done.err.replace("│", "").split())
+    assert (done.code, f"No such command '{verb}'. Did you mean '{meant}'? Commands: " in text) == (2, True), text
 
 
 def test_a_wrong_value_is_answered_in_plain_words(program: Program) -> None:

@@ -135,6 +135,13 @@ async def test_no_proxy_of_the_environment_is_used(monkeypatch: pytest.MonkeyPat
         await outbound.close()
 
 
+def test_an_ipv6_address_is_allowed_as_a_url_has_it() -> None:
+    for entry in ("[::1]:8443", "::1:8443", "[::1]", "::1"):
+        OutboundHttp((entry,)).check_url("https://[::1]:8443/")
+    with pytest.raises(InvalidRequest, match=r"add \[::1\]:8444 to SERVICE_OUTBOUND_ALLOW"):
+        OutboundHttp(("[::1]:8443",)).check_url("https://[::1]:8444/")
+
+
 def test_the_operators_list_is_host_or_host_and_port() -> None:
     outbound = OutboundHttp(("10.0.0.5", "build.internal:8080", "127.0.0.1:9000"))
     for url in ("http://10.0.0.5:1/", "https://10.0.0.5/", "http://127.0.0.1:9000/x", "http://Build.Internal:8080/"):

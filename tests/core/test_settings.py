@@ -89,7 +89,15 @@ def test_hosts_are_a_list_in_lower_case() -> None:
         ("SERVICE_OUTBOUND_ALLOW", "10.0.0.0/8"),
         ("SERVICE_OUTBOUND_ALLOW", "10.0.0.1 10.0.0.2"),
         ("SERVICE_ALLOWED_HOSTS", "https://stentor.example.com"),
+        ("SERVICE_OUTBOUND_ALLOW", "*.example.com"),
+        ("SERVICE_OUTBOUND_ALLOW", "llm.internal:*"),
         ("SERVICE_ALLOWED_HOSTS", "stentor.example.com:8443"),
+        ("SERVICE_ALLOWED_HOSTS", "one.example.com, two.example.com:8443"),
+        ("SERVICE_ALLOWED_HOSTS", "*.example.com"),
+        ("SERVICE_ALLOWED_HOSTS", "[::1]:8443"),
+        ("SERVICE_ALLOWED_HOSTS", "[::1]"),
+        ("SERVICE_ALLOWED_HOSTS", "bücher.example"),
+        ("SERVICE_MCP_ALLOWED_HOSTS", "*.example.com"),
     ],
 )
 def test_a_host_that_would_never_match_is_refused(variable: str, value: str) -> None:
@@ -99,6 +107,10 @@ def test_a_host_that_would_never_match_is_refused(variable: str, value: str) -> 
 
 def test_origins_are_urls_and_names_may_be_addresses_or_any() -> None:
     loaded = load({"SERVICE_MCP_ALLOWED_ORIGINS": "https://A.example", "SERVICE_ALLOWED_HOSTS": "*, ::1"})
+    hosts = "*, ::1, 10.0.0.1, a_b.example"
+    assert load({"SERVICE_ALLOWED_HOSTS": hosts}).connections.allowed_hosts == tuple(hosts.split(", "))
+    hosts = "memory.example:*, [::1]:8443, memory.example"
+    assert load({"SERVICE_MCP_ALLOWED_HOSTS": hosts}).mcp.hosts == tuple(hosts.split(", "))
     assert (loaded.mcp.origins, loaded.connections.allowed_hosts) == (("https://a.example",), ("*", "::1"))
 
 

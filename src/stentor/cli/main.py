@@ -155,6 +155,15 @@ def _join_lines(command: Any) -> None:
         _join_lines(child)
 
 
+SAME_VERBS = (
+    ("add", "create", "register", "submit", "new"),
+    ("remove", "delete", "revoke", "archive", "rm"),
+    ("list", "ls"),
+    ("show", "get"),
+)
+"""Verbs that one group has, and that a user may expect in another one."""
+
+
 class LazyGroup(TyperGroup):
     def __init__(self, **settings: Any) -> None:
         commands = {name: LazyCommand(name, target) for name, target in COMMANDS.items()}
@@ -179,7 +188,11 @@ def _list_commands(error: typer.TyperException) -> None:
     """Add the commands of a group to the error about one that it does not have."""
     group = getattr(getattr(error, "ctx", None), "command", None)
     commands = getattr(group, "commands", {})
-    if error.message.startswith("No such command") and len(commands) <= 20:
+    found = re.match(r"No such command '([^']*)'\.", error.message)
+    if found and len(commands) <= 20:
+        same = [verb for verbs in SAME_VERBS if found[1] in verbs for verb in verbs if verb in commands]
+        if same:  # the word that the group has for it, and not the one that looks like it
+            error.message = f"{found[0]} Did you mean '{same[0]}'?"
         error.message += f" Commands: {', '.join(commands)}."
 
 

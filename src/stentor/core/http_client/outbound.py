@@ -25,6 +25,7 @@ if TYPE_CHECKING:
 
 MAX_CHECKED_URLS = 1024
 """URLs remembered as allowed, so that they are not checked again."""
+_NO_BRACKETS = str.maketrans("", "", "[]")
 
 
 class TargetRefused(OSError):
@@ -41,7 +42,8 @@ class SsrfGuard:
     """Resolves hosts and rejects addresses that are not public, except hosts that the operator allowed."""
 
     def __init__(self, allow: tuple[str, ...]) -> None:
-        self._allow = {name.lower() for name in allow}
+        # Hosts come without the brackets that an IPv6 address has in a URL, and in an entry such as [::1]:8443.
+        self._allow = {name.lower().translate(_NO_BRACKETS) for name in allow}
 
     def is_allowed(self, host: str, port: int) -> bool:
         """Return whether the operator allowed the host, with any address."""
@@ -127,8 +129,9 @@ class OutboundHttp:
         if parts.username or parts.password or parsed.user or parsed.password:
             raise InvalidRequest("The endpoint must not carry credentials.")
         if not self._may_be_public(host, port):
+            entry = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
             raise InvalidRequest(
-                f"The endpoint's address {host} is not public. The operator can allow it: add {host}:{port} to "
+                f"The endpoint's address {host} is not public. The operator can allow it: add {entry} to "
                 "SERVICE_OUTBOUND_ALLOW, whose entries are separated by commas, and restart `stentor serve`."
             )
 

@@ -223,8 +223,8 @@ class McpSettings:
     hosts: tuple[str, ...] = setting(
         "SERVICE_MCP_ALLOWED_HOSTS",
         (),
-        "Further Host values that the governed memory server accepts, comma separated.",
-        parsers.host_list,
+        "Further Host values that the governed memory server accepts, comma separated; `name:*` means any port.",
+        parsers.host_values,
     )
     origins: tuple[str, ...] = setting(
         "SERVICE_MCP_ALLOWED_ORIGINS",

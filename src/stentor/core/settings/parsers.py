@@ -5,6 +5,7 @@ A parser raises ValueError with a text that continues the variable's name, such 
 
 from __future__ import annotations
 
+import ipaddress
 import re
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -78,19 +79,39 @@ def non_blank(value: str) -> str:
 
 
 def host_list(value: str) -> tuple[str, ...]:
-    """Parse hosts, each with or without a port. Raises ValueError for what would never match: a URL or a network."""
+    """Parse hosts, each with or without a port. Raises ValueError for what would never match, such as a URL."""
     hosts = text_list(value.lower())
-    if any("/" in host or len(host.split()) > 1 for host in hosts):
-        raise ValueError("must be hosts such as llm.internal:8000, comma separated, and neither URLs nor networks")
+    if any(re.search(r"[/\s*]", host) for host in hosts):
+        raise ValueError(
+            "must be hosts such as llm.internal:8000, comma separated, and neither URLs, networks nor patterns with *"
+        )
+    return hosts
+
+
+def host_values(value: str) -> tuple[str, ...]:
+    """Parse values of the Host header; `name:*` means any port. Raises ValueError for what would never match."""
+    hosts = text_list(value.lower())
+    host_list(",".join(host.removesuffix(":*") for host in hosts))
     return hosts
 
 
 def host_names(value: str) -> tuple[str, ...]:
-    """Parse names of hosts. Raises ValueError for what would never match, such as a name with a port."""
+    """Parse names of hosts, or `*` for any. Raises ValueError for what would never match, such as a port."""
     hosts = text_list(value.lower())
-    if any(re.search(r"[/\s]|^[^:]*:\d+$", host) for host in hosts):
-        raise ValueError("must be names such as stentor.example.com, comma separated, without https:// and ports")
+    if not all(host == "*" or re.fullmatch(r"[a-z0-9._-]+", host) or _is_address(host) for host in hosts):
+        raise ValueError(
+            "must be names such as stentor.example.com, comma separated, without https:// and ports, or * for any; "
+            "patterns such as *.example.com are not supported"
+        )
     return hosts
+
+
+def _is_address(host: str) -> bool:
+    try:
+        ipaddress.ip_address(host)
+    except ValueError:
+        return False
+    return True
 
 
 def origin_list(value: str) -> tuple[str, ...]:

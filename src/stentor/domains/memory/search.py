@@ -305,7 +305,8 @@ class SearchService:
 
     async def _record_search(self, caller: MemoryCaller, mode: str, total: int) -> None:
         meta = {"search": mode, "matches": total, "by": caller.principal.name}
-        event = EventDraft("memory_read", "memory", f"A {mode} search found {total}.", meta, agent_id=caller.agent_id)
+        text = f"A {mode} search found {total} {'match' if total == 1 else 'matches'}."
+        event = EventDraft("memory_read", "memory", text, meta, agent_id=caller.agent_id)
         await self._db.write(lambda tx: self._memory.record_event(tx, caller, event))
 
 

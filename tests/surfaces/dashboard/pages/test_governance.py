@@ -130,6 +130,17 @@ async def test_no_text_of_a_proposer_can_change_the_direction_of_what_a_reviewer
         assert not set("\u202a\u202b\u202c\u202d\u202e\u2066\u2067\u2068\u2069") & set(page)
 
 
+@requirement("dashboard.page-governance")
+async def test_a_decision_names_the_approver_of_the_request_only_if_it_is_another(
+    site: Site, governance: GovernanceClient
+) -> None:
+    for named, is_shown in (("dana", True), ("second", False)):
+        update = await governance.propose(await governance.register_trusted(0.8), {"breaking": True})
+        await governance.approve(update, approved_by=named, rationale="Fine.", override_risk=True)
+        assert ("<dt>Named in the request</dt>" in await site.read(address(update))) is is_shown
+        site.world.clock.advance(seconds=1)
+
+
 @requirement("dashboard.approval-offered")
 async def test_an_approval_is_offered_to_those_who_can_give_it_before_the_changes(
     site: Site, governance: GovernanceClient

@@ -599,6 +599,7 @@ async def test_a_note_is_marked_and_restored_with_who_why_and_the_chain(site: Si
     shown = page.partition('aria-label="Why this note is invalid"')[2].partition("</section>")[0]
     assert "a &lt;b&gt;bad&lt;/b&gt; page" in shown
     assert "which admin marked invalid" in shown
+    assert re.search(r"\(\d{4}-\d\d-\d\d \d\d:\d\d UTC\)", shown)
     assert re.findall(r'href="/memory/note\?path=([a-z.]+)"', shown) == ["b.md", "a.md"]
     found = await site.part("/memory", q="zebra", mode="keyword")
     assert "No note matches" in found

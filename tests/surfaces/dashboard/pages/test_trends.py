@@ -5,6 +5,7 @@ from __future__ import annotations
 import msgspec
 import pytest
 
+from stentor.core.runlog import RunLogEvent
 from stentor.domains.llm.trend_queries import ModelWeek
 from stentor.domains.tasks.chart_queries import AgentResults, DayOfTasks
 from stentor.surfaces.dashboard.presenters import recent_changes, trends
@@ -45,6 +46,14 @@ def test_what_costs_notably_more_or_less_is_named_with_its_price() -> None:
         ("Agent", "a costs more: $0.02 a task this week, $0.0050 in the week before", "/agents/a"),
         ("Model", "m costs less: $0.01 a call this week, $0.02 in the week before", "/models"),
     ]
+
+
+@requirement("dashboard.overview-changes")
+def test_a_changed_agent_is_described_in_the_words_of_its_page() -> None:
+    fields = ["capabilities", "sandbox_whitelist", "key_name"]
+    event = RunLogEvent("e", "default", None, "a", None, 5, "agent_updated", "registry", "", None, {"fields": fields})
+    (line,) = recent_changes.describe_changes([event], [], lambda _: "", 0, {"a": "ann"}, ())
+    assert line.text == "ann changed: capabilities, allow-list, key"
 
 
 @requirement("dashboard.overview-changes")

@@ -25,7 +25,7 @@ MAX_DOTS = 40
 """With more points only the line is drawn."""
 TIERS: dict[TrustTier, str] = {
     "auto": "Its tasks run at once. Same as monitored, unless a rule of your policy file tells them apart.",
-    "monitored": "Its tasks run at once. The default.",
+    "monitored": "Its tasks run at once. This is the default tier.",
     "human": "Each of its tasks waits until a person approves it.",
 }
 SCORES = {

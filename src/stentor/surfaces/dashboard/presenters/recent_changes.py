@@ -36,6 +36,7 @@ _STATUS_WORDS = {
     "archived": "was archived",
 }
 _AGENT_EVENTS = frozenset(("agent_registered", "agent_updated", "agent_status_changed"))
+_FIELD_WORDS = {"sandbox_whitelist": "allow-list", "key_name": "key"}
 _UPDATE_ENDS = {"update_deployed": "was deployed", "update_rolled_back": "was rolled back"}
 _ROLLBACK_ENDS = {"rollback_completed": "rolled back and verified", "rollback_failed": "rollback failed"}
 
@@ -140,7 +141,8 @@ def _describe_agent(event: RunLogEvent, agent: str) -> str:
     if event.event_type == "agent_registered":
         return f"{agent} is new"
     if event.event_type == "agent_updated":
-        fields = [str(name).replace("_", " ") for name in event.metadata.get("fields") or ["scores"]]
+        names = map(str, event.metadata.get("fields") or ["scores"])
+        fields = [_FIELD_WORDS.get(name) or name.replace("_", " ") for name in names]
         more = f" and {len(fields) - MAX_FIELDS} more" if len(fields) > MAX_FIELDS else ""
         return f"{agent} changed: {', '.join(fields[:MAX_FIELDS])}{more}"
     if "override_tier" in event.metadata:
