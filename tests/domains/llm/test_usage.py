@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import json
+from collections.abc import Callable
 from datetime import UTC, date, datetime
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, TypeVar, cast
 
 import msgspec
 import pytest
@@ -13,14 +15,14 @@ from genai_prices import Usage
 from genai_prices.data_snapshot import get_snapshot
 from genai_prices.types import ModelPrice
 
-from stentor.core.db import Sql
+from stentor.core.db import Database, Sql, Tx
 from stentor.core.errors import BudgetExceeded, ProviderError, StartRefused
 from stentor.domains.llm import costs
 from stentor.domains.llm.call_guard import LlmCaller
-from stentor.domains.llm.costs import PriceList
+from stentor.domains.llm.costs import Budget, BudgetAccount, PriceList, SpentAmount
 from stentor.domains.llm.formats import gemini
 from stentor.domains.llm.formats import openai as openai_format
-from stentor.domains.llm.limits import RESERVED_RETRY_SECONDS
+from stentor.domains.llm.limits import RESERVED_RETRY_SECONDS, BudgetLedger
 from stentor.domains.llm.model import ChatRequest, LlmMessage, TextPart, TokenUsage
 from stentor.domains.llm.service import EXPECTED_OUTPUT_TOKENS, MAX_LEFT_OUTPUT_TOKENS
 from stentor.domains.llm.wire import date_bounds_micros
@@ -31,6 +33,7 @@ from tests.domains.llm.upstream import ANSWER, Mood, Upstream
 from tests.patience import soon
 from tests.requirements import requirement
 
+T = TypeVar("T")
 EVENTS = Sql("select event_id, metadata, duration_ms from events where event_type = 'llm_called' order by event_id")
 SAID = ChatRequest("openai/sea-large", (LlmMessage("user", (TextPart("Why is the sea salty?"),)),))
 
@@ -500,6 +503,58 @@ async def test_a_budget_that_calls_in_progress_reserve_is_not_said_to_be_used_up
     assert not reserved.value.is_outage, "an agent must not rest for it"
     upstream.go.set()
     assert [(await open_call).status_code, (await chat(world)).status_code] == [200, 200]
+
+
+class Rows(Database):
+    """Rows of spent tokens, of which a read returns those of its begin, as soon as `go` is set."""
+
+    def __init__(self) -> None:
+        self.go, self.reads, self.spent = asyncio.Event(), 0, 90
+
+    async def read(self, fn: Callable[[Tx], T]) -> T:
+        self.reads += 1
+        seen = self.spent  # the snapshot is taken before the rows arrive
+        await self.go.wait()
+        return fn(cast(Tx, SimpleNamespace(now=0, rows=lambda *_, **__: [(seen, 0)])))
+
+
+ACCOUNT: BudgetAccount = ("default", "key", "admin")
+HUNDRED = Budget("key", "*", "tokens", "day", 100)
+
+
+async def test_a_call_that_ends_while_a_budget_is_read_still_counts() -> None:
+    rows = Rows()
+    ledger = BudgetLedger(rows, (HUNDRED,))
+    open_call = ledger.reserve([ACCOUNT], SpentAmount(20))
+    checks = [asyncio.create_task(ledger.check(ledger.find([ACCOUNT]))) for _ in range(2)]
+    await soon(lambda: rows.reads == 1)
+    rows.spent += 20
+    open_call.release()
+    late = ledger.reserve([ACCOUNT], SpentAmount(20))
+    late.release()
+    rows.go.set()
+    for check in checks:
+        with pytest.raises(BudgetExceeded, match="reserved by calls in progress"):
+            await check
+    with pytest.raises(BudgetExceeded, match="used up"):
+        await ledger.check(ledger.find([ACCOUNT]))
+    assert rows.reads == 2, "checks at the same time share a read"
+
+
+async def test_checks_that_come_during_a_read_do_not_see_its_rows() -> None:
+    rows = Rows()
+    ledger = BudgetLedger(rows, (HUNDRED,))
+    first = asyncio.create_task(ledger.check(ledger.find([ACCOUNT])))
+    await soon(lambda: rows.reads == 1)
+    rows.spent = 100
+    others = [asyncio.create_task(ledger.check(ledger.find([ACCOUNT]))) for _ in range(3)]
+    others[0].cancel()
+    rows.go.set()
+    await first
+    for check in others[1:]:
+        with pytest.raises(BudgetExceeded, match="used up"):
+            await check
+    assert rows.reads == 2
 
 
 async def test_a_budget_that_cannot_be_read_stops_the_start(make_llm: Gate) -> None:

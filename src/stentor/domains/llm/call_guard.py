@@ -9,7 +9,6 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable, Coroutine, Iterable, Sequence
-from contextlib import AsyncExitStack
 
 import msgspec
 from prometheus_client.core import Metric
@@ -31,7 +30,7 @@ from stentor.domains.llm import store
 from stentor.domains.llm.contents.service import ContentKeeper
 from stentor.domains.llm.contents.store import insert_content
 from stentor.domains.llm.costs import NANOS_PER_DOLLAR, BudgetAccount, PriceList, SpentAmount, TaskBudget
-from stentor.domains.llm.limits import Applying, BudgetLedger, CircuitBreaker
+from stentor.domains.llm.limits import Applying, BudgetLedger, CircuitBreaker, Reservation
 from stentor.domains.llm.model import LlmOperation, TokenUsage, limit_counts
 from stentor.domains.llm.model_routes import ModelTarget
 from stentor.domains.llm.providers import Provider
@@ -76,7 +75,7 @@ class LlmCall:
     def __init__(self, guard: CallGuard, caller: LlmCaller, target: ModelTarget, operation: LlmOperation) -> None:
         self._guard = guard
         self.caller, self.target, self.operation = caller, target, operation
-        self.reserved: SpentAmount | None = None
+        self.reservation: Reservation | None = None
         self.cost: int | None = None
         """In billionths of a US dollar, once the call is recorded; None if the price is unknown."""
         self.evidence = CallEvidence(keep_content=guard.contents is not None, tenant=caller.tenant)
@@ -183,12 +182,11 @@ class CallGuard:
         """Check the budgets that apply to a call, then its circuit; reserve the estimate. Raises like `start_call`."""
         if call.caller.budgets:
             self._require_price(call.target)
-        # The accounts stay locked until the reservation: otherwise concurrent calls would all pass the same check.
-        async with AsyncExitStack() as locks:
-            await self.ledger.check(applying, locks)
-            # Before the reservation, which a call that is rejected here must not leave behind.
-            self.breaker.before_call(call.caller.tenant, call.target.provider)
-            self._reserve(call, estimate)
+        await self.ledger.check(applying)
+        # Before the reservation, which a call that is rejected here must not leave behind.
+        self.breaker.before_call(call.caller.tenant, call.target.provider)
+        # Nothing is awaited since the check: otherwise concurrent calls would all pass it.
+        self._reserve(call, estimate)
 
     def _require_price(self, target: ModelTarget) -> None:
         if self._prices.cost_nanos(target.provider.name, target.model, TokenUsage()) is None:
@@ -248,8 +246,8 @@ class CallGuard:
             await self._db.write(write, NO_LOCKS)
         finally:
             # After the commit: a call that is in neither sum would let others exceed the budget.
-            if call.reserved is not None:
-                self.ledger.reserve(caller.accounts, call.reserved, -1)
+            if call.reservation is not None:
+                call.reservation.release()
 
     def record_failure(self, call: LlmCall, usage: TokenUsage, outcome: str) -> asyncio.Task[None]:
         """Record the call in a task that outlives a cancelled caller; an error of the database is only logged."""
@@ -272,8 +270,8 @@ class CallGuard:
     def _reserve(self, call: LlmCall, estimate: TokenUsage) -> None:
         target = call.target
         cost = self._prices.cost_nanos(target.provider.name, target.model, estimate) or 0
-        call.reserved = SpentAmount(estimate.input_tokens + estimate.output_tokens, cost)
-        self.ledger.reserve(call.caller.accounts, call.reserved)
+        amount = SpentAmount(estimate.input_tokens + estimate.output_tokens, cost)
+        call.reservation = self.ledger.reserve(call.caller.accounts, amount)
 
 
 def _call_event(call: LlmCall, row: CallRow, usage: TokenUsage) -> EventDraft:

@@ -64,6 +64,12 @@ class SpentAmount(msgspec.Struct, frozen=True):
     tokens: int = 0
     cost: int = 0
 
+    def plus(self, other: SpentAmount) -> SpentAmount:
+        return SpentAmount(self.tokens + other.tokens, self.cost + other.cost)
+
+    def minus(self, other: SpentAmount) -> SpentAmount:
+        return SpentAmount(self.tokens - other.tokens, self.cost - other.cost)
+
 
 class Budget(msgspec.Struct, frozen=True):
     """A limit per day or month. `subject` is the name of a key, the id of an agent, a tenant, or `*` for each of them.

@@ -7,8 +7,7 @@ come from `runtime_settings`.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterable, Sequence
-from contextlib import AsyncExitStack
+from collections.abc import Iterable, Mapping, Sequence
 from weakref import WeakValueDictionary
 
 import msgspec
@@ -17,7 +16,7 @@ from stentor.core.clock import SECOND, Clock, format_duration
 from stentor.core.db import Database, Tx
 from stentor.core.errors import BudgetExceeded, ProviderBusy, ProviderFault, ProviderTimeout, ProviderUnreachable
 from stentor.domains.llm import costs, store
-from stentor.domains.llm.costs import NANOS_PER_DOLLAR, Budget, BudgetAccount, SpentAmount, TaskBudget
+from stentor.domains.llm.costs import NANOS_PER_DOLLAR, Budget, BudgetAccount, BudgetPeriod, SpentAmount, TaskBudget
 from stentor.domains.llm.providers import Provider
 
 RESERVED_RETRY_SECONDS = 5
@@ -37,13 +36,12 @@ class BudgetLedger:
     """Knows all budgets. A call must stay within each that applies to it: another budget never raises a limit."""
 
     def __init__(self, db: Database, configured: tuple[Budget, ...] = ()) -> None:
-        self._db = db
+        self._spending = SpendingReader(db)
         self._configured = configured
         self._of_keys: tuple[Budget, ...] = ()
         self._stored: tuple[Budget, ...] = ()
-        self._reserved: dict[BudgetAccount, SpentAmount] = {}
-        # Weak, because every task with a budget has an account of its own.
-        self._locks: WeakValueDictionary[BudgetAccount, asyncio.Lock] = WeakValueDictionary()
+        # Weak: there would be an entry for every task with a budget, and for every agent that ever called a model.
+        self._reserved: WeakValueDictionary[BudgetAccount, _ReservedAmount] = WeakValueDictionary()
 
     @property
     def budgets(self) -> tuple[Budget, ...]:
@@ -64,28 +62,27 @@ class BudgetLedger:
             return []
         return [(account, budget) for account in accounts for budget in budgets if budget.applies_to(account)]
 
-    async def check(self, applying: Sequence[Applying], locks: AsyncExitStack) -> None:
-        """Check the budgets, and add the locks of their accounts to `locks`. Raises BudgetExceeded."""
-        held = None
-        # The accounts of all calls are in the same order, so that two calls cannot deadlock.
-        for account, budget in applying:
-            if account != held:
-                await locks.enter_async_context(self._locks.setdefault(account, asyncio.Lock()))
-                held = account
-            await self._check(account, budget)
+    async def check(self, applying: Sequence[Applying]) -> None:
+        """Raise BudgetExceeded if spent and reserved amounts use up one of the budgets.
 
-    def reserve(self, accounts: Iterable[BudgetAccount], amount: SpentAmount, sign: int = 1) -> None:
-        """Add a call's estimate to the reserved amounts, or with the sign -1 remove it.
+        Calls that are checked at the same time cannot exceed a budget together if each reserves its estimate after the
+        check without awaiting anything in between.
+        """
+        # A call that ends while the rows are read counts as reserved, too: twice for a moment, never not at all.
+        before = [(reserved := self._reserved_amount(account), reserved.removed) for account, _ in applying]
+        spent, now = await self._spending.read(applying)
+        for (account, budget), (reserved, removed) in zip(applying, before, strict=True):
+            amount = spent[_spending_of(account, budget)]
+            in_progress = reserved.added.minus(removed)
+            if budget.remaining(amount.plus(in_progress)) <= 0:
+                raise _exceeded(account, budget, is_spent=budget.remaining(amount) <= 0, now=now)
+
+    def reserve(self, accounts: Iterable[BudgetAccount], amount: SpentAmount) -> Reservation:
+        """Add a call's estimate to the reserved amounts, until the reservation is released.
 
         Open calls count against budgets through these amounts, so that many at once cannot exceed one together.
         """
-        for account in accounts:
-            reserved = self._reserved.get(account, SpentAmount())
-            tokens, cost = reserved.tokens + amount.tokens * sign, reserved.cost + amount.cost * sign
-            self._reserved[account] = SpentAmount(tokens, cost)
-            # Otherwise the dict would keep an entry for every agent that ever called a model.
-            if self._reserved[account] == SpentAmount():
-                del self._reserved[account]
+        return Reservation([self._reserved_amount(account) for account in accounts], amount)
 
     async def remaining_dollars(
         self, accounts: Iterable[BudgetAccount], of_tasks: tuple[TaskBudget, ...] = ()
@@ -97,36 +94,84 @@ class BudgetLedger:
         applying = [(account, budget) for account, budget in self.find(accounts, of_tasks) if budget.unit == "usd"]
         if not applying:
             return None
+        spent, _ = await self._spending.read(applying)
+        left = min(budget.remaining(spent[_spending_of(account, budget)]) for account, budget in applying)
+        return left / NANOS_PER_DOLLAR
 
-        def read(tx: Tx) -> int:
-            return min(budget.remaining(_read_spent(tx, account, budget)) for account, budget in applying)
+    def _reserved_amount(self, account: BudgetAccount) -> _ReservedAmount:
+        reserved = self._reserved.get(account)
+        if reserved is None:
+            reserved = self._reserved[account] = _ReservedAmount()
+        return reserved
 
-        return await self._db.read(read) / NANOS_PER_DOLLAR
 
-    async def _check(self, account: BudgetAccount, budget: Budget | TaskBudget) -> None:
-        """Raise BudgetExceeded if spent and reserved amounts use up the budget."""
-        # Before the rows are read: a call that is recorded meanwhile then counts twice for a moment, never not at all.
-        reserved = self._reserved.get(account, SpentAmount())
+class _ReservedAmount:
+    """What the calls of an account have reserved since there are any: all of it, and what was removed again."""
 
-        def read(tx: Tx) -> tuple[SpentAmount, int]:
-            spent = _read_spent(tx, account, budget)
-            if isinstance(budget, TaskBudget):
-                return spent, TASK_RETRY_SECONDS
-            return spent, costs.seconds_until_reset(budget.period, tx.now)
+    __slots__ = ("__weakref__", "added", "removed")
 
-        spent, reset_s = await self._db.read(read)
-        if budget.remaining(SpentAmount(spent.tokens + reserved.tokens, spent.cost + reserved.cost)) > 0:
-            return
-        name, is_spent = _name(account, budget), budget.remaining(spent) <= 0
-        if not is_spent:
-            error = BudgetExceeded(f"What is left of the {name} is reserved by calls in progress.")
-        elif isinstance(budget, TaskBudget):
-            error = BudgetExceeded(f"The {name} is used up.")
-        else:
-            error = BudgetExceeded(f"The {name} is used up. It resets in {format_duration(reset_s * 1000)}.")
-        error.retry_after = reset_s if is_spent else RESERVED_RETRY_SECONDS
-        error.is_outage = is_spent and account[1] not in ("key", "task")
-        raise error
+    def __init__(self) -> None:
+        self.added = self.removed = SpentAmount()
+
+
+class Reservation:
+    """The estimate of a call in progress."""
+
+    def __init__(self, reserved: list[_ReservedAmount], amount: SpentAmount) -> None:
+        self._reserved, self._amount = reserved, amount
+        for one in reserved:
+            one.added = one.added.plus(amount)
+
+    def release(self) -> None:
+        """Remove the estimate, after what the call really cost is stored. Must be called once."""
+        for one in self._reserved:
+            one.removed = one.removed.plus(self._amount)
+
+
+Spending = tuple[BudgetAccount, BudgetPeriod | None]
+"""What an account has spent in the current day or month; None for a task, whose spending is never reset."""
+
+
+class SpendingReader:
+    """Reads what accounts have spent. Those that ask while others are read share the next transaction."""
+
+    def __init__(self, db: Database) -> None:
+        self._db = db
+        self._wanted: set[Spending] = set()
+        self._next: asyncio.Task[tuple[dict[Spending, SpentAmount], int]] | None = None
+        self._reading = asyncio.Lock()
+
+    async def read(self, applying: Iterable[Applying]) -> tuple[Mapping[Spending, SpentAmount], int]:
+        """Return what was spent at some moment after this call began, and the time. Raises StoreUnavailable."""
+        self._wanted.update(_spending_of(account, budget) for account, budget in applying)
+        if self._next is None:
+            self._next = asyncio.create_task(self._read_wanted())
+        # Shielded, because others wait for it as well.
+        return await asyncio.shield(self._next)
+
+    async def _read_wanted(self) -> tuple[dict[Spending, SpentAmount], int]:
+        async with self._reading:
+            wanted, self._wanted, self._next = self._wanted, set(), None
+            return await self._db.read(lambda tx: ({one: _read_spent(tx, *one) for one in wanted}, tx.now))
+
+
+def _spending_of(account: BudgetAccount, budget: Budget | TaskBudget) -> Spending:
+    return account, None if isinstance(budget, TaskBudget) else budget.period
+
+
+def _exceeded(account: BudgetAccount, budget: Budget | TaskBudget, *, is_spent: bool, now: int) -> BudgetExceeded:
+    name = _name(account, budget)
+    if not is_spent:
+        wait_s, message = RESERVED_RETRY_SECONDS, f"What is left of the {name} is reserved by calls in progress."
+    elif isinstance(budget, TaskBudget):
+        wait_s, message = TASK_RETRY_SECONDS, f"The {name} is used up."
+    else:
+        wait_s = costs.seconds_until_reset(budget.period, now)
+        message = f"The {name} is used up. It resets in {format_duration(wait_s * 1000)}."
+    error = BudgetExceeded(message)
+    error.retry_after = wait_s
+    error.is_outage = is_spent and account[1] not in ("key", "task")
+    return error
 
 
 def _name(account: BudgetAccount, budget: Budget | TaskBudget) -> str:
@@ -137,10 +182,11 @@ def _name(account: BudgetAccount, budget: Budget | TaskBudget) -> str:
     return f"{_PERIOD_ADJECTIVES[budget.period]} {unit} budget of {kind} {subject!r}"
 
 
-def _read_spent(tx: Tx, account: BudgetAccount, budget: Budget | TaskBudget) -> SpentAmount:
-    if isinstance(budget, TaskBudget):
-        return SpentAmount(cost=store.read_spent_by_task(tx, account[0], budget.task_id))
-    return store.read_spent(tx, account, costs.first_day_of_period(budget.period, tx.now))
+def _read_spent(tx: Tx, account: BudgetAccount, period: BudgetPeriod | None) -> SpentAmount:
+    if period is None:
+        tenant, _, task_id = account
+        return SpentAmount(cost=store.read_spent_by_task(tx, tenant, task_id))
+    return store.read_spent(tx, account, costs.first_day_of_period(period, tx.now))
 
 
 class _CircuitState(msgspec.Struct):
