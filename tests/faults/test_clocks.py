@@ -135,6 +135,27 @@ async def test_a_task_does_not_wait_in_the_queue_for_as_long_as_the_clock_is_set
 
 
 @requirement("steps.clocks")
+@pytest.mark.parametrize("is_ahead", [True, False])
+async def test_a_clock_that_is_set_wrong_and_right_again_leaves_timeouts_what_was_left_of_them(
+    world: World, is_ahead: bool
+) -> None:
+    wrong = 3 * HOUR if is_ahead else -3 * HOUR
+    attempt = await begin_attempt(world)  # of a task with a timeout of 300 s
+    await world.register(name="away", capabilities=["away"])
+    queued = await world.submit(required_capabilities=["away"], queue_timeout_seconds=300)
+    for seconds in (wrong, -wrong, -wrong, wrong):
+        await passes(world, 10)
+        await set_clock(world, seconds)
+        assert (await attempt.post("heartbeat", lease_seconds=3600)).status_code == 200
+    await passes(world, 250)
+    assert await status(attempt) == "executing"
+    assert (await world.task(queued))["status"] == "queued"
+    # Each time that the clock was set back, what was left at the last heartbeat counted, 10 s before.
+    await passes(world, 32)
+    assert (await world.task(attempt.task_id))["error"]["code"] == "TIMEOUT"
+
+
+@requirement("steps.clocks")
 @pytest.mark.parametrize("is_first", [True, False])
 async def test_a_set_clock_ends_no_message_and_cancels_no_task_before_its_time(world: World, is_first: bool) -> None:
     await world.register()

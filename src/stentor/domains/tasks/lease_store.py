@@ -48,16 +48,21 @@ _NOTICE_JUMP = Sql(
     on conflict (id) do update set noticed_at = excluded.noticed_at
     where clock_jumps.noticed_at <= :since or clock_jumps.noticed_at > excluded.noticed_at"""
 )
-# What began before the jump gets its length; a heartbeat after it has its time already, the timeout has not.
+# What began before the jump gets its length; a heartbeat after it has its time already, the timeout has not. When it
+# began follows from its deadline, which moves with the clock: `start_time` is in the future if that was set back.
 _FOLLOW_JUMP = (
     Sql(
         """update tasks set lease_until = lease_until + :jump, heartbeat_at = heartbeat_at + :jump
         where status = 'executing' and heartbeat_at <= :before"""
     ),
-    Sql("update tasks set deadline_at = deadline_at + :jump where status = 'executing' and start_time <= :before"),
     Sql(
-        """update tasks set queue_deadline_at = queue_deadline_at + :jump
-        where status = 'queued' and queue_deadline_at is not null and queued_at <= :before"""
+        f"""update tasks set deadline_at = deadline_at + :jump
+        where status = 'executing' and deadline_at - cast(timeout_seconds as bigint) * {SECOND} <= :before"""
+    ),
+    Sql(
+        f"""update tasks set queue_deadline_at = queue_deadline_at + :jump
+        where status = 'queued' and queue_deadline_at is not null
+        and queue_deadline_at - cast(queue_timeout_seconds as bigint) * {SECOND} <= :before"""
     ),
     # Messages in the mode direct, which wait for their tasks.
     Sql(
