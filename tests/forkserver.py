@@ -297,17 +297,27 @@ class Server:
 
     def _fork(self) -> list[str] | None:
         caller, _ = self._listener.accept()
-        head, files, _, _ = socket.recv_fds(caller, NUMBER.size, 3)
-        wanted = json.loads(caller.recv(NUMBER.unpack(head)[0], socket.MSG_WAITALL))
+        files: list[int] = []
+        try:
+            head, files, _, _ = socket.recv_fds(caller, NUMBER.size, 3)
+            wanted = json.loads(caller.recv(NUMBER.unpack(head)[0], socket.MSG_WAITALL))
+        except (OSError, struct.error, ValueError):  # the caller was killed before it had sent all of it
+            caller.close()
+            self._close(files)
+            return None
         if child := os.fork():
             self._callers[child] = caller
-            caller.sendall(NUMBER.pack(child))
-            for file in files:
-                os.close(file)
+            with contextlib.suppress(OSError):
+                caller.sendall(NUMBER.pack(child))
+            self._close(files)
             return None
         caller.close()
         self._become(wanted["env"], wanted["cwd"], files)
         return list(wanted["args"])
+
+    def _close(self, files: list[int]) -> None:
+        for file in files:
+            os.close(file)
 
     def _become(self, env: dict[str, str], cwd: str, files: list[int]) -> None:
         signal.set_wakeup_fd(-1)

@@ -14,10 +14,9 @@ Served = tuple[Program, Any]
 CALL = {"id": "call-1", "type": "function", "function": {"name": "find_parcel", "arguments": '{"order": 4711}'}}
 
 
-@pytest.fixture(scope="module")
-def program(serve_module: Any) -> Program:
-    service = serve_module()
-    return Program(service.data_dir, {"SERVICE_CLIENT_KEY": service.key, **service.state})
+@pytest.fixture
+def program(shared: Served) -> Program:
+    return shared[0]
 
 
 @requirement("cli.sessions")

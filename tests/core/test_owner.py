@@ -6,7 +6,6 @@ import fcntl
 import os
 import subprocess
 import sys
-import threading
 from pathlib import Path
 
 import pytest
@@ -45,11 +44,11 @@ def test_the_lock_of_a_killed_process_is_free(tmp_path: Path) -> None:
     DataFolderLock(tmp_path, "now").release()
 
 
-def test_a_look_at_the_owner_does_not_refuse_a_start(tmp_path: Path) -> None:
+def test_a_look_at_the_owner_does_not_refuse_a_start(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     DataFolderLock(tmp_path, "before").release()
     with (tmp_path / LOCK_FILE).open("rb") as reader:
         fcntl.flock(reader, fcntl.LOCK_SH)
-        threading.Timer(0.03, fcntl.flock, (reader, fcntl.LOCK_UN)).start()
+        monkeypatch.setattr("stentor.core.filesystem.time.sleep", lambda _: fcntl.flock(reader, fcntl.LOCK_UN))
         DataFolderLock(tmp_path, "now").release()
 
 

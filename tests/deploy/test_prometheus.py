@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import re
 import shutil
-import socket
 import subprocess
 import time
 from collections.abc import Callable, Iterator
@@ -20,6 +19,7 @@ from ruamel.yaml import YAML
 from tests.conftest import KEYS, Service, World
 from tests.domains.llm.conftest import Gate, chat, make_llm, upstream
 from tests.domains.monitoring.metrics_scrape import MetricsScrape, scrape
+from tests.ports import free_port
 from tests.requirements import requirement
 from tests.system import need
 
@@ -172,9 +172,7 @@ def prometheus(folder: Path, target: str, key: str) -> Iterator[httpx.Client]:
     hurried = written.replace("127.0.0.1:8080", target).replace("interval: 30s", "interval: 1s")
     (folder / "prometheus.yml").write_text(hurried)
     (folder / "stentor.key").write_text(key)
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
+    port = free_port()
     words = ["--config.file=prometheus.yml", "--storage.tsdb.path=tsdb", f"--web.listen-address=127.0.0.1:{port}"]
     with (folder / "log").open("w") as log:
         process = subprocess.Popen([program, *words], cwd=folder, stdout=log, stderr=log)

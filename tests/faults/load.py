@@ -78,7 +78,7 @@ def summaries(count: int, prefix: str = "sum") -> list[dict[str, Any]]:
 ENDED = ("completed", "failed", "aborted", "cancelled")
 
 
-def wait_for(client: httpx.Client, count: int, seconds: float = 90) -> None:
+def wait_for(client: httpx.Client, count: int, seconds: float = PATIENCE_SECONDS) -> None:
     """Until so many tasks have ended; an outage is waited out."""
     until, ended = time.monotonic() + seconds, -1
     while time.monotonic() < until:

@@ -87,7 +87,9 @@ class Senders:
             self.accepted[number] = answer.json()["messageId"]
 
 
-def responses(client: httpx.Client, accepted: dict[int, str], seconds: float = 120) -> dict[int, dict[str, Any]]:
+def responses(
+    client: httpx.Client, accepted: dict[int, str], seconds: float = PATIENCE_SECONDS
+) -> dict[int, dict[str, Any]]:
     """The final response to each message."""
     found: dict[int, dict[str, Any]] = {}
     until = time.monotonic() + seconds

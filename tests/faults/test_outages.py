@@ -76,7 +76,7 @@ def test_a_postgresql_server_that_dies_loses_no_event_of_a_webhook(
         own_postgres.start()
         until(lambda: client.get("/api/v1/health/ready").status_code == 200)
         load.join()
-        until(lambda: complete(sink, load.accepted), seconds=150)
+        until(lambda: complete(sink, load.accepted))
     assert set(sink.tasks) == set(load.accepted)
     assert in_order(sink)
     assert service.process.poll() is None

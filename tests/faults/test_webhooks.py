@@ -102,7 +102,7 @@ def killed(serve: Callable[..., Service], sink: Sink, tasks: int, kills: int, **
         service.kill()
         service = serve(data_dir=service.data_dir, **environ)
     load.join()
-    until(lambda: complete(sink, load.accepted), seconds=200)
+    until(lambda: complete(sink, load.accepted))
     Webhook(secret).verify(sink.asked[-1].body, sink.asked[-1].headers)
     return load.accepted
 
@@ -180,7 +180,7 @@ def test_two_gateways_on_one_database_deliver_each_event_once(
     for load in loads:
         load.join()
     accepted = [task for load in loads for task in load.accepted]
-    until(lambda: complete(sink, accepted), seconds=100)
+    until(lambda: complete(sink, accepted))
     assert len(sink.got) == len({(task, event) for task, event, _ in sink.got}) == len(accepted) * len(EVENTS)
     with httpx.Client(base_url=one.address, headers={"X-API-Key": KEY}) as client:
         assert client.get("/api/v1/webhooks").json()["total"] == 1

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import shutil
-import socket
 import ssl
 import subprocess
 import time
@@ -16,6 +15,7 @@ from pathlib import Path
 import pytest
 
 from tests import forkserver
+from tests.ports import free_port
 from tests.requirements import requirement
 from tests.stub import Answer, Asked, serving
 from tests.surfaces.notestore.headless import KEY, VAULT_KEY, run_command, run_notes_command
@@ -123,10 +123,7 @@ def test_unexpected_response_to_a_change_returns_502(tmp_path: Path, tool: str) 
 
 @requirement("notestore.failure-status")
 def test_unreachable_plugin_returns_502_while_health_stays_ok(tmp_path: Path) -> None:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = probe.getsockname()[1]
-    with run_notes_command(f"http://127.0.0.1:{port}", tmp_path) as notes:
+    with run_notes_command("http://127.0.0.1:1", tmp_path) as notes:
         assert "unreachable" in expect_failure(notes.call("listNotes"), 502)
         assert notes.http.get("/health").status_code == 200
     with run_plugin() as (address, _), run_notes_command(address, tmp_path) as notes:
@@ -193,9 +190,7 @@ def test_start_error_names_each_missing_or_invalid_variable(tmp_path: Path) -> N
 
 @requirement("notestore.settings")
 def test_server_listens_on_localhost_at_the_configured_port(tmp_path: Path) -> None:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = str(probe.getsockname()[1])
+    port = str(free_port())
     keys = {"MCP_API_KEY": KEY, "NOTES_BASE_URL": "http://127.0.0.1:1", "NOTES_API_KEY": VAULT_KEY}
     for level in ("debug", "warn", "error"):
         with run_command("notes", **keys, PORT=port, MCP_LOG_LEVEL=level) as ready:

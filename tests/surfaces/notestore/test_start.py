@@ -17,6 +17,7 @@ from stentor.surfaces.notestore import settings
 from tests import forkserver
 from tests.cli.program import COMMAND
 from tests.patience import until
+from tests.ports import free_port
 from tests.requirements import requirement
 from tests.surfaces.notestore.note_store import KEY, environ, run_note_store
 from tests.vaultplugin.certificate import self_signed
@@ -120,9 +121,7 @@ def test_port_in_use_stops_the_start() -> None:
 
 @requirement("notestore.settings")
 def test_server_listens_only_on_localhost_at_the_configured_port(tmp_path: Path) -> None:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = probe.getsockname()[1]
+    port = free_port()
     with plugin(tmp_path / "vault") as stub, run_note_store(stub, tmp_path / "log", PORT=str(port)) as store:
         assert store.address == f"http://127.0.0.1:{port}"
         assert httpx.get(f"{store.address}/health").json() == {"status": "ok"}
