@@ -58,3 +58,17 @@ async def test_a_suspended_agent_keeps_the_session_of_its_task_until_the_task_en
     done = await bob.post(f"/api/v1/tasks/{task_id}/complete", json={"epoch": epoch, "result": 1})
     assert done.status_code == 200, done.text
     refused(await bob.post("/api/v1/sessions/s/items", json=ITEMS), 403, "FORBIDDEN")
+
+
+@requirement("registry.stopped-key")
+async def test_the_key_of_a_stopped_agent_grades_nothing(world: World) -> None:
+    bob, bob_id, worker = world.clients["BOB"], await world.register("bob", key_name="bob"), await world.register("ann")
+    answer = await bob.post("/api/v1/tasks", json=TASK | {"agent_preference": worker})
+    path = f"/api/v1/tasks/{answer.json()['task_id']}"
+    epoch = (await world.claim(worker))["epoch"]
+    await world.admin.post(f"{path}/complete", json={"epoch": epoch, "result": 1})
+    await stop(world, bob_id)
+    refused(await bob.post(f"{path}/grade", json={"grade": 0.0}), 403, "FORBIDDEN")
+    assert (await bob.get(path)).status_code == 200
+    await world.admin.post(f"/api/v1/registry/agents/{bob_id}/activate")
+    assert (await bob.post(f"{path}/grade", json={"grade": 0.0})).status_code == 200

@@ -234,7 +234,7 @@ def build(
     infra = open_infrastructure(settings, db, clock, create_runlog, redactor)
     agents = open_agents(infra)
     memory = open_memory(infra) if settings.memory.enabled else None
-    llm = open_llm(infra, agents.registry.agents.get)
+    llm = open_llm(infra, agents.registry.agents.get, agents.routing.is_active)
     model_checks = open_model_checks(agents, llm.gateway)
     keys, people = _open_keys(infra, llm), _open_people(infra)
     rights, tenant = SearchRights(infra.roles, keys.memory_access), settings.memory.tenant

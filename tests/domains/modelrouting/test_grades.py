@@ -84,6 +84,16 @@ async def test_a_key_of_an_agent_grades_answers_to_itself_alone(world: World) ->
     assert (await grade(world, persons.id, 0.7, "WRITER")).status_code == 200
 
 
+@requirement("modelrouting.grades", "registry.stopped-key")
+async def test_the_key_of_a_stopped_agent_grades_no_answer(world: World) -> None:
+    agent_id = await world.register(key_name="bob")
+    answer = await ask(openai_client(world, "BOB"))
+    await world.admin.post(f"/api/v1/registry/agents/{agent_id}/suspend", json={"reason": "x"})
+    assert (await grade(world, answer.id, 0.0, "BOB")).status_code == 403
+    await world.admin.post(f"/api/v1/registry/agents/{agent_id}/activate")
+    assert (await grade(world, answer.id, 0.0, "BOB")).status_code == 200
+
+
 @requirement("modelrouting.grades")
 async def test_a_grade_of_an_outcome_that_is_forgotten_takes_the_place_of_the_newest_ungraded_one(
     make_auto: Make,

@@ -9,6 +9,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from stentor.auth.principal import IsActive
 from stentor.bootstrap.infrastructure import Infrastructure
 from stentor.bootstrap.parts.memory import open_embedder
 from stentor.core.errors import StartRefused
@@ -68,7 +69,7 @@ class LlmParts:
         await self.operator_http.close()
 
 
-def open_llm(infra: Infrastructure, find_agent: FindAgent) -> LlmParts:
+def open_llm(infra: Infrastructure, find_agent: FindAgent, is_active: IsActive) -> LlmParts:
     """Wire the gateway. Raises StartRefused."""
     settings, db, clock, runlog, redactor = infra.settings, infra.db, infra.clock, infra.runlog, infra.redactor
     operator_providers = providers_from_settings(settings)
@@ -129,7 +130,7 @@ def open_llm(infra: Infrastructure, find_agent: FindAgent) -> LlmParts:
     gateway.auto_router = AutoModelRouter(
         db, clock, runlog, gateway, guard, prices, models, outcomes, settings.routing.alpha
     )
-    answers = AnswerGrader(db, runlog, models)
+    answers = AnswerGrader(db, runlog, models, is_active)
     runtime_settings = RuntimeSettings(db, runlog, ledger, gateway, find_agent)
     return LlmParts(
         gateway,

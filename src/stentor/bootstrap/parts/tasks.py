@@ -116,7 +116,7 @@ def open_tasks(
         reader=TaskReader(db, registry, routing, search, read_waits),
         search=search,
         grants=grants,
-        grades=GradeService(db, runlog, agents.learning, eligibility),
+        grades=GradeService(db, runlog, agents.learning, eligibility, routing.is_active),
         activity=ActivityService(db, hub, registry, find_reports),
         workers=WorkerService(db, registry, dispatcher, outcomes, hub, presence, spans),
         steps=steps,

@@ -10,7 +10,7 @@ from itertools import count
 
 import msgspec
 
-from stentor.auth.principal import Principal, RoleRegistry
+from stentor.auth.principal import IsActive, Principal, RoleRegistry, require_active
 from stentor.core.clock import DAY
 from stentor.core.db import Database, Tx, locks
 from stentor.core.db.polling import ConcurrentWrites, PollQuery
@@ -182,10 +182,11 @@ class ModelRecords:
 class AnswerGrader:
     """Reads and grades answers of `auto`."""
 
-    def __init__(self, db: Database, runlog: RunLog, records: ModelRecords) -> None:
+    def __init__(self, db: Database, runlog: RunLog, records: ModelRecords, is_active: IsActive) -> None:
         self._db = db
         self._runlog = runlog
         self._records = records
+        self._is_active = is_active
 
     async def get(self, principal: Principal, answer_id: str) -> tuple[AutoAnswer, JsonObject]:
         """Return an answer and the metadata of the event of its decision. Raises NotFound."""
@@ -209,6 +210,7 @@ class AnswerGrader:
                 raise Forbidden(
                     f"The key {principal.name!r} has the role agent, so it may grade only answers to itself."
                 )
+            require_active(principal, self._is_active, "grade answers")
             if answer.grade is not None:
                 if (answer.grade, answer.comment, answer.graded_by) == (value, comment, principal.name):
                     return answer

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from typing import Protocol
 
-from stentor.auth.principal import Principal
+from stentor.auth.principal import IsActive, Principal, require_active
 from stentor.core.db import Database, Tx, locks
 from stentor.core.errors import Conflict, Forbidden
 from stentor.core.runlog import EventDraft, RunLog
@@ -37,11 +37,19 @@ class GradeEligibility(Protocol):
 
 
 class GradeService:
-    def __init__(self, db: Database, runlog: RunLog, learning: LearningService, eligibility: GradeEligibility) -> None:
+    def __init__(
+        self,
+        db: Database,
+        runlog: RunLog,
+        learning: LearningService,
+        eligibility: GradeEligibility,
+        is_active: IsActive,
+    ) -> None:
         self._db = db
         self._runlog = runlog
         self._learning = learning
         self._eligibility = eligibility
+        self._is_active = is_active
 
     async def find_grade(self, principal: Principal, task_id: str) -> Grade | None:
         """Return the grade of a task, None if it has none. Raises NotFound for a task that the caller may not read."""
@@ -63,6 +71,7 @@ class GradeService:
             tx.lock(locks.task_lock(principal.tenant, task_id))
             task = require_visible_task(tx, principal, task_id)
             _authorize_grader(tx, principal, task)
+            require_active(principal, self._is_active, "grade tasks")
             grade = store.find_grade(tx, principal.tenant, task_id)
             if grade is not None:
                 # A repeated request, whose first response was lost.
