@@ -545,6 +545,18 @@ def test_children_are_submitted_once_and_their_results_gathered(program: Program
 
 
 @requirement("steps.children", "steps.sdk")
+def test_a_child_is_in_the_trace_of_its_parent(program: Program) -> None:
+    traceparent = f"00-{'ab' * 16}-{'cd' * 8}-01"
+
+    def handler(task: Task) -> Any:
+        task.metadata["traceparent"] = traceparent  # as of a claim, if the submission had one or spans are recorded
+        return task.start_child("child", 1, **_unclaimed(program)).id
+
+    _, body = program.attempt(handler)
+    assert program.call("GET", f"/tasks/{body['result']}")["metadata"]["traceparent"] == traceparent
+
+
+@requirement("steps.children", "steps.sdk")
 def test_gather_raises_the_same_error_after_another_child_has_failed(program: Program) -> None:
     unclaimed = _unclaimed(program)
 

@@ -186,6 +186,16 @@ async def test_a_wait_is_a_span_from_its_beginning_to_its_end(traced: World, mem
 
 
 @requirement("steps.spans")
+async def test_a_wait_without_a_name_has_that_of_its_kind(traced: World, memory: InMemorySpanExporter) -> None:
+    attempt = await begin_attempt(traced)
+    await attempt.post("waits", key="sleep", name="sleep", kind="sleep", seconds=1)
+    await attempt.post("suspend", keys=["sleep"])
+    traced.clock.advance(seconds=2)
+    await traced.kernel.tasks.wakeups.tick()
+    assert [span.name for span in await sent(traced, memory)] == ["invoke_agent ann", "sleep"]
+
+
+@requirement("steps.spans")
 async def test_a_person_who_resolves_an_effect_ends_its_span(traced: World, memory: InMemorySpanExporter) -> None:
     attempt = await begin_attempt(traced)
     await attempt.begin("pay")

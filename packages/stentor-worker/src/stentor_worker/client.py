@@ -102,6 +102,7 @@ class Client:
         tries: int = 1_000_000,
         until_stop: bool = False,
         idempotency_key: str | None = None,
+        traceparent: str | None = None,
         timeout_s: float | None = None,
     ) -> Any:
         """Return the JSON of the response. Raises ServiceError, and TypeError or ValueError if `body` cannot be JSON.
@@ -112,9 +113,8 @@ class Client:
         to answer other calls. With an `idempotency_key`, a request that arrived although its response did not is done
         once, by the operations that take a key. `timeout_s`: each for connecting and responding.
         """
-        headers, content = dict[str, str](), None
-        if idempotency_key is not None:
-            headers["Idempotency-Key"] = idempotency_key
+        given = {"Idempotency-Key": idempotency_key, "traceparent": traceparent}
+        headers, content = {name: value for name, value in given.items() if value is not None}, None
         if body is not None:
             headers["Content-Type"] = "application/json"
             # No NaN: the service could say no more than that the JSON is malformed.

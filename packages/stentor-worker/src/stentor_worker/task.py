@@ -172,12 +172,15 @@ class Task:
         task waits for it, it is cancelled with the task. Whether the worker's key may submit it is checked as for any
         other task; StepFailed says that it may not.
         """
-        return call(start_child(self._journal, self.id, type_, input_, to_list("capabilities", capabilities), fields))
+        return call(self._start_child(type_, input_, to_list("capabilities", capabilities), fields))
 
     def child(self, type_: str, input_: Any, *, capabilities: Iterable[str] = (), **fields: Any) -> Any:
         """Submit a child task, wait for its end and return its result. In a coroutine, await it. Raises ChildFailed."""
-        start = start_child(self._journal, self.id, type_, input_, to_list("capabilities", capabilities), fields)
+        start = self._start_child(type_, input_, to_list("capabilities", capabilities), fields)
         return call(lambda: start().begin().run()["result"])
+
+    def _start_child(self, *submission: Any) -> Callable[[], Child]:
+        return start_child(self._journal, self.id, self.metadata.get("traceparent"), *submission)
 
     def gather(self, *items: Any) -> Any:
         """Wait for all children; in a coroutine, `await` it with any awaitables. Returns their results in order.

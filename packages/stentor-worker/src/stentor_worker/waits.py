@@ -131,11 +131,18 @@ class Child:
 
 
 def start_child(
-    journal: Journal, parent_id: str, type_: str, input_: Any, capabilities: list[str], fields: dict[str, Any]
+    journal: Journal,
+    parent_id: str,
+    traceparent: str | None,
+    type_: str,
+    input_: Any,
+    capabilities: list[str],
+    fields: dict[str, Any],
 ) -> Callable[[], Child]:
     """Begin the step that submits a child, and return the function that does.
 
-    Unless it is given, the id of the child follows from the step, so a repeated submission gives the same child.
+    Unless it is given, the id of the child follows from the step, so a repeated submission gives the same child. Its
+    spans are in the trace of the parent's attempt, whose `traceparent` is given.
     """
     entry = journal.enter(f"start {type_}"[:MAX_NAME], "step", is_irreversible=True)
     metadata = {**fields.pop("metadata", {}), "parent_task_id": parent_id}
@@ -151,7 +158,7 @@ def start_child(
 
     def submit() -> str:
         try:
-            journal.client.call("POST", "/tasks", body)
+            journal.client.call("POST", "/tasks", body, traceparent=traceparent)
         except ServiceError as error:
             if error.is_outage:
                 # Recorded as the failure of the step, it would stand in every attempt.

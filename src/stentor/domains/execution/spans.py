@@ -171,7 +171,9 @@ class TaskSpans:
     ) -> EndedSpan:
         """Return the span of a step that ended with an event, or of an effect whose attempt ended before it."""
         is_open = step.state == "started"
-        name, attributes = f"{step.kind} {attribute_text(step.name)}", _common(event, agent_id, step.epoch)
+        # A wait without a name of its own has that of its kind.
+        name = step.kind if step.name == step.kind else f"{step.kind} {attribute_text(step.name)}"
+        attributes = _common(event, agent_id, step.epoch)
         is_tool = self._is_tool(event, agent_id, step)
         tool = step.name if is_tool else event.metadata.get("tool")
         if tool is not None:
