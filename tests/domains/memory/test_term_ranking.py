@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import random
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
@@ -93,6 +94,22 @@ async def check_against_fts5(
         index.close()
 
 
+async def test_the_best_of_many_documents_are_those_of_fts5(index: SearchIndex) -> None:
+    dice = random.Random(5)
+    texts = [" ".join(dice.choices(WORDS, [8, 4, 2, 1, 1, 1], k=dice.randrange(90))) for _ in range(400)]
+    texts[7] = "green " * 300
+    await index.upsert([document(f"{n:03}.md", text) for n, text in enumerate(texts)], [], 1, force=False)
+    for number, words in enumerate((["red"], ["green"], ["red"], ["x1", "blue"], ["green", "水"], WORDS, ["green"])):
+        query = build_query(words, SEARCH_FIELDS, "any")
+        assert query is not None
+        expected = dict(await index.read(lambda tx: tx.rows(BM25, query=fts5_match(query))))  # noqa: B023
+        hits, total, _ = await index.search_keywords(query, 5)
+        assert total == len(expected)
+        assert [hit.score for hit in hits] == pytest.approx(sorted(expected.values(), reverse=True)[:5], rel=1e-9)
+        assert all(expected[hit.path] == pytest.approx(hit.score, rel=1e-9) for hit in hits)
+        await index.upsert([document(f"{number:03}.md", f"{words[0]} " * 260)], [], 2, force=False)
+
+
 @requirement("memory.keyword-search")
 @given(
     CHANGES,
@@ -102,6 +119,8 @@ async def check_against_fts5(
     st.integers(1, 4),
     st.sampled_from([0, 300, 1_000_000]),
     st.sampled_from([0, 1_000]),
+    st.sampled_from([0, 2, 1_000]),
+    st.sampled_from([1, 2, 64]),
 )
 def test_documents_and_scores_are_those_of_fts5(
     changes: list[tuple[str, tuple[str, list[str]] | None]],
@@ -111,8 +130,12 @@ def test_documents_and_scores_are_those_of_fts5(
     limit: int,
     max_logged_chars: int,
     min_deleted: int,
+    dense_share: int,
+    block: int,
 ) -> None:
     with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(term_ranking, "DENSE_SHARE", dense_share)
+        patch.setattr(term_ranking, "BLOCK", block)
         patch.setattr(term_ranking, "MAX_LOGGED_CHARS", max_logged_chars)
         patch.setattr(document_lengths, "MIN_DELETED", min_deleted)
         asyncio.run(check_against_fts5(changes, words, fields, mode, limit))
@@ -226,8 +249,8 @@ async def test_a_rollback_changes_nothing(index: SearchIndex) -> None:
 
 async def test_the_memory_for_terms_is_bounded(index: SearchIndex, monkeypatch: pytest.MonkeyPatch) -> None:
     await index.upsert([document(f"{n}.md", " ".join(WORDS)) for n in range(20)], [], 1, force=False)
-    # Eight bytes for each document of a term: room for two of them.
-    monkeypatch.setattr(term_ranking, "MAX_KEPT_BYTES", 2 * 20 * 8)
+    # One byte for each document, because each has the term: room for two of them.
+    monkeypatch.setattr(term_ranking, "MAX_KEPT_BYTES", 2 * 20)
     ranking = index._keywords._ranking  # type: ignore[attr-defined]
     for word in WORDS * 2:
         assert len(await found(index, word)) == 20

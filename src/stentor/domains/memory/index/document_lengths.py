@@ -39,7 +39,8 @@ class DocumentLengths:
     def norms(self) -> NDArray[np.float64]:
         """What BM25 adds to the count of a term in each document."""
         ratios = self.lengths * (self.documents / self.lengths.sum())
-        return norms_of(np.minimum(ratios, MAX_LENGTH_RATIO))
+        np.minimum(ratios, MAX_LENGTH_RATIO, out=ratios)
+        return norms_of(ratios)
 
     def find(self, ids: NDArray[np.int64]) -> tuple[NDArray[np.int32], NDArray[np.bool_]]:
         """Return the positions of these ids, and which of them exist; the others have any position."""
@@ -70,7 +71,10 @@ class DocumentLengths:
         added = ~exist & (new > 0)
         # SQLite gives a new row the next id after the highest one.
         is_moved = bool(added.any() and len(self.ids) and ids[added][0] < self.ids[-1])
-        changed = DocumentLengths(np.append(self.ids, ids[added]), np.append(lengths, new[added]))
+        if added.any():
+            changed = DocumentLengths(np.append(self.ids, ids[added]), np.append(lengths, new[added]))
+        else:
+            changed = DocumentLengths(self.ids, lengths)
         deleted = len(changed.ids) - changed.documents
         if not is_moved and deleted <= max(MIN_DELETED, changed.documents):
             return changed, False
@@ -100,5 +104,8 @@ def decode_varints(data: bytes) -> list[int]:
 
 
 def norms_of(ratios: NDArray[np.float64]) -> NDArray[np.float64]:
-    """Return what BM25 adds to the count of a term in documents of these lengths, in mean ones."""
-    return K1 * (1 - B + B * ratios)
+    """Return what BM25 adds to the count of a term in documents of these lengths, in mean ones; changes the array."""
+    # In place: memory for each step would take longer than the step.
+    ratios *= K1 * B
+    ratios += K1 * (1 - B)
+    return ratios

@@ -14,7 +14,7 @@ import threading
 from collections import OrderedDict, deque
 from collections.abc import Mapping, Sequence
 from itertools import takewhile
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 
@@ -54,6 +54,11 @@ MAX_KEPT_PARTS = 2_000
 """How many terms and parts of phrases are kept: those that no document has take memory too."""
 MAX_LOGGED_CHARS = 1_000_000
 """Text of the latest changes that is kept, to apply them to the documents of a term; of older ones it is read again."""
+DENSE_SHARE = 8
+"""From this part of all documents on, a term is common: it has a count for each document."""
+MAX_BYTE = 255
+BLOCK = 64
+"""Documents of which the best one is compared before each of them is."""
 CHANGE_CHARS = 100
 """What a change without text counts as."""
 _FIELD_NUMBER = " ".join(f"when '{field}' then {number}" for number, field in enumerate(SEARCH_FIELDS))
@@ -73,15 +78,16 @@ _IDS_IN_FOLDERS = Sql("select doc_id from documents where folder in (select valu
 class TermDocuments(msgspec.Struct, frozen=True):
     """The documents with a term or phrase, and how often each has it, by field weight.
 
-    `positions` are those in `DocumentLengths`.
+    `positions` are those in `DocumentLengths`. Without them `counts` begins with the first document and has a zero for
+    each one without the term: that is smaller and faster for a common term. Counts are of a byte or float32.
     """
 
-    positions: NDArray[np.int32]
-    counts: NDArray[np.float32]
+    positions: NDArray[np.int32] | None
+    counts: NDArray[Any]
 
     @property
     def bytes(self) -> int:
-        return self.positions.nbytes + self.counts.nbytes
+        return (0 if self.positions is None else self.positions.nbytes) + self.counts.nbytes
 
 
 class _Kept(msgspec.Struct, frozen=True):
@@ -154,22 +160,18 @@ class TermRanking:
         version, lengths = self._read_lengths(tx)
         if not lengths.documents:
             return {}, 0
-        scores = np.zeros(len(lengths.ids))
-        matches = np.zeros(len(lengths.ids), np.int32)
+        scores, matches = np.zeros(len(lengths.ids)), np.zeros(len(lengths.ids), np.uint16)
+        scratch = np.empty(len(lengths.ids))
         for phrase in query.phrases:
-            found = _intersect(
-                [self._find_part(tx, part, query.fields, version, lengths) for part in phrase_parts(phrase)]
-            )
-            counts = found.counts.astype(np.float64)
-            part = counts * (K1 + 1) / (counts + lengths.norms[found.positions])
-            scores[found.positions] += _rarity(lengths.documents, len(found.positions)) * part
-            matches[found.positions] += 1
+            parts = [self._find_part(tx, part, query.fields, version, lengths) for part in phrase_parts(phrase)]
+            _add_scores(_intersect(parts), lengths, scores, matches, scratch)
         matching = matches >= (len(query.phrases) if query.mode == "all" else 1)
         if folder is not None:
             matching &= _is_in_folders(tx, lengths, folder)
         if excluded := list_excluded(tx):
             matching &= ~lengths.mark(excluded)
-        return _best(lengths.ids, scores, np.flatnonzero(matching), limit)
+        scores *= matching
+        return _best(lengths.ids, scores, limit), int(np.count_nonzero(matching))
 
     def _read_lengths(self, tx: Tx) -> tuple[int, DocumentLengths]:
         """Return the lengths with all changes so far, and the version that this transaction sees at least."""
@@ -249,7 +251,14 @@ def _load_term(
     # A document that was committed a moment ago may have no length yet.
     counts = np.bincount(positions[exist], weighted[exist], len(lengths.ids)).astype(np.float32)
     positions = np.flatnonzero(counts)
+    if len(positions) * DENSE_SHARE > len(counts):
+        return TermDocuments(None, _shrink(counts))
     return TermDocuments(positions.astype(np.int32), counts[positions])
+
+
+def _shrink(counts: NDArray[np.float32]) -> NDArray[Any]:
+    """Return the counts in a byte each, if none is larger."""
+    return counts.astype(np.uint8) if counts.max(initial=0) <= MAX_BYTE else counts
 
 
 def _load_phrase(
@@ -279,13 +288,20 @@ def _apply(
     lengths: DocumentLengths,
 ) -> TermDocuments:
     """Return the documents of a part of a phrase after these changes, documents to their terms by field."""
-    kept = ~lengths.mark(list(changes))[found.positions]
     new = {doc_id: count for doc_id, texts in changes.items() if texts and (count := _count(part, fields, texts))}
     positions, exist = lengths.find(np.array(list(new), np.int64))
-    counts = np.array(list(new.values()), np.float32)
-    return TermDocuments(
-        np.append(found.positions[kept], positions[exist]), np.append(found.counts[kept], counts[exist])
-    )
+    positions, counts = positions[exist], np.array(list(new.values()), np.float32)[exist]
+    is_changed = lengths.mark(list(changes))
+    if found.positions is not None:
+        kept = ~is_changed[found.positions]
+        return TermDocuments(np.append(found.positions[kept], positions), np.append(found.counts[kept], counts))
+    dtype = found.counts.dtype if counts.max(initial=0) <= MAX_BYTE else np.float32
+    all_counts = np.zeros(len(lengths.ids), dtype)
+    known = found.counts[: len(all_counts)]
+    all_counts[: len(known)] = known
+    all_counts[is_changed] = 0
+    all_counts[positions] = counts
+    return TermDocuments(None, all_counts)
 
 
 def _count(part: tuple[str, ...], fields: frozenset[SearchField], texts: tuple[str, ...]) -> float:
@@ -300,10 +316,39 @@ def _count(part: tuple[str, ...], fields: frozenset[SearchField], texts: tuple[s
     return total
 
 
+def _add_scores(
+    found: TermDocuments,
+    lengths: DocumentLengths,
+    scores: NDArray[np.float64],
+    matches: NDArray[np.uint16],
+    scratch: NDArray[np.float64],
+) -> None:
+    """Add the BM25 of a phrase to the scores, and 1 to the matches, of each document that has it.
+
+    `scratch` has room for all documents: memory that is new for each phrase takes longer than the sums.
+    """
+    if found.positions is None:
+        # Another search may know documents already that this one does not.
+        counts = found.counts[: len(scores)]
+        has_phrase = counts > 0
+        part, norms = scratch[: len(counts)], lengths.norms[: len(counts)]
+        np.divide(counts, np.add(counts, norms, out=part), out=part)
+        part *= _rarity(lengths.documents, int(np.count_nonzero(has_phrase))) * (K1 + 1)
+        scores[: len(counts)] += part
+        matches[: len(counts)] += has_phrase
+    else:
+        counts64 = found.counts.astype(np.float64)
+        rarity = _rarity(lengths.documents, len(counts64))
+        scores[found.positions] += rarity * (K1 + 1) * counts64 / (counts64 + lengths.norms[found.positions])
+        matches[found.positions] += 1
+
+
 def _intersect(parts: Sequence[TermDocuments]) -> TermDocuments:
     """Return the documents with all parts of a phrase, each as often as its rarest part."""
     found = parts[0]
-    for part in parts[1:]:
+    for part in parts[1:]:  # each of several terms, so with positions
+        assert found.positions is not None
+        assert part.positions is not None
         positions, ours, theirs = np.intersect1d(found.positions, part.positions, return_indices=True)
         found = TermDocuments(positions, np.minimum(found.counts[ours], part.counts[theirs]))
     return found
@@ -318,14 +363,18 @@ def _is_in_folders(tx: Tx, lengths: DocumentLengths, folder: Folders) -> NDArray
     return lengths.mark([row[0] for row in rows])
 
 
-def _best(
-    ids: NDArray[np.int64], scores: NDArray[np.float64], matching: NDArray[np.int64], limit: int
-) -> tuple[dict[int, float], int]:
-    """Return the best of the matching positions, as scores by id; of equal ones those with the lowest ids."""
-    found = scores[matching]
-    chosen = np.arange(len(found))
-    if len(found) > limit:
+def _best(ids: NDArray[np.int64], scores: NDArray[np.float64], limit: int) -> dict[int, float]:
+    """Return the best scores above 0 by id; of equal ones those with the lowest ids."""
+    least = np.float64(0)
+    # As many as are wanted are at least as good as so many maxima of blocks, and few others are.
+    if (blocks := len(scores) // BLOCK) > limit:
+        maxima = scores[: blocks * BLOCK].reshape(blocks, BLOCK).max(axis=1)
+        least = np.partition(maxima, blocks - limit)[blocks - limit]
+    chosen = np.flatnonzero(scores >= least if least else scores > 0)
+    if len(chosen) > limit:
+        found = scores[chosen]
         least = np.partition(found, len(found) - limit)[len(found) - limit]
-        better = np.flatnonzero(found > least)
-        chosen = np.concatenate([better, np.flatnonzero(found == least)[: limit - len(better)]])
-    return {int(ids[matching[n]]): float(found[n]) for n in chosen}, len(found)
+        equal = chosen[found == least]
+        better = chosen[found > least]
+        chosen = np.concatenate([better, equal[: limit - len(better)]])
+    return {int(ids[n]): float(scores[n]) for n in chosen}
