@@ -14,6 +14,7 @@ from aiohttp import web
 
 from stentor.core.db import Sql
 from stentor.domains.webhooks import dispatcher, endpoint_worker
+from stentor.domains.webhooks.model import Delivery
 from tests.conftest import MakeWorld
 from tests.domains.webhooks.conftest import Hooks
 from tests.domains.webhooks.receiver import Receiver
@@ -262,6 +263,51 @@ async def test_unfinished_delivery_is_requeued_at_shutdown(
     await hooks.world.register()
     await receiver.wait_for_calls(1)
     await hooks.world.kernel.webhooks.dispatcher.stop()
+    (delivery,) = await hooks.deliveries(webhook["id"])
+    assert (delivery["status"], delivery["attempts"]) == ("waiting", 0)
+    release.set()
+
+
+@requirement("webhooks.at-least-once")
+async def test_a_delivery_that_begins_during_a_poll_is_requeued_at_shutdown_too(
+    make_world: MakeWorld, receiver: Receiver, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The poll began before there was the webhook, and ends while its first delivery is claimed."""
+    monkeypatch.setattr(dispatcher, "SHUTDOWN_SECONDS", 0.05)
+    hooks = Hooks(await make_world(SERVICE_OUTBOUND_ALLOW="127.0.0.1"), receiver)
+    webhooks = hooks.world.kernel.webhooks.dispatcher
+    monkeypatch.setattr(webhooks._sender, "_timeout", 600)
+    has_polled, poll_ends, is_claimed, claim_ends, release = (asyncio.Event() for _ in range(5))
+    poll, read_bodies = webhooks._db.poll, webhooks.read_bodies
+
+    async def poll_slowly(read: Any) -> Any:
+        found = await poll(read)
+        has_polled.set()
+        await poll_ends.wait()
+        return found
+
+    async def read_bodies_slowly(deliveries: list[Delivery]) -> list[bytes | None]:
+        is_claimed.set()
+        await claim_ends.wait()
+        return await read_bodies(deliveries)
+
+    async def wait_for_release(request: web.Request) -> web.StreamResponse:
+        await release.wait()
+        return web.Response()
+
+    receiver.behavior = wait_for_release
+    monkeypatch.setattr(webhooks._db, "poll", poll_slowly)
+    monkeypatch.setattr(webhooks, "read_bodies", read_bodies_slowly)
+    polling = asyncio.create_task(webhooks.poll())
+    await has_polled.wait()
+    webhook = await hooks.subscribe("agent.registered")
+    await hooks.world.register()
+    await is_claimed.wait()
+    poll_ends.set()
+    await polling
+    claim_ends.set()
+    await receiver.wait_for_calls(1)
+    await webhooks.stop()
     (delivery,) = await hooks.deliveries(webhook["id"])
     assert (delivery["status"], delivery["attempts"]) == ("waiting", 0)
     release.set()

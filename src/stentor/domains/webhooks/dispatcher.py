@@ -195,8 +195,9 @@ class DeliveryDispatcher:
         if abandoned := [delivery for delivery in expired if delivery.delivery_id not in sending]:
             await self._db.write(_requeue_all(abandoned))
         self.wake_workers({*due_ids, *(delivery.subscription_id for delivery in abandoned)} & enabled)
-        for subscription_id in self._workers.keys() - enabled:
-            if not self._workers[subscription_id].sending:
+        # As it is now: a webhook of which the reads above knew nothing may have begun its first delivery meanwhile.
+        for subscription_id in self._workers.keys() - self._index.enabled_ids:
+            if self._workers[subscription_id].is_idle:
                 self._workers.pop(subscription_id).close()
 
     async def deliver_now(self, subscription: WebhookSubscription, delivery: Delivery) -> DeliveryOutcome | None:

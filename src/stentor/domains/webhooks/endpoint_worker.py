@@ -85,6 +85,7 @@ class EndpointWorker:
         self._wake = asyncio.Event()
         self._has_more = False
         self._is_degraded = False
+        self._is_claiming = False
         self._closing = False
         self.sending: dict[asyncio.Task[None], Delivery] = {}
         self._task = asyncio.create_task(self._run())
@@ -93,6 +94,11 @@ class EndpointWorker:
         """Look for due deliveries."""
         self._has_more = True
         self._wake.set()
+
+    @property
+    def is_idle(self) -> bool:
+        """Whether it has no attempt in progress and is about to begin none."""
+        return not self._is_claiming and not self.sending
 
     def close(self) -> asyncio.Task[None]:
         """Claim nothing more and return the task that ends when the last claim has ended."""
@@ -110,7 +116,9 @@ class EndpointWorker:
             concurrency = 1 if self._is_degraded else MAX_CONCURRENT_DELIVERIES
             acquired = slots.acquire(max(0, concurrency - len(self.sending)), self._wake)
             if acquired:
+                self._is_claiming = True
                 await self._claim_and_send(acquired, slots)
+                self._is_claiming = False
 
     async def _claim_and_send(self, acquired: int, slots: AttemptSlots) -> None:
         # Reset before the claim: a wake-up during it may be for a delivery that the claim did not see.
