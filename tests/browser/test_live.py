@@ -74,6 +74,8 @@ def test_the_legend_of_a_chart_has_values_only_under_the_pointer(tab: Tab) -> No
     page = tab.open("/").page
     chart = page.locator("[data-chart=outcomes]")
     expect(chart.locator(".u-legend .u-label").last).to_be_visible()
+    zone = page.evaluate("new Date().toLocaleTimeString('en-GB', {timeZoneName: 'short'}).split(' ').pop()")
+    expect(page.locator("[data-zone]")).to_have_text(zone)
     value = chart.locator(".u-legend .u-value")
     expect(value.last).to_be_hidden()
     chart.locator(".u-over").hover()

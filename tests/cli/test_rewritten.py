@@ -129,6 +129,20 @@ def test_the_checkpoint_file_is_held_against_the_log_at_the_start(
 
 
 @requirement("provenance.lost-key")
+def test_signing_continues_without_a_restart_when_the_key_is_there_again(serve: Callable[..., Service]) -> None:
+    service = serve()
+    act(service)
+    stop(service)
+    key = service.data_dir / "keys" / "provenance.key"
+    saved = key.rename(key.with_name("saved.key"))
+    again = serve(service.data_dir)
+    status, detail = provenance(again)
+    assert (status, "continues without a restart" in detail) == ("unavailable", True), detail
+    saved.rename(key)
+    until(lambda: provenance(again)[0] == "available")
+
+
+@requirement("provenance.lost-key")
 def test_a_lost_key_is_not_made_again_without_a_word(serve: Callable[..., Service]) -> None:
     service = serve()
     act(service)

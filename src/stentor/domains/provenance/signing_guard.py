@@ -233,8 +233,9 @@ def find_blocking_reason(
             return None
         return (
             "The key that signed the checkpoints of the run log is missing. Copy keys/provenance.key from another "
-            "instance of this database or from a backup. If it is lost, generate a new key: "
-            "`stentor provenance accept --new-key --reason TEXT`."
+            "instance of this database or from a backup; signing then continues without a restart. Instances also "
+            "share receipts.key and providers.key: copy these before the start. If the key is lost, generate a new "
+            "one: `stentor provenance accept --new-key --reason TEXT`."
         )
     # File names without folders: health shows the reason to everybody.
     notes = [(f"keys/{outside.state_path.name}", state)]

@@ -49,6 +49,9 @@ async def test_the_prompt_of_a_model_agent_is_shown_without_secrets(site: Site) 
     for page in (await site.read(f"/agents/{ann}"), await site.read("/agents/compare", agent=[ann, bob])):
         assert "You are a sailor &amp; &lt;b&gt;wise&lt;/b&gt;." in page
         assert "abcdefghijklmnopqrstuvwx" not in page
+    assert ">Prompt<" in page
+    carl = await site.world.register("carl")
+    assert ">Prompt<" not in await site.read("/agents/compare", agent=[bob, carl])
 
 
 @requirement("dashboard.page-agent-comparison")

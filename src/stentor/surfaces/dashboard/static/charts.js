@@ -12,6 +12,8 @@
     return time.toLocaleString("en-GB", day ? { day: "numeric", month: "short" } : { hour: "2-digit", minute: "2-digit" });
   };
   const moment = { day: "numeric", month: "short", hour: "2-digit", minute: "2-digit", timeZoneName: "short" };
+  // The axes have no room for it, and other times of the pages are in UTC.
+  document.querySelector("[data-zone]").textContent = new Intl.DateTimeFormat("en-GB", moment).formatToParts().at(-1).value;
   const whole = (value) => value == null ? "–" : value.toLocaleString("en");
   const STATES = ["completed", "failed", "aborted", "cancelled", "executing", "waiting", "queued", "pending_approval"].map((name) => [name, `--chart-${name}`]);
   const lines = (found) => found.map((one) => ({ ...one, points: one.values, sparse: true }));
