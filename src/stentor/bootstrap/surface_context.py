@@ -58,7 +58,12 @@ def open_surface_context(
         RateLimiter(settings.server.rate_limit),
         StreamLimit(settings.server.max_streams, infra.hub.closing),
         ChatRouter(
-            kernel.llm.gateway, agents, tasks.workers, SessionTurns(kernel.sessions), kernel.agents.routing.is_active
+            kernel.llm.gateway,
+            agents,
+            tasks.workers,
+            SessionTurns(kernel.sessions),
+            kernel.agents.routing.is_active,
+            kernel.agents.registry.agents.find_only_of_key,
         ),
         GrpcCallDurations(),
     )

@@ -54,6 +54,22 @@ async def test_a_call_for_a_task_is_a_part_of_its_record_and_counts_for_its_agen
     assert event["parent_provenance_id"] == started["provenance_id"]
 
 
+@requirement("llm.task-calls", "llm.budgets")
+@pytest.mark.parametrize("path", BODIES)
+async def test_a_call_without_a_task_counts_for_the_only_agent_of_its_key(world: World, path: str) -> None:
+    _, agent_id = await working(world)
+    bob = world.clients["BOB"]
+    assert (await bob.post(path, json=BODIES[path])).status_code == 200
+    (recorded,) = (await world.admin.get("/api/v1/llm/calls")).json()["calls"]
+    assert (recorded["key"], recorded["agent_id"], recorded["task_id"]) == ("bob", agent_id, None)
+    limit = {"kind": "agent", "subject": agent_id, "unit": "tokens", "period": "day", "limit": 1}
+    assert (await world.admin.post("/api/v1/llm/budgets", json=limit)).status_code == 200
+    assert (await bob.post(path, json=BODIES[path])).status_code == 429
+    assert (await world.admin.post(path, json=BODIES[path])).status_code == 200
+    await world.register("second", key_name="bob")
+    assert (await bob.post(path, json=BODIES[path])).status_code == 200, "whose call it is cannot be known"
+
+
 @requirement("registry.stopped-key")
 async def test_the_key_of_a_suspended_agent_calls_models_only_for_a_task_that_it_executes(world: World) -> None:
     task_id, agent_id = await working(world)

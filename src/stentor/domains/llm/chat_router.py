@@ -6,6 +6,7 @@ ports.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Protocol
 
 from stentor.auth.principal import IsActive, Principal, require_active
@@ -14,6 +15,9 @@ from stentor.domains.llm.call_guard import LlmCaller
 from stentor.domains.llm.model import ChatRequest
 from stentor.domains.llm.results import AnswerStream, ChatResult, SessionPort, SessionStream
 from stentor.domains.llm.service import AGENT_PREFIX, LlmGateway
+
+FindAgentOfKey = Callable[[str, str], str | None]
+"""Returns the id of the only agent of a key, by tenant and name of the key."""
 
 
 class AgentChatPort(Protocol):
@@ -40,12 +44,14 @@ class ChatRouter:
         tasks: TaskCallerPort,
         sessions: SessionPort,
         is_active: IsActive,
+        find_agent: FindAgentOfKey,
     ) -> None:
         self._gateway = gateway
         self._agents = agents
         self._tasks = tasks
         self._sessions = sessions
         self._is_active = is_active
+        self._find_agent = find_agent
 
     async def chat(
         self,
@@ -91,11 +97,15 @@ class ChatRouter:
     ) -> LlmCaller:
         """Return on whose behalf a call is made: with a task, on behalf of its agent and as a part of its record.
 
-        The key of stopped agents may call models only for a task that one of them still executes.
+        Without a task the key of a single agent calls on behalf of that agent. The key of stopped agents may call
+        models only for a task that one of them still executes.
         Raises NotFound, Forbidden, and Conflict for a task that the caller does not work on.
         """
         if task_id is None:
             require_active(principal, self._is_active, "call models, except for a task that one of them executes")
+            # Or an agent could evade its own budget by not naming its task.
+            if agent_id is None and not principal.is_person:
+                agent_id = self._find_agent(principal.tenant, principal.name)
             return LlmCaller(principal.tenant, principal.name, agent_id)
         return await self._tasks.find_model_caller(principal, task_id)
 

@@ -123,6 +123,11 @@ class AgentCache:
         """Return the agents that were registered with the name of a key."""
         return list(self._by_key.get((tenant, key_name), {}).values())
 
+    def find_only_of_key(self, tenant: str, key_name: str) -> str | None:
+        """Return the id of the agent of a key; None if it has none or several, archived ones aside."""
+        agents = [agent for agent in self.list_of_key(tenant, key_name) if not agent.is_archived]
+        return agents[0].agent_id if len(agents) == 1 else None
+
     def list_all(self) -> list[Agent]:
         """List the agents of all tenants. For background jobs only, never for a request of a caller."""
         return list(self._by_id.values())
