@@ -104,3 +104,31 @@ def test_both_ways_of_counting_agree(value: object) -> None:
         if part:
             fast.take_many(part)
     assert slow == fast
+
+
+@given(st.text('[]{}"', max_size=60).map(str.encode), st.integers(0, 101))
+def test_what_is_found_shallow_without_counting_is_shallow(marks: bytes, around: int) -> None:
+    marks = b'{"":[' * (around // 2) + marks + b"]}" * (around // 2)
+    if vault_jsontext._is_shallow(marks):
+        shape = vault_jsontext._Shape()
+        shape.take(marks)
+        assert shape.deepest <= jsontext.MAX_DEPTH
+        assert (shape.depth, shape.in_string) == (0, False)
+
+
+@pytest.mark.requirement("http.malformed-body-400")
+@given(
+    st.recursive(st.text('[]{}"\\ab'), lambda inner: st.lists(inner, max_size=4), max_leaves=40), st.integers(0, 101)
+)
+def test_values_with_many_brackets_are_read_up_to_the_limit(value: object, around: int) -> None:
+    def levels(one: object) -> int:
+        return 1 + max(map(levels, one), default=0) if isinstance(one, list) else 0
+
+    value = [value, *[[]] * jsontext.MAX_DEPTH]
+    for _ in range(around):
+        value = [value]
+    if levels(value) <= jsontext.MAX_DEPTH:
+        assert jsontext.decode(jsontext.encode(value)) == value
+    else:
+        with pytest.raises(InvalidRequest, match=DEEP):
+            jsontext.decode(jsontext.encode(value))
