@@ -6,6 +6,7 @@ document that are printed, and a function that renders them.
 
 from __future__ import annotations
 
+import itertools
 import json
 import re
 import time
@@ -28,6 +29,7 @@ LEARNING_PHASES = (
     ("bold is fixed, and steady fails every task", "steady", 40),
 )
 """Title, the agent that fails, and the number of tasks."""
+TICKETS = ("I cannot sign in", "The invoice is wrong", "The parcel has not arrived", "How do I cancel my order?")
 COMPETITOR_SCORES = {"bold": 0.9, "steady": 0.6}
 """The scores that the agents register with."""
 
@@ -43,9 +45,10 @@ def run_learning(call: ApiCall) -> list[JsonObject]:
     """Submit tasks one by one and end each as the selected worker; return which agent got which task."""
     ids = {name: _register_competitor(call, name, score) for name, score in COMPETITOR_SCORES.items()}
     names = {agent_id: name for name, agent_id in ids.items()}
+    numbers = itertools.count(1)
     phases = []
     for title, failing, tasks in LEARNING_PHASES:
-        selected = [_run_task(call, names, failing) for _ in range(tasks)]
+        selected = [_run_task(call, names, failing, next(numbers)) for _ in range(tasks)]
         phases.append({"title": title, "chosen": selected})
     return phases
 
@@ -56,8 +59,10 @@ def _register_competitor(call: ApiCall, name: str, score: float) -> str:
     return str(call("POST", "/registry/agents", body)["agent_id"])
 
 
-def _run_task(call: ApiCall, names: dict[str, str], failing: str) -> str:
-    body = {"type": "triage", "input": "Who should answer this?", "required_capabilities": ["triage"]}
+def _run_task(call: ApiCall, names: dict[str, str], failing: str, number: int) -> str:
+    # Each has a title of its own in lists.
+    ticket = f"Ticket {number}: {TICKETS[number % len(TICKETS)]}"
+    body = {"type": "triage", "input": ticket, "required_capabilities": ["triage"]}
     task_id = call("POST", "/tasks", body)["task_id"]
     agent_id = call("GET", f"/tasks/{task_id}")["assigned_agent"]
     # The demo acts as the worker itself, so that it decides which tasks fail.
