@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -22,6 +23,7 @@ from stentor_vault.notes.model import Stat
 from stentor_vault.text.markdown import split_chunks
 from tests.conftest import MakeWorld
 from tests.domains.memory.conftest import Notes
+from tests.patience import soon
 from tests.requirements import requirement
 
 YEARS = 3000 * DAY
@@ -168,6 +170,43 @@ async def test_unused_vectors_are_deleted_after_ten_minutes_whatever_the_clock_i
     assert not await kept.index.vectors.find_by_hash([unused.hash])
 
 
+@requirement("memory.keyword-search", "memory.health")
+async def test_searches_tell_that_the_index_is_being_built(
+    make_world: MakeWorld, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, clock: FixedClock
+) -> None:
+    release, reconcile = asyncio.Event(), Indexer.reconcile
+
+    async def reconcile_late(indexer: Indexer) -> int:
+        await release.wait()
+        return await reconcile(indexer)
+
+    monkeypatch.setattr(Indexer, "reconcile", reconcile_late)
+    (tmp_path / "vault").mkdir()
+    (tmp_path / "vault" / "old.md").write_text("a river")
+    notes = Notes(await make_world(SERVICE_MEMORY="1"), tmp_path / "vault")
+
+    async def search(kind: str, **body: Any) -> dict[str, Any]:
+        answer = (await notes.post(f"search/{kind}", **body)).json()
+        return {name: answer.get(name) for name in ("total_matches", "incomplete")}
+
+    assert await search("keyword", terms=["river"]) == {"total_matches": 0, "incomplete": True}
+    await notes.write("new.md", "a river")
+    assert await search("hybrid", query="river") == {"total_matches": 1, "incomplete": True}
+    memory = notes.world.kernel.memory
+    assert memory is not None
+    memory.default.health._embedding_worker = EmbeddingWorker(memory.default.index, Letters(clock), clock)
+    health = await memory.default.health.report()
+    detail = health["components"]["vector_store"]["detail"]
+    assert detail == "the search index is being built, 1 documents so far"
+    release.set()
+
+    async def is_complete() -> bool:
+        return (await search("keyword", terms=["river"])) == {"total_matches": 2, "incomplete": None}
+
+    await soon(is_complete)
+    assert await search("hybrid", query="river") == {"total_matches": 2, "incomplete": None}
+
+
 @requirement("memory.health", "memory.lag-since-noticed")
 async def test_health_tells_how_long_the_oldest_document_waits(make_world: MakeWorld, tmp_path: Path) -> None:
     notes = Notes(await make_world(SERVICE_MEMORY="1"), tmp_path / "vault")
@@ -180,6 +219,7 @@ async def test_health_tells_how_long_the_oldest_document_waits(make_world: MakeW
     await notes.write("a.md", "one")
     clock.advance(seconds=90)
     await notes.write("b.md", "two")
+    await soon(memory.default.index.was_reconciled)
 
     async def told() -> dict[str, Any]:
         return dict((await notes.world.admin.get("/api/v1/memory/health")).json()["components"]["vector_store"])

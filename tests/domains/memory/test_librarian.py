@@ -13,6 +13,7 @@ from stentor.bootstrap.surface_context import open_surface_context
 from stentor.domains.memory.text.excerpts import PassageSource, rank_passages, term_coverage
 from tests.conftest import MakeWorld
 from tests.domains.memory.conftest import Notes
+from tests.patience import soon
 from tests.requirements import requirement
 
 LEASES = """# Workers
@@ -55,9 +56,18 @@ async def test_it_answers_with_the_notes_own_sentences_and_where_they_stand(libr
     assert reads[0]["parent_provenance_id"] == events[0]["provenance_id"]
 
 
-async def test_what_the_notes_do_not_know_is_said(library: Notes) -> None:
+async def test_what_the_notes_do_not_know_is_said(library: Notes, monkeypatch: pytest.MonkeyPatch) -> None:
+    index = library.world.memory.default.index
+    await soon(index.was_reconciled)
     result = (await answer(library, {"question": "xylophones?"}, "search"))["result"]
     assert result == {"answer": "The notes say nothing about this.", "citations": []}
+
+    async def is_being_built() -> bool:
+        return False
+
+    monkeypatch.setattr(index, "was_reconciled", is_being_built)
+    result = (await answer(library, {"question": "xylophones?"}, "search"))["result"]
+    assert result["answer"].endswith("the search index is still being built.")
 
 
 @pytest.mark.parametrize(

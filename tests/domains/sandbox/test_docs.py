@@ -10,6 +10,7 @@ import pytest
 from stentor.domains.sandbox.bubblewrap import SandboxOptions
 from tests.domains.sandbox.conftest import FILES, MakeSandbox, SandboxedService
 from tests.domains.sandbox.test_service_tools import MEMORY_TOOLS
+from tests.patience import soon
 
 PAGE = (Path(__file__).parents[3] / "docs" / "sandbox.md").read_text()
 pytestmark = pytest.mark.parametrize("driver", ["sqlite"], indirect=True)
@@ -25,6 +26,7 @@ async def test_python_example_agent_works(make_sandbox: MakeSandbox) -> None:
     sandbox: SandboxedService = await make_sandbox(SERVICE_MEMORY="1")
     tools = [{**tool, "paths": []} for tool in MEMORY_TOOLS]
     await sandbox.register("python3", "-c", code_block("python"), tools=tools)
+    await soon(sandbox.world.memory.default.index.was_reconciled)
     task = await sandbox.do(input="salt")
     assert (task["status"], task["result"]) == ("completed", {"matches": [], "total": 0})
 

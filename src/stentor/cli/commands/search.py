@@ -10,7 +10,7 @@ from rich.text import Text
 
 from stentor.cli.command import ServiceTarget, with_service
 from stentor.cli.commands.memory import VaultName
-from stentor.cli.output import console, strip_controls
+from stentor.cli.output import console, error_console, strip_controls
 from stentor.core.jsontext import JsonObject
 
 
@@ -22,6 +22,7 @@ class FoundNote(msgspec.Struct, frozen=True):
 
 class FoundNotes(msgspec.Struct, frozen=True):
     matches: list[FoundNote]
+    incomplete: bool = False
 
 
 @with_service
@@ -54,3 +55,5 @@ def _show(found: FoundNotes) -> None:
         console.print(Text("  " + " ".join(strip_controls(note.excerpt).split())), soft_wrap=True)
     if not found.matches:
         console.print("No note answers this.")
+    if found.incomplete:
+        error_console.print("The search index is being built, so notes may be missing.")

@@ -102,6 +102,7 @@ class MemorySearch(_MemoryTool):
     async def execute(self, run: SandboxRun, call: ToolRequest) -> JsonObject:
         arguments = self.parse_arguments(call)
         caller = self.caller(run, "read")
+        is_complete = await self._search.is_complete()
         matches, total = await self._search.hybrid(
             caller,
             arguments.query,
@@ -109,7 +110,8 @@ class MemorySearch(_MemoryTool):
             SearchFilters(folder=arguments.folder),
             may_search=self._rights(run, arguments.folder),
         )
-        return {"matches": msgspec.to_builtins(matches), "total": total}
+        state = {} if is_complete else {"incomplete": True}
+        return {"matches": msgspec.to_builtins(matches), "total": total} | state
 
     def _rights(self, run: SandboxRun, folder: str | None) -> MaySearch | None:
         """Return which folders the run may search. Raises Forbidden for a folder that it names and may not search."""

@@ -72,16 +72,19 @@ class MemoryHealth:
             wait_ms = round(self._embedding_worker.oldest_wait_seconds(totals.without_vectors) * 1000, 3)
             vectors = msgspec.structs.replace(vectors, sync_lag_ms=max(vectors.sync_lag_ms, wait_ms))
         if totals is not None and vectors.status == "healthy":
-            vectors = msgspec.structs.replace(vectors, detail=self._detail(totals))
+            is_complete = await self._index.was_reconciled()
+            vectors = msgspec.structs.replace(vectors, detail=self._detail(totals, is_complete=is_complete))
         return {
             "status": _overall_status(vault.status, vectors.status),
             "components": {"obsidian": msgspec.to_builtins(vault), "vector_store": msgspec.to_builtins(vectors)},
             "stats": self._stats(totals),
         }
 
-    def _detail(self, totals: IndexTotals) -> str:
+    def _detail(self, totals: IndexTotals, *, is_complete: bool) -> str:
         if self._embedding_worker.is_preparing:
             return PREPARING
+        if not is_complete:
+            return f"the search index is being built, {totals.documents} documents so far"
         if pending := self._embedding_worker.count_to_embed(totals.without_vectors):
             return f"{pending} documents are not embedded yet"
         return f"responds; {self._index.warning}" if self._index.warning else "responds"

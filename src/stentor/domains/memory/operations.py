@@ -213,11 +213,14 @@ class MemoryOperations:
         started = time.perf_counter()
         search, memory_caller = self._vaults.get(body.vault).search, self._identify(caller, task)
         scope = parse_scope(body.as_of, include_invalid=body.include_invalid)
+        incomplete = None if await search.is_complete() else True
         found, total = await search.keyword(
             memory_caller, body.terms, body.fields, body.match_mode, body.limit, scope=scope
         )
         matches = [wire.KeywordMatch.of(match, vault=body.vault) for match in found]
-        return wire.KeywordOut(matches=matches, total_matches=total, search_latency_ms=_elapsed_ms(started))
+        return wire.KeywordOut(
+            matches=matches, total_matches=total, search_latency_ms=_elapsed_ms(started), incomplete=incomplete
+        )
 
     @operation("memory.semantic", "admin", "POST /memory/search/semantic", errors=(404,), fast=True)
     async def search_semantic(self, caller: Caller, body: wire.SemanticIn, task: TaskHeader = None) -> wire.SemanticOut:
@@ -232,9 +235,12 @@ class MemoryOperations:
             raise InvalidRequest("query: say what to look for, or give an embedding.")
         search, filters = self._vaults.get(body.vault).search, body.filters.to_filters()
         scope = parse_scope(body.as_of, include_invalid=body.include_invalid)
+        incomplete = None if await search.is_complete() else True
         found, total = await search.semantic(memory_caller, body.query, body.embedding, body.top_k, filters, scope)
         matches = [wire.SemanticMatchOut.of(match, vault=body.vault) for match in found]
-        return wire.SemanticOut(matches=matches, total_matches=total, search_latency_ms=_elapsed_ms(started))
+        return wire.SemanticOut(
+            matches=matches, total_matches=total, search_latency_ms=_elapsed_ms(started), incomplete=incomplete
+        )
 
     @operation("memory.hybrid", "admin", "POST /memory/search/hybrid", errors=(404,), fast=True)
     async def search_hybrid(self, caller: Caller, body: wire.HybridIn, task: TaskHeader = None) -> wire.HybridOut:
@@ -242,9 +248,12 @@ class MemoryOperations:
         started = time.perf_counter()
         search, memory_caller = self._vaults.get(body.vault).search, self._identify(caller, task)
         filters, scope = body.filters.to_filters(), parse_scope(body.as_of, include_invalid=body.include_invalid)
+        incomplete = None if await search.is_complete() else True
         found, total = await search.hybrid(memory_caller, body.query, body.limit, filters, scope)
         matches = [wire.HybridMatchOut.of(match, vault=body.vault) for match in found]
-        return wire.HybridOut(matches=matches, total_matches=total, search_latency_ms=_elapsed_ms(started))
+        return wire.HybridOut(
+            matches=matches, total_matches=total, search_latency_ms=_elapsed_ms(started), incomplete=incomplete
+        )
 
     @operation("memory.invalidate", "admin", "POST /memory/invalidate", errors=_WRITE_ERRORS)
     async def invalidate(self, caller: Caller, body: InvalidateIn, task: TaskHeader = None) -> InvalidatedOut:

@@ -241,6 +241,10 @@ class SearchService:
         await self._record_search(caller, "hybrid", len(ranked))
         return [_hybrid_match(rows[id_], scores[id_], excerpts[id_], marks.get(id_)) for id_ in best], len(ranked)
 
+    async def is_complete(self) -> bool:
+        """Return whether the index has the whole vault. Ask before a search, which may see the last note come."""
+        return await self._index.was_reconciled()
+
     def _exclude(self, scope: SearchScope) -> ListExcluded:
         at = self._clock.now() if scope.as_of is None else scope.as_of
         return exclude_at(at, include_invalid=scope.include_invalid)

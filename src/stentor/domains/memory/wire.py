@@ -209,9 +209,12 @@ class KeywordMatch(ResponseModel):
 
 
 class KeywordOut(ResponseModel):
+    """`incomplete` is true while the index is being built: notes may be missing."""
+
     matches: list[KeywordMatch]
     total_matches: int
     search_latency_ms: float
+    incomplete: bool | None = OmittedWhenNone
 
 
 class FiltersIn(RequestModel):
@@ -251,9 +254,12 @@ class SemanticMatchOut(ResponseModel):
 
 
 class SemanticOut(ResponseModel):
+    """`incomplete` is true while the index is being built: notes may be missing."""
+
     matches: list[SemanticMatchOut]
     total_matches: int
     search_latency_ms: float
+    incomplete: bool | None = OmittedWhenNone
 
 
 class HybridIn(RequestModel):
@@ -279,9 +285,12 @@ class HybridMatchOut(ResponseModel):
 
 
 class HybridOut(ResponseModel):
+    """`incomplete` is true while the index is being built: notes may be missing."""
+
     matches: list[HybridMatchOut]
     total_matches: int
     search_latency_ms: float
+    incomplete: bool | None = OmittedWhenNone
 
 
 class VersionOut(ResponseModel):

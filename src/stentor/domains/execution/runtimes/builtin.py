@@ -27,6 +27,7 @@ INLINE_CHARACTERS = 4_000
 """Longest text that is summarized on the event loop: a shorter one takes less time than the switch to a thread."""
 MAX_PASSAGES = 10
 NOTHING_FOUND = "The notes say nothing about this."
+NOTHING_FOUND_YET = "The notes that are indexed say nothing about this; the search index is still being built."
 T = TypeVar("T")
 
 BuiltinAgent = Callable[[TaskClaim, Agent, EmitToken], Awaitable[AttemptOutcome]]
@@ -125,11 +126,12 @@ class LibrarianAgent:
             return not self._is_excluded(folder) and (rights is None or rights(folder))
 
         try:
+            nothing_found = NOTHING_FOUND if await self._memory.is_complete() else NOTHING_FOUND_YET
             passages = await self._memory.passages(caller, question, limit, may_search)
         except StentorError as error:
             raise ProviderFailed("MEMORY_UNAVAILABLE", error.message) from None
         numbered = list(enumerate(passages, 1))
-        answer = " ".join(f"{' '.join(passage.sentences)} [{number}]" for number, passage in numbered) or NOTHING_FOUND
+        answer = " ".join(f"{' '.join(passage.sentences)} [{number}]" for number, passage in numbered) or nothing_found
         emit(answer)
         result = {"answer": answer, "citations": [_citation(number, passage) for number, passage in numbered]}
         return AttemptOutcome("success", result, performance=max(0.01, round(term_coverage(passages, question), 4)))

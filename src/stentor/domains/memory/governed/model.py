@@ -119,7 +119,9 @@ class FoundRecord(msgspec.Struct, frozen=True, omit_defaults=True):
     invalid: Exclusion | None = None
 
 
-class FoundRecords(msgspec.Struct, frozen=True):
+class FoundRecords(msgspec.Struct, frozen=True, omit_defaults=True):
+    """A page of search results. `incomplete`: the index is being built, so records may be missing."""
+
     namespace: str
     query: str
     mode: SearchMode
@@ -127,6 +129,7 @@ class FoundRecords(msgspec.Struct, frozen=True):
     total: int
     next_cursor: str | None
     provenance_id: str
+    incomplete: bool = False
 
 
 class RecordStatus(msgspec.Struct, frozen=True):

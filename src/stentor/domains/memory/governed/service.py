@@ -181,13 +181,15 @@ class GovernedMemory:
         end = offset + request.limit
         folders = await _accessible_folders(parts, context, namespace)
         # From the first result on, because a search has no offset; what comes before is cut off below.
+        is_complete = await parts.search.is_complete()
         matches, total = await _search(parts, caller, request, folders, end, scope)
         candidates = [await self._found_record(context, parts, vault, match) for match in matches[offset:]]
         results = [record for record in candidates if record is not None]
         next_cursor = records.encode_cursor(end, search_key) if total > end and end <= records.MAX_OFFSET else None
         return FoundRecords(
-            namespace, request.query, request.mode, results, total, next_cursor, caller.parent_event_id or ""
-        )
+            namespace, request.query, request.mode, results, total, next_cursor, caller.parent_event_id or "",
+            incomplete=not is_complete,
+        )  # fmt: skip
 
     async def status(self, context: AuthorityContext | None, request: StatusAsked) -> MemoryStatus:
         """Return the figures of a namespace, and the state of one record if requested. Raises NotFound."""

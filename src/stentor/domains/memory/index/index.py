@@ -79,6 +79,7 @@ class SearchIndex:
         self._database = database
         self._keywords = keywords
         self._dialect = dialect
+        self._was_reconciled = False
         self._exclusions_version = 0
         self._unrestricted_version = -1
         """The version at which nothing was excluded and no note held for a time only; only without other processes."""
@@ -200,8 +201,11 @@ class SearchIndex:
         return await self.read(lambda tx: store.paths_under(tx, folder))
 
     async def was_reconciled(self) -> bool:
-        """Return whether the whole vault was compared with this index since it was created."""
-        return await self.read(lambda tx: store.read_fact(tx, "compared_at")) is not None
+        """Return whether the whole vault was compared with this index since it was created; else it lacks notes."""
+        # A shared one may be made again by another process.
+        if self.is_shared or not self._was_reconciled:
+            self._was_reconciled = await self.read(lambda tx: store.read_fact(tx, "compared_at")) is not None
+        return self._was_reconciled
 
     async def mark_reconciled(self, at: int) -> None:
         await self.write(lambda tx: store.write_fact(tx, "compared_at", at))

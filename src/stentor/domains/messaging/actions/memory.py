@@ -85,6 +85,7 @@ class MemoryZone:
         after = None if created_after is None else micros_from_datetime(created_after)
         filters = SearchFilters(body.filters.hebbian_weight_min, after)
         scope = parse_scope(body.as_of, include_invalid=body.include_invalid)
+        is_complete = await search.is_complete()
         matches: Sequence[msgspec.Struct]
         if query_type == "keyword":
             matches, total = await search.keyword(caller, text.split(), SEARCH_FIELDS, "any", body.top_k, scope=scope)
@@ -93,7 +94,8 @@ class MemoryZone:
         else:
             matches, total = await search.semantic(caller, text, None, body.top_k, filters, scope)
         response = [msgspec.to_builtins(match) | {"vault": body.vault or DEFAULT_VAULT} for match in matches]
-        return {"query_type": query_type, "matches": response, "total_matches": total}
+        state = {} if is_complete else {"incomplete": True}
+        return {"query_type": query_type, "matches": response, "total_matches": total} | state
 
     async def write(self, context: ActionContext) -> CommitStep:
         """Create, upsert, update or delete a document. Raises Conflict for an existing document, if it must be new."""

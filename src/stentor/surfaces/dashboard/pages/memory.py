@@ -132,18 +132,22 @@ class SearchHit(TypedDict):
 
 
 class SearchResults(TypedDict):
-    """`problem` is the error of the search itself, `took` its duration in milliseconds."""
+    """`problem` is the error of the search itself, `took` its duration in milliseconds.
+
+    `incomplete`: the index is being built.
+    """
 
     status: int
     problem: str | None
     rows: list[SearchHit]
     total: int
     took: float | None
+    incomplete: bool
 
 
 async def _search(page: PageRequest, text: str, mode: str, vault: str, scope: JsonObject) -> SearchResults:
     if not text:
-        return {"status": 200, "problem": None, "rows": [], "total": 0, "took": None}
+        return {"status": 200, "problem": None, "rows": [], "total": 0, "took": None, "incomplete": False}
     terms = _keyword_terms(text)
     bodies = {
         "hybrid": {"query": text, "limit": MAX_RESULTS},
@@ -156,7 +160,14 @@ async def _search(page: PageRequest, text: str, mode: str, vault: str, scope: Js
         # A malformed query or an embedder that is down affects this search only, so the page stays usable.
         if error.status not in (400, 502, 503, 504):
             raise
-        return {"status": error.status, "problem": error.message, "rows": [], "total": 0, "took": None}
+        return {
+            "status": error.status,
+            "problem": error.message,
+            "rows": [],
+            "total": 0,
+            "took": None,
+            "incomplete": False,
+        }
     query_terms = tokenizer.query_terms(tokenizer.drop_stop_words(terms))
     return {
         "status": 200,
@@ -164,6 +175,7 @@ async def _search(page: PageRequest, text: str, mode: str, vault: str, scope: Js
         "rows": [_present_hit(match, query_terms, vault) for match in result["matches"]],
         "total": result["total_matches"],
         "took": result["search_latency_ms"],
+        "incomplete": result.get("incomplete", False),
     }
 
 
