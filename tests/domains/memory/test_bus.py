@@ -376,7 +376,7 @@ async def test_a_note_with_a_name_that_windows_cannot_have_is_a_note_like_any_ot
 
 
 @requirement("memory.names-of-notes")
-@pytest.mark.parametrize("path", ["What?.md", "Q: new/a.md", "CON.md", "a./b.md", "b /c.md"])
+@pytest.mark.parametrize("path", ["What?.md", "Q: new/a.md", "CON.md", "a./b.md", "b /c.md", "a\u202eb.md"])
 async def test_a_new_note_with_a_name_that_windows_cannot_have_is_400(notes: Notes, path: str) -> None:
     answer = await notes.write(path)
     assert (answer.status_code, answer.json()["error"]["code"]) == (400, "INVALID_REQUEST")

@@ -17,6 +17,7 @@ MAX_SEGMENT_BYTES = 255
 MAX_PATH_LENGTH = 1024
 UNPORTABLE_CHARACTERS = re.compile(r'[\x00-\x1f\x7f:*?"<>|\\]')
 _INVALID_CHARACTERS = re.compile(r"[\x00-\x1f\x7f\\]")
+_BIDI_CONTROLS = re.compile(r"[\u202a-\u202e\u2066-\u2069]")
 _DEVICES = re.compile(r"(con|prn|aux|nul|com[0-9¹²³]|lpt[0-9¹²³]|conin\$|conout\$)(\..*)?\Z", re.IGNORECASE)
 
 
@@ -48,9 +49,11 @@ def split_path(path: str) -> list[str]:
 
 
 def find_portability_problem(part: str) -> str | None:
-    """Return why some operating system cannot have a name; None for a name that all can have."""
+    """Return why a new note cannot have a name: some operating system cannot have it, or people would read another."""
     if match := UNPORTABLE_CHARACTERS.search(part):
         return f"has the character {match[0]!r}, which is not valid in file names on every system"
+    if match := _BIDI_CONTROLS.search(part):
+        return f"has the character {match[0]!a}, which changes the direction of the text after it"
     if part[-1] in ". ":
         return "has a part that ends with a dot or a space, which is not valid on Windows"
     if _DEVICES.match(part):
