@@ -59,9 +59,12 @@ def count(connection: Any, statements: Statements, *, joint: bool) -> None:
         many(self, sql, rows)
 
     connection.many = counted_many
-    if joint:  # on PostgreSQL these two go past `control`
+    if joint:  # on PostgreSQL these go past `control`, `add` and `run`
         _before(connection, "begin", lambda _locks=(): statements.note("begin", parts.TRANSACTIONS))
         _before(connection, "commit", lambda: statements.note("commit", parts.TRANSACTIONS))
+        _before(connection, "add_at_commit", lambda inserts: add(statements, inserts))
+        _before(connection, "run_at_commit", lambda sql, _params: statements.note(sql.text, _part(sql)))
+        _before(connection, "update_at_commit", lambda update, rows: _updates(statements, update, rows))
 
 
 def _before(connection: Any, name: str, note: Callable[..., None]) -> None:
@@ -88,6 +91,10 @@ def _inserts(statements: Statements, inserts: list[port.Insert]) -> None:
 def _joint_inserts(statements: Statements, inserts: list[port.Insert]) -> None:
     number = len(list(port.joint_insert_statements(inserts)))
     statements.note(f"insert into {', '.join(table.table for table, _ in inserts)}", parts.TRANSACTIONS, number)
+
+
+def _updates(statements: Statements, update: port.RowUpdate, rows: list[port.Params]) -> None:
+    statements.note(update.one.text, _part(update.one), len(list(update.statements(rows))))
 
 
 def count_all() -> Totals:

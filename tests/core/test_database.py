@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from stentor.core.db import Database, Sql, Tx, group_commit, rebuildable, server_waits
-from stentor.core.db.driver import DbConnection, Driver, Insert, Locks, Params, Read, Row
+from stentor.core.db.driver import DbConnection, Driver, Insert, Locks, Params, Read, Row, RowUpdate
 from stentor.core.db.lock_session import LockSession
 from stentor.core.db.postgres import PostgresDriver
 from stentor.core.db.sqlite import SqliteDriver
@@ -277,6 +277,12 @@ class Flaky:
 
     def add_at_commit(self, inserts: list[Insert]) -> None:
         self._inner.add_at_commit(inserts)
+
+    def update_at_commit(self, update: RowUpdate, rows: list[Params]) -> None:
+        self._inner.update_at_commit(update, rows)
+
+    def run_at_commit(self, sql: Sql, params: Params) -> None:
+        self._inner.run_at_commit(sql, params)
 
     def rows(self, sql: Sql, params: Params) -> list[Row]:
         return self._inner.rows(sql, params)

@@ -11,7 +11,7 @@ from typing import Any, cast
 
 import pytest
 
-from stentor.core.db import AppendOnlyTable, CounterTable, Database, RowsSql, Sql, Tx
+from stentor.core.db import AppendOnlyTable, CounterTable, Database, RowsSql, RowUpdate, Sql, Tx
 from stentor.core.db.counters import write_increments
 from stentor.core.db.driver import DbConnection, Driver, Params
 from stentor.core.db.group_commit import MAX_TRIES, WriteUnit, run_group
@@ -127,7 +127,7 @@ async def test_the_counters_of_a_commit_are_written_with_few_statements(db: Data
     connection = db.driver.writer()
     for _ in range(2):
         connection.begin()
-        write_increments(cast(DbConnection, Watched(connection)), increments)
+        write_increments(Watched(connection).run, increments)
         connection.commit()
     connection.close()
     assert await counts(db) == {f"status {n}": 2 * (n + 1) for n in range(size)}
@@ -308,6 +308,11 @@ class Contended:
 
     def control(self, text: str) -> None: ...
 
+    def run(self, *statement: Any) -> int:
+        raise AssertionError("nothing is to be written")
+
+    run_at_commit = run
+
 
 async def test_a_group_that_conflicts_again_and_again_is_given_up_even_if_it_waited_for_locks() -> None:
     connection, names = Contended(), [f"lock {n}" for n in range(MAX_TRIES)]
@@ -360,6 +365,82 @@ async def test_a_statement_of_the_same_transaction_finds_what_was_put(db: Databa
         return tx.rows(BUCKETS)
 
     assert await db.write(work) == [("a", 1), ("b", 2)]
+
+
+CHANGE_BUCKET = RowUpdate(
+    """update rate_buckets set tokens = :tokens where rate_buckets.agent_id = :name
+        and rate_buckets.tokens = :expected""",
+    {"tokens": "double precision", "expected": "double precision"},
+)
+
+
+def change(name: str, expected: int, tokens: int, runs: list[str]) -> Callable[[Tx], bool]:
+    """Set the tokens of a row that has the expected ones; the unit returns whether it did."""
+
+    def work(tx: Tx) -> bool:
+        runs.append(name)
+        changed = tx.update_row(CHANGE_BUCKET, name=name, expected=expected, tokens=tokens)
+        tx.increment(COUNT, ("t", 1, "changed", ""), int(changed))
+        return changed
+
+    return work
+
+
+async def test_updates_of_rows_that_are_as_expected_are_done_in_one_run(db: Database) -> None:
+    await db.write(lambda tx: tx.append(NAMED, named("a", 1), named("b", 1)))
+    runs: list[str] = []
+    assert await together(db, change("a", 1, 2, runs), change("b", 1, 3, runs)) == [True, True]
+    assert await db.read(lambda tx: tx.rows(BUCKETS)) == [("a", 2), ("b", 3)]
+    assert (await counts(db), runs) == ({"changed": 2}, ["a", "b"])
+    again = await together(db, change("a", 2, 4, runs), change("a", 4, 5, runs))
+    assert (again, (await db.read(lambda tx: tx.rows(BUCKETS)))[0]) == ([True, True], ("a", 5))
+
+
+@pytest.mark.parametrize("number", [1, 2, 5, 16, 17, 40])
+async def test_any_number_of_rows_is_updated_with_a_commit(db: Database, number: int) -> None:
+    every = [f"row {n:02}" for n in range(number)]
+    await db.write(lambda tx: tx.append(NAMED, *(named(name, 1) for name in [*every, "other"])))
+    runs: list[str] = []
+    units = [change(name, 1, n, runs) for n, name in enumerate(every)]
+    assert await together(db, *units) == [True] * number
+    assert await db.read(lambda tx: tx.rows(BUCKETS)) == [("other", 1), *((name, n) for n, name in enumerate(every))]
+    assert runs == every
+
+
+async def test_an_update_of_a_row_that_has_changed_is_told_and_the_others_are_done_once(db: Database) -> None:
+    await db.write(lambda tx: tx.append(NAMED, named("a", 1), named("b", 1)))
+    runs: list[str] = []
+    late = change("a", 1, 9, runs)
+    assert await together(db, change("a", 1, 2, runs), late, change("b", 1, 2, runs)) == [True, False, True]
+    assert await db.read(lambda tx: tx.rows(BUCKETS)) == [("a", 2), ("b", 2)]
+    assert await db.write(late) is False
+    assert await counts(db) == {"changed": 2}
+
+
+async def test_a_statement_finds_the_updates_before_it_and_a_late_one_is_told(db: Database) -> None:
+    await db.write(lambda tx: tx.append(NAMED, named("a", 1)))
+    runs: list[str] = []
+    found = await together(db, change("a", 1, 2, runs), lambda tx: tx.rows(BUCKETS))
+    assert (found, len(runs)) == ([True, [("a", 2)]], 1)
+    found = await together(db, change("a", 1, 3, runs), lambda tx: tx.rows(BUCKETS))
+    assert found == [False, [("a", 2)]]
+
+
+async def test_a_unit_or_a_part_that_fails_takes_back_its_updates(db: Database) -> None:
+    await db.write(lambda tx: tx.append(NAMED, named("a", 1)))
+    runs: list[str] = []
+
+    def fail_in_part(tx: Tx) -> bool:
+        try:
+            with tx.savepoint():
+                change("a", 1, 9, runs)(tx)
+                raise Conflict("no")
+        except Conflict:
+            return change("a", 1, 2, runs)(tx)
+
+    assert await db.write(fail_in_part) is True
+    assert await db.read(lambda tx: tx.rows(BUCKETS)) == [("a", 2)]
+    assert await counts(db) == {"changed": 1}
 
 
 async def test_a_unit_or_a_part_that_fails_takes_back_what_it_put(db: Database) -> None:

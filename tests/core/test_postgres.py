@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import threading
 import time
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from typing import Any
 
@@ -13,16 +13,19 @@ import psycopg
 import pytest
 
 from stentor.core import migrations
-from stentor.core.db import Database, Sql, Tx, postgres, readers, server_waits
+from stentor.core.db import AppendOnlyTable, CounterTable, Database, RowUpdate, Sql, Tx, postgres, readers, server_waits
 from stentor.core.db.database import MAX_GROUP_SIZE, READER_THREADS
 from stentor.core.db.database_url import parse_database_url
+from stentor.core.db.driver import Statement
 from stentor.core.db.leader import LeaderElection
 from stentor.core.db.locks import NAMED_LOCKS, SERVING_LOCK_ID, to_number
+from stentor.core.db.pipeline import Pipeline
 from stentor.core.db.postgres import PostgresDriver
 from stentor.core.db.postgres_connection import PostgresConnection
 from stentor.core.db.transfer.postgres import PostgresSide
 from stentor.core.errors import Conflict, StartRefused, StoreConflict, StoreUnavailable
 from stentor.core.migrations import runner
+from stentor.domains.tasks import store
 from tests.faults.proxy import Proxy
 from tests.requirements import requirement
 
@@ -33,6 +36,9 @@ PUT = Sql(
     on conflict (tenant, hour, status, agent_id) do update set n = excluded.n"""
 )
 ADD = Sql("update task_counts set n = n + 1 where tenant = :tenant")
+ADD_ROW = RowUpdate("update task_counts set n = n + 1 where task_counts.tenant = :tenant", {})
+COUNT = CounterTable("task_counts", ("tenant", "hour", "status", "agent_id"))
+BUCKETS = AppendOnlyTable("rate_buckets", ("agent_id", "tool", "tokens", "updated_at"))
 
 
 @pytest.fixture
@@ -151,6 +157,69 @@ async def test_a_deadlock_is_tried_again_until_both_are_done(two: tuple[Database
 
     await asyncio.gather(two[0].write(crossing("a", "b"), ()), two[1].write(crossing("b", "a"), ()))
     assert [await number(two[0], name) for name in "ab"] == [3, 3]
+
+
+async def test_a_deadlock_of_what_is_written_with_the_commit_is_tried_again_until_both_are_done(
+    two: tuple[Database, Database],
+) -> None:
+    for name in "ab":
+        await two[0].write(one_more(name))
+    met = threading.Barrier(2)
+
+    def crossing(first: str, second: str) -> Callable[[Tx], None]:
+        tries: list[int] = []
+
+        def work(tx: Tx) -> None:
+            tx.run(ADD, tenant=first)
+            if not tries:
+                tries.append(1)
+                met.wait(60)
+            tx.increment(COUNT, (second, 1, "", ""), 1)
+
+        return work
+
+    await asyncio.gather(two[0].write(crossing("a", "b"), ()), two[1].write(crossing("b", "a"), ()))
+    assert [await number(two[0], name) for name in "ab"] == [3, 3]
+
+
+async def test_a_counter_that_cannot_be_written_fails_its_transactions_once(two: tuple[Database, Database]) -> None:
+    runs: list[int] = []
+
+    def work(tx: Tx) -> None:
+        runs.append(1)
+        tx.increment(COUNT, ("a", 1, "", ""), 2**63)
+
+    with pytest.raises(StoreUnavailable):
+        await two[0].write(work)
+    assert len(runs) <= 2
+    await two[0].write(one_more("a"))
+    assert await number(two[0], "a") == 1
+
+
+async def test_all_that_a_commit_writes_is_one_message(
+    two: tuple[Database, Database], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await two[0].write(one_more("a", "b"))
+    sent: list[int] = []
+    run = Pipeline.run
+
+    def counted(pipeline: Pipeline, statements: Sequence[Statement]) -> Any:
+        sent.append(len(statements))
+        return run(pipeline, statements)
+
+    def work(tx: Tx) -> None:
+        tx.append(BUCKETS, ("a", "t", 1, 0), ("b", "t", 1, 0))
+        assert tx.update_row(ADD_ROW, tenant="a")
+        assert tx.update_row(ADD_ROW, tenant="b")
+        tx.put(PUT, ("c",), tenant="c", n=5)
+        tx.increment(COUNT, ("b", 1, "", ""), 3)
+
+    monkeypatch.setattr(Pipeline, "run", counted)
+    monkeypatch.setattr(psycopg.RawCursor, "execute", None)  # no message besides
+    await two[0].write(work)
+    monkeypatch.undo()
+    assert sent == [2, 5], "the time, and then everything with the commit"
+    assert [await number(two[0], name) for name in "abc"] == [2, 5, 5]
 
 
 async def test_a_connection_that_broke_between_two_transactions_is_not_noticed(postgres_url: str) -> None:
@@ -595,3 +664,31 @@ async def test_all_jobs_of_a_process_hold_their_locks_on_one_connection(postgres
     other = LeaderElection(PostgresDriver(postgres_url), 1, "a job")
     assert await other.is_leader()
     await other.close()
+
+
+@pytest.mark.parametrize("rows", [1, 4, 16])
+async def test_the_end_of_a_task_is_found_by_its_key_whatever_the_statistics_say(
+    two: tuple[Database, Database], rows: int
+) -> None:
+    """By status it would pass all tasks that execute, and those that have executed since the last vacuum."""
+    database = two[0]
+    columns = Sql(
+        """select column_name, data_type from information_schema.columns
+        where table_name = 'tasks' and is_nullable = 'NO' and column_default is null"""
+    )
+    needed = {name: "''" if kind == "text" else "0" for name, kind in await database.read(lambda tx: tx.rows(columns))}
+    row = needed | {"tenant": "'t'", "task_id": "n::text", "status": "'waiting'", "timeout_seconds": "1"}
+    filled = f"insert into tasks ({', '.join(row)}) select {', '.join(row.values())} from generate_series(1, 2000) as n"
+    await database.write(lambda tx: tx.run(Sql(filled)))
+    await database.write(lambda tx: tx.run(Sql("analyze tasks")))
+    params = dict.fromkeys(store._FINISH.one._numbers)
+    ((text, values),) = store._FINISH.statements([params] * rows)
+    nulls = ", ".join(["null"] * len(values))
+
+    def explain(tx: Tx) -> str:
+        tx.run(Sql("set local plan_cache_mode = force_generic_plan"))
+        tx.run(Sql(f"prepare ending as {text}"))
+        return "\n".join(str(line) for (line,) in tx.rows(Sql(f"explain execute ending ({nulls})")))
+
+    plan = await database.write(explain)
+    assert "Index Scan using tasks_pkey on tasks" in plan, plan

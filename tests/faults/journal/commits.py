@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Any
 
-from stentor.core.db.driver import DbConnection, Driver, Insert, Params, Sql
+from stentor.core.db.driver import DbConnection, Driver, Insert, Params, RowUpdate, Sql
 from stentor.core.db.lock_session import LockSession
 from stentor.core.errors import StoreUnavailable
 
@@ -120,6 +120,14 @@ class FailingConnection:
     def add_at_commit(self, inserts: list[Insert]) -> None:
         self._changed |= {table.table for table, _ in inserts}
         self._connection.add_at_commit(inserts)
+
+    def update_at_commit(self, update: RowUpdate, rows: list[Params]) -> None:
+        self._changed |= update.one.tables
+        self._connection.update_at_commit(update, rows)
+
+    def run_at_commit(self, sql: Sql, params: Params) -> None:
+        self._changed |= sql.tables
+        self._connection.run_at_commit(sql, params)
 
     def commit(self) -> None:
         self._require_alive()

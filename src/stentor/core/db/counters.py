@@ -8,12 +8,13 @@ from __future__ import annotations
 
 import operator
 from collections import defaultdict
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from itertools import chain
 from typing import Any
 
-from stentor.core.db.driver import DbConnection, Row, Sql, split_rows
+from stentor.core.db.driver import Params, Row, Sql, split_rows
 
+Execute = Callable[[Sql, Params], object]
 _SIZES = (64, 32, 16, 12, 8, 6, 4, 2, 1)
 """Rows in one statement: few different ones, so that few have to be prepared, and those that a task needs."""
 
@@ -33,27 +34,27 @@ class CounterTable:
         """The statements that add to rows, one for each number of rows."""
         return list(self._by_size.values())
 
-    def write(self, connection: DbConnection, rows: list[Row]) -> None:
+    def write(self, execute: Execute, rows: list[Row]) -> None:
         """Add to counters. A row is a key and the amounts; no two of them have the same key."""
         for some in split_rows(rows, _SIZES):
             names = (f"{column}_{n}" for n in range(len(some)) for column in self._columns)
             params = dict(zip(names, chain.from_iterable(some), strict=True))
-            connection.run(self._by_size[len(some)], params)
+            execute(self._by_size[len(some)], params)
 
 
 CounterIncrement = tuple[CounterTable, Row, tuple[Any, ...]]
 """Table, key and amounts."""
 
 
-def write_increments(connection: DbConnection, increments: Iterable[CounterIncrement]) -> None:
-    """Write the sums, sorted by table and key: every process locks rows in the same order."""
+def write_increments(execute: Execute, increments: Iterable[CounterIncrement]) -> None:
+    """Execute the statements that add the sums, sorted by table and key: every process locks rows in the same order."""
     sums: dict[CounterTable, dict[Row, tuple[Any, ...]]] = defaultdict(dict)
     for table, key, amounts in increments:
         total = sums[table].get(key)
         sums[table][key] = amounts if total is None else tuple(map(operator.add, total, amounts))
     for table, totals in sorted(sums.items(), key=lambda item: item[0].table):
         if rows := [(*key, *amounts) for key, amounts in sorted(totals.items()) if any(amounts)]:
-            table.write(connection, rows)
+            table.write(execute, rows)
 
 
 def _upsert(table: str, key: tuple[str, ...], counts: tuple[str, ...], size: int) -> str:

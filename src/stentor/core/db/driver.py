@@ -80,6 +80,14 @@ class DbConnection(Protocol):
         """Insert rows like `add`, now or with the commit, which raises StatementFailed if that fails."""
         ...
 
+    def update_at_commit(self, update: RowUpdate, rows: list[Params]) -> None:
+        """Update rows now or with the commit. Raises StatementFailed, or the commit does, if one is not as expected."""
+        ...
+
+    def run_at_commit(self, sql: Sql, params: Params) -> None:
+        """Execute a statement now or with the commit, which raises StatementFailed if that fails."""
+        ...
+
     def rows(self, sql: Sql, params: Params) -> list[Row]: ...
 
     def close(self) -> None: ...
@@ -176,6 +184,11 @@ _INSERT_SIZES = (64, 32, 16, 8, 4, 3, 2, 1)
 """Rows in one insert statement: few different ones, so that few statements have to be prepared. A queued task has 3."""
 
 
+_UPDATE_SIZES = (16, 4, 1)
+"""Rows in one update statement. For more rows than these, PostgreSQL would read a small table completely, and keep that
+plan when the table has grown."""
+
+
 class AppendOnlyTable:
     """A table to which rows are added many at a time, and the order of the values in a row."""
 
@@ -234,6 +247,45 @@ def _joint_insert(shape: tuple[tuple[AppendOnlyTable, int], ...]) -> str:
     return f"with {ctes} {last}" if others else last
 
 
+class RowUpdate:
+    """An update of one row by its key, for several rows in one statement on PostgreSQL.
+
+    `text` names the table before each column of its condition. `types` are those of the parameters that are no texts.
+    """
+
+    def __init__(self, text: str, types: Mapping[str, str]) -> None:
+        self.one = Sql(text)
+        self._types = {name: types.get(name, "text") for name in self.one._numbers}
+
+    def statements(self, rows: Sequence[Params]) -> Iterator[Statement]:
+        """Yield statements that update all rows, with the placeholders `$1` and so on, and fail if one is not updated.
+
+        Two updates of the same row fail too.
+        """
+        for start in range(0, len(rows), _UPDATE_SIZES[0]):
+            some = rows[start : start + _UPDATE_SIZES[0]]
+            size = min(size for size in _UPDATE_SIZES if size >= len(some))
+            values = [params[name] for params in some for name in self._types]
+            # Filled up with rows of nulls, which match nothing.
+            yield self._joined[size], [*values, *[None] * ((size - len(some)) * len(self._types)), len(some)]
+
+    @cached_property
+    def _joined(self) -> dict[int, str]:
+        return {size: self._join(size) for size in _UPDATE_SIZES}
+
+    def _join(self, size: int) -> str:
+        width, columns = len(self._types), ", ".join(self._types)
+        # The types of the first row are those of all.
+        values = [f"cast(${number} as {kind})" for number, kind in enumerate(self._types.values(), 1)]
+        values += [f"${number}" for number in range(width + 1, size * width + 1)]
+        given = ", ".join(f"({', '.join(values[start : start + width])})" for start in range(0, len(values), width))
+        changes, _, condition = self.one.text.rpartition(" where ")
+        update = _PARAMETER.sub(r"given.\1", f"{changes} from given where {condition} returning 1")
+        # A division by zero, unless as many rows are changed as are given.
+        check = f"select 1 / cast(count(*) = cast(${size * width + 1} as bigint) as integer) from changed"  # noqa: S608 - as in _insert
+        return f"with given ({columns}) as (values {given}), changed as ({update}) {check}"
+
+
 def split_rows(rows: Sequence[Row], sizes: Iterable[int]) -> Iterator[Sequence[Row]]:
     """Yield all rows in parts of these sizes, which descend to 1."""
     start = 0
@@ -244,12 +296,13 @@ def split_rows(rows: Sequence[Row], sizes: Iterable[int]) -> Iterator[Sequence[R
 
 
 class PendingRows:
-    """Rows of an open transaction that are not written yet: inserts in their order, and the last put of each key."""
+    """Rows of an open transaction that are not written yet: inserts in their order, updates, the last put of a key."""
 
-    __slots__ = ("_by_table", "_puts", "tables")
+    __slots__ = ("_by_table", "_puts", "_updates", "tables")
 
     def __init__(self) -> None:
         self._by_table: dict[str, tuple[AppendOnlyTable, list[tuple[Any, ...]]]] = {}
+        self._updates: dict[RowUpdate, list[Params]] = {}
         self._puts: dict[Sql, dict[Row, Params]] = {}
         self.tables: set[str] = set()
         """The tables for which rows are pending."""
@@ -261,6 +314,10 @@ class PendingRows:
             self.tables.add(table.table)
         entry[1].extend(rows)
 
+    def update(self, update: RowUpdate, rows: list[Params]) -> None:
+        self._updates.setdefault(update, []).extend(rows)
+        self.tables |= update.one.tables
+
     def put(self, sql: Sql, key: Row, params: Params) -> None:
         """Replace what was put for the key before."""
         if sql not in self._puts:
@@ -271,12 +328,21 @@ class PendingRows:
     def find_put(self, sql: Sql, key: Row) -> Params | None:
         return self._puts[sql].get(key) if sql in self._puts else None
 
-    def take(self) -> tuple[list[Insert], list[tuple[Sql, list[Params]]]]:
-        """Remove and return all rows, the puts sorted by their keys; the caller must write them."""
-        inserts = list(self._by_table.values())
+    def take(
+        self, used: Collection[str] | None = None
+    ) -> tuple[list[Insert], dict[RowUpdate, list[Params]], list[tuple[Sql, list[Params]]]]:
+        """Remove and return all rows, the puts sorted by their keys; the caller must write them, in this order.
+
+        Updates stay if none of them has a table among `used`.
+        """
+        inserts, updates = list(self._by_table.values()), self._updates
         puts = [(sql, [params for _, params in sorted(by_key.items())]) for sql, by_key in self._puts.items()]
-        self._by_table, self._puts, self.tables = {}, {}, set()
-        return inserts, puts
+        self._by_table, self._updates, self._puts, self.tables = {}, {}, {}, set()
+        if used is not None and all(update.one.tables.isdisjoint(used) for update in updates):
+            for update, rows in updates.items():
+                self.update(update, rows)
+            updates = {}
+        return inserts, updates, puts
 
 
 class ReadOnlyDriver:

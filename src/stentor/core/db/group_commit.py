@@ -89,7 +89,8 @@ def _attempt(connection: DbConnection, group: list[WriteUnit], locks: Locks, *, 
     else:
         _run_without_savepoints(connection, group, now, ahead)
     # Last: the rows of counters are the same for many transactions, so their locks are held only for the commit.
-    write_increments(connection, chain.from_iterable([unit.added for unit in group]))
+    execute = connection.run if with_savepoints else connection.run_at_commit
+    write_increments(execute, chain.from_iterable([unit.added for unit in group]))
     connection.commit()
 
 

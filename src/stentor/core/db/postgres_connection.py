@@ -19,13 +19,14 @@ from stentor.core.db.driver import (
     Params,
     Read,
     Row,
+    RowUpdate,
     Sql,
     Statement,
     StatementFailed,
     as_literal,
     joint_insert_statements,
 )
-from stentor.core.db.pipeline import Pipeline, PipelineError
+from stentor.core.db.pipeline import MAX_PREPARED, Pipeline, PipelineError
 from stentor.core.db.server_waits import (
     ConnectPause,
     LimitedConnection,
@@ -217,7 +218,7 @@ class PostgresConnection:
         try:
             self._commit()
         except psycopg.Error as error:
-            if error.sqlstate in _RETRYABLE:
+            if _is_retryable(error):
                 raise StoreConflict.of_driver(_outage_text(error)) from error
             failure = StoreUnavailable.of_driver(_outage_text(error))
             if self._raw.closed:
@@ -226,7 +227,7 @@ class PostgresConnection:
             raise failure from error
 
     def _commit(self) -> None:
-        """Commit. Raises psycopg.Error, and StatementFailed if rows cannot be inserted."""
+        """Commit. Raises psycopg.Error, and StatementFailed if one of the last statements fails by itself."""
         if self._pipeline is None or not self._at_commit:
             self._cursor.execute("commit", prepare=False)
             return
@@ -234,7 +235,7 @@ class PostgresConnection:
         try:
             self._pipeline.run(statements)
         except PipelineError as failed:
-            if failed.place == len(statements) - 1:
+            if failed.place == len(statements) - 1 or _is_retryable(failed.error):
                 raise failed.error from None
             raise StatementFailed from failed.error
 
@@ -273,8 +274,11 @@ class PostgresConnection:
             self._raw.execute(as_literal(text))
             return
         # Not by psycopg, which takes a rollback as a reason to forget all prepared statements, also of the pipeline.
+        self._send(self._pipeline, [(text, ())])
+
+    def _send(self, pipeline: Pipeline, statements: list[Statement]) -> None:
         try:
-            self._pipeline.run([(text, ())])
+            pipeline.run(statements)
         except PipelineError as failed:
             raise failed.error from None
 
@@ -283,10 +287,14 @@ class PostgresConnection:
             return self._cursor.execute(sql.numbered, sql.numbered_values(params)).rowcount
 
     def many(self, sql: Sql, rows: Iterable[Params]) -> None:
-        # Not executemany, which uses psycopg's pipeline: see `pipeline`.
+        statements: list[Statement] = [(sql.numbered, sql.numbered_values(row)) for row in rows]
         with self._store_errors():
-            for row in rows:
-                self._cursor.execute(sql.numbered, sql.numbered_values(row))
+            if self._pipeline is None:
+                for text, values in statements:
+                    self._cursor.execute(as_literal(text), values)
+                return
+            for start in range(0, len(statements), MAX_PREPARED):
+                self._send(self._pipeline, statements[start : start + MAX_PREPARED])
 
     def add(self, inserts: list[Insert]) -> None:
         # In one statement for all tables, because each one is a message to the server and back.
@@ -298,7 +306,19 @@ class PostgresConnection:
         if self._pipeline is None:
             self.add(inserts)
         else:
-            self._at_commit = list(joint_insert_statements(inserts))
+            self._at_commit += joint_insert_statements(inserts)
+
+    def update_at_commit(self, update: RowUpdate, rows: list[Params]) -> None:
+        if self._pipeline is not None:
+            self._at_commit += update.statements(rows)
+        elif not all(self.run(update.one, params) for params in rows):
+            raise StatementFailed
+
+    def run_at_commit(self, sql: Sql, params: Params) -> None:
+        if self._pipeline is None:
+            self.run(sql, params)
+        else:
+            self._at_commit.append((sql.numbered, sql.numbered_values(params)))
 
     def rows(self, sql: Sql, params: Params) -> list[Row]:
         with self._store_errors():
@@ -316,7 +336,7 @@ class PostgresConnection:
             # A connection that was lost before the commit has committed nothing, so the transaction may run again.
             # Not after a long wait for nothing, which the next server may cost again.
             is_lost = self._raw.closed and not isinstance(error, NoAnswer)
-            if error.sqlstate in _RETRYABLE or is_lost:
+            if _is_retryable(error) or is_lost:
                 raise StoreConflict.of_driver(_outage_text(error)) from error
             if isinstance(error, psycopg.OperationalError):
                 raise StoreUnavailable.of_driver(_outage_text(error)) from error
@@ -327,6 +347,10 @@ class PostgresConnection:
                 self._raw.close()
                 raise StoreUnavailable.of_driver(_outage_text(error)) from error
             raise
+
+
+def _is_retryable(error: Exception) -> bool:
+    return isinstance(error, psycopg.Error) and error.sqlstate in _RETRYABLE
 
 
 def _outage_text(error: psycopg.Error) -> str:

@@ -12,7 +12,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from stentor.core.clock import Clock, SystemClock
-from stentor.core.db.driver import Insert, Locks, Params, Read, Row, Sql, StatementFailed, insert_statements
+from stentor.core.db.driver import Insert, Locks, Params, Read, Row, RowUpdate, Sql, StatementFailed, insert_statements
 from stentor.core.db.lock_session import LockSession
 from stentor.core.errors import StoreUnavailable
 
@@ -95,6 +95,13 @@ class SqliteConnection:
 
     def add_at_commit(self, inserts: list[Insert]) -> None:
         self.add(inserts)
+
+    def update_at_commit(self, update: RowUpdate, rows: list[Params]) -> None:
+        if not all(self.run(update.one, params) for params in rows):
+            raise StatementFailed
+
+    def run_at_commit(self, sql: Sql, params: Params) -> None:
+        self.run(sql, params)
 
     def rows(self, sql: Sql, params: Params) -> list[Row]:
         try:

@@ -5,12 +5,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
 from stentor.core.db.counters import CounterIncrement, CounterTable
-from stentor.core.db.driver import AppendOnlyTable, DbConnection, Params, PendingRows, Row, Sql
+from stentor.core.db.driver import AppendOnlyTable, DbConnection, Params, PendingRows, Row, RowUpdate, Sql
 from stentor.core.db.read_ahead import ReadAhead
 from stentor.core.db.rows_sql import RowsSql
 
@@ -126,6 +126,18 @@ class Tx:
         self._pending.add(table, (row,))
         return True
 
+    def update_row(self, update: RowUpdate, **params: Any) -> bool:
+        """Update a row that has its key and is as expected; returns whether there was one.
+
+        Like `insert_new`: it is done at the commit, the answer is True at first, and if that proves wrong, the whole
+        group runs again. So do not use it for what often changes meanwhile.
+        """
+        if not self._shared:
+            return self.run(update.one, **params) > 0
+        self._note_write(update.one)
+        self._pending.update(update, [params])
+        return True
+
     def put(self, sql: Sql, key: Row, **params: Any) -> None:
         """Write a row at the commit, or earlier if a statement uses its table; of several with one key the last one.
 
@@ -153,13 +165,26 @@ class Tx:
         if not self._connection.lock(name):
             raise LockContended(name)
 
-    def flush(self, *, at_commit: bool = False) -> None:
-        """Write the pending rows; with `at_commit` nothing follows but the commit, with which rows may be inserted."""
-        inserts, puts = self._pending.take()
-        if inserts and at_commit and not puts:
-            self._connection.add_at_commit(inserts)
-        elif inserts:
+    def flush(self, used: Collection[str] | None = None, *, at_commit: bool = False) -> None:
+        """Write the pending rows; with `at_commit` now or with the commit, as nothing but counters follows.
+
+        With `used`, updates may stay pending that have none of these tables.
+        """
+        inserts, updates, puts = self._pending.take(used)
+        if at_commit:
+            if inserts:
+                self._connection.add_at_commit(inserts)
+            for update, changes in updates.items():
+                self._connection.update_at_commit(update, changes)
+            for sql, rows in puts:
+                for params in rows:
+                    self._connection.run_at_commit(sql, params)
+            return
+        if inserts:
             self._connection.add(inserts)
+        for update, changes in updates.items():
+            if not all(self._connection.run(update.one, params) for params in changes):
+                raise RetryWithSavepoints
         for sql, rows in puts:
             self._connection.many(sql, rows)
 
@@ -174,7 +199,7 @@ class Tx:
             self._note_write(sql)
         # A statement must see the rows that were appended before it.
         if not self._pending.tables.isdisjoint(sql.tables):
-            self.flush()
+            self.flush(sql.tables)
 
     def after_commit(self, hook: Callable[[], None]) -> None:
         """Call `hook` on the event loop after the commit, even if the caller was cancelled.

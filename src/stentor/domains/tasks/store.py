@@ -13,7 +13,7 @@ import msgspec
 
 from stentor.core import jsontext
 from stentor.core.clock import SECOND
-from stentor.core.db import AppendOnlyTable, RowsSql, Sql, Tx
+from stentor.core.db import AppendOnlyTable, RowsSql, RowUpdate, Sql, Tx
 from stentor.core.errors import CorruptRow
 from stentor.domains.atp.text_format import content_for_agent
 from stentor.domains.tasks.model import (
@@ -55,12 +55,16 @@ _CLAIM = Sql(
     returning epoch, type, input, runtime_kind, created_at, timeout_seconds, required_capabilities, metadata,
         submitted_by, retry_epoch"""
 )
-# Only the claim must still hold: a heartbeat or an event of the attempt since then does not matter.
-_FINISH = Sql(
-    f"""update tasks set status = :status, completion_time = :now, result = :result, error = :error,
+# Only the claim must still hold: a heartbeat or an event of the attempt since then does not matter. Without `coalesce`
+# PostgreSQL takes an index by the status, in which it finds all tasks that execute and have executed since its vacuum.
+_FINISH = RowUpdate(
+    """update tasks set status = :status, completion_time = :now, result = :result, error = :error,
         outcome_class = :outcome_class, learning_eligible = :learning_eligible, performance = :performance,
         learning_pending = :learning_pending, head_id = :head_id, lease_until = null, deadline_at = null
-    where {_KEY} and status = 'executing' and epoch = :epoch"""
+    where tasks.tenant = :tenant and tasks.task_id = :task_id and coalesce(tasks.status, '') = 'executing'
+        and tasks.epoch = :epoch""",
+    {"now": "bigint", "epoch": "bigint", "learning_eligible": "bigint", "learning_pending": "bigint"}
+    | {"performance": "double precision"},
 )
 # The head as well, because a move to another agent leaves status and epoch as they are.
 _END_WITHOUT_LEARNING = Sql(
@@ -222,7 +226,7 @@ def finish(
     performance: float | None = None,
 ) -> bool:
     """End an executing task; False if `epoch` is not its current one."""
-    touched = tx.run(
+    return tx.update_row(
         _FINISH,
         tenant=tenant,
         task_id=task_id,
@@ -237,7 +241,6 @@ def finish(
         error=None if error is None else jsontext.dump(error),
         performance=performance,
     )
-    return touched == 1
 
 
 def end_without_learning(
