@@ -10,6 +10,7 @@ from typing import Protocol
 import msgspec
 
 from bench.routing.worlds import DOUBLING, World
+from stentor.domains.learning.length import Splits, length_group
 from stentor.domains.learning.model import Weight, apply_outcome, initial_weight
 from stentor.domains.learning.service import LearningView, TaskTypeRecords
 from stentor.domains.registry.model import Agent, Runtime, SandboxWhitelist
@@ -23,10 +24,13 @@ TENANT = "default"
 
 
 class Policy(Protocol):
-    """`choose` answers the number of an agent; `learn` is told what it was worth, in [0,1]."""
+    """`choose` answers the number of an agent; `learn` is told what it was worth, in [0,1].
 
-    def choose(self, kind: int, ahead: list[int]) -> int: ...
-    def learn(self, kind: int, agent: int, reward: float) -> None: ...
+    `length` is that of the input, None where all are as long.
+    """
+
+    def choose(self, kind: int, ahead: list[int], length: int | None) -> int: ...
+    def learn(self, kind: int, agent: int, reward: float, length: int | None) -> None: ...
 
 
 def penalties(world: World) -> list[float]:
@@ -42,10 +46,10 @@ class Declared:
         values = [score - less for score, less in zip(world.declared, penalties(world), strict=True)]
         self._best = values.index(max(values))
 
-    def choose(self, kind: int, ahead: list[int]) -> int:
+    def choose(self, kind: int, ahead: list[int], length: int | None) -> int:
         return self._best
 
-    def learn(self, kind: int, agent: int, reward: float) -> None:
+    def learn(self, kind: int, agent: int, reward: float, length: int | None) -> None:
         pass
 
 
@@ -57,7 +61,7 @@ class Before:
         self._less = penalties(world)
         self._weights: dict[int, dict[int, Weight]] = {}
 
-    def choose(self, kind: int, ahead: list[int]) -> int:
+    def choose(self, kind: int, ahead: list[int], length: int | None) -> int:
         known = self._weights.get(kind, {})
         largest = max((record.weight for record in known.values()), default=1.0)
         scores = [
@@ -66,7 +70,7 @@ class Before:
         ]
         return scores.index(max(scores))
 
-    def learn(self, kind: int, agent: int, reward: float) -> None:
+    def learn(self, kind: int, agent: int, reward: float, length: int | None) -> None:
         records = self._weights.setdefault(kind, {})
         record = records.get(agent) or initial_weight(str(agent), str(kind), 0)
         records[agent] = apply_outcome(record, success=reward > 0, performance=reward, duration_ms=0, now=0)
@@ -81,13 +85,13 @@ class Counting:
         self.sums = [[0.0] * world.agents for _ in range(world.types)]
         self.numbers = [[0.0] * world.agents for _ in range(world.types)]
 
-    def learn(self, kind: int, agent: int, reward: float) -> None:
+    def learn(self, kind: int, agent: int, reward: float, length: int | None) -> None:
         self.sums[kind][agent] += reward
         self.numbers[kind][agent] += 1
 
 
 class Ucb1(Counting):
-    def choose(self, kind: int, ahead: list[int]) -> int:
+    def choose(self, kind: int, ahead: list[int], length: int | None) -> int:
         numbers, sums = self.numbers[kind], self.sums[kind]
         if 0 in numbers:
             return numbers.index(0)
@@ -99,7 +103,7 @@ class Ucb1(Counting):
 class Thompson(Counting):
     """Beta(1 + successes, 1 + failures); a graded outcome counts as parts of both."""
 
-    def choose(self, kind: int, ahead: list[int]) -> int:
+    def choose(self, kind: int, ahead: list[int], length: int | None) -> int:
         draw = self.random.betavariate
         scores = [
             draw(1 + s, 1 + max(0.0, n - s)) - less
@@ -111,10 +115,10 @@ class Thompson(Counting):
 class DiscountedThompson(Thompson):
     """All counts of a type shrink by 2 percent with each of its outcomes."""
 
-    def learn(self, kind: int, agent: int, reward: float) -> None:
+    def learn(self, kind: int, agent: int, reward: float, length: int | None) -> None:
         self.sums[kind] = [0.98 * value for value in self.sums[kind]]
         self.numbers[kind] = [0.98 * value for value in self.numbers[kind]]
-        super().learn(kind, agent, reward)
+        super().learn(kind, agent, reward, length)
 
 
 class Evidence:
@@ -128,18 +132,22 @@ class Evidence:
         self._view = LearningView()
         self._known: dict[tuple[str, int], tuple[object, TrackRecord]] = {}
 
-    def choose(self, kind: int, ahead: list[int]) -> int:
+    def choose(self, kind: int, ahead: list[int], length: int | None) -> int:
         records = self._view.records(TENANT, str(kind))
-        candidates = [self._candidate(str(kind), n, records, ahead[n]) for n in range(len(self._agents))]
+        odds = None if length is None else records.length_effect()
+        lengths = None if length is None or odds is None else (odds, length_group(length))
+        candidates = [self._candidate(str(kind), n, records, ahead[n], lengths) for n in range(len(self._agents))]
         prefer: Preference = "cheap" if self._costs else "quality"
         return int(rank_candidates(candidates, 0.0, prefer, limit=1).candidates[0].agent_id)
 
-    def _candidate(self, kind: str, n: int, records: TaskTypeRecords, ahead: int) -> AgentCandidate:
+    def _candidate(
+        self, kind: str, n: int, records: TaskTypeRecords, ahead: int, lengths: tuple[Splits, int] | None
+    ) -> AgentCandidate:
         agent, progress = self._agents[n], records.progress
         weight, recent = records.weights_by_agent.get(agent.agent_id), self._view.recent_by_agent.get(agent.agent_id)
         # As the service does: a track record lasts until the agent's records or all results change.
         age = (progress.tick - (weight.tick if weight else 0)) // AGE_STEP
-        state = weight, recent, age, progress.changed_tick
+        state = weight, recent, age, progress.changed_tick, lengths
         known_at, known = self._known.get((kind, n), (None, None))
         if known is None or known_at != state:
             known = track_record_from_weight(
@@ -152,17 +160,20 @@ class Evidence:
                 stale=progress.has_changed_since(weight),
                 by_grades=False,
                 seen=progress.tick,
+                lengths=lengths,
             )
             # As in a price list: an agent's cost is known before its first task.
             known = msgspec.structs.replace(known, cost=self._costs[n] if self._costs else None, duration_ms=None)
             self._known[kind, n] = state, known
         return AgentCandidate(agent, known, ahead=ahead)
 
-    def learn(self, kind: int, agent: int, reward: float) -> None:
+    def learn(self, kind: int, agent: int, reward: float, length: int | None) -> None:
         records = self._view.records(TENANT, str(kind))
         known = records.weights_by_agent.get(str(agent)) or initial_weight(str(agent), str(kind), 0)
         known, progress = records.before_outcome(known, success=reward > 0)
-        weight = apply_outcome(known, success=reward > 0, performance=reward, duration_ms=0, now=0, progress=progress)
+        weight = apply_outcome(
+            known, success=reward > 0, performance=reward, duration_ms=0, now=0, progress=progress, length=length
+        )
         self._view.put(TENANT, weight)
 
 

@@ -32,12 +32,13 @@ def play(kind: str, policy: str, agents: int, tasks: int, seed: int) -> Played:
     player = POLICIES[policy](world, Random(seed))
     draw = Random(f"outcomes/{seed}")
     ahead = [0] * agents
-    flying: deque[tuple[int, int, float]] = deque()
+    flying: deque[tuple[int, int, float, int | None]] = deque()
     regret, back = 0.0, None if world.shift_at is None else False
     for t in range(tasks):
         task_type = draw.randrange(world.types) if world.types > 1 else 0
         rates = world.rates(t, task_type)
-        chosen = player.choose(task_type, ahead)
+        length = world.lengths[t] if world.lengths else None
+        chosen = player.choose(task_type, ahead, length)
         values = [rate - loss for rate, loss in zip(rates, less, strict=True)]
         best = max(values)
         regret += best - values[chosen]
@@ -45,11 +46,11 @@ def play(kind: str, policy: str, agents: int, tasks: int, seed: int) -> Played:
             back = True
         reward = _reward(rates[chosen], draw, graded=world.graded)
         ahead[chosen] += 1
-        flying.append((task_type, chosen, reward))
+        flying.append((task_type, chosen, reward, length))
         if len(flying) > world.delay:
-            done_type, done, worth = flying.popleft()
+            done_type, done, worth, done_length = flying.popleft()
             ahead[done] -= 1
-            player.learn(done_type, done, worth)
+            player.learn(done_type, done, worth, done_length)
     return Played(kind, policy, agents, regret, back)
 
 

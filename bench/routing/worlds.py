@@ -15,7 +15,10 @@ DOUBLING = 0.15
 
 @dataclass
 class World:
-    """`delay` answers are outstanding before the first one comes; `graded` ones are worth a part of a success."""
+    """`delay` answers are outstanding before the first one comes; `graded` ones are worth a part of a success.
+
+    `lengths` are those of the tasks' inputs in bytes; without any, all are as long.
+    """
 
     agents: int
     tasks: int
@@ -26,6 +29,7 @@ class World:
     graded: bool = False
     costs: list[float] = field(default_factory=list)
     shift_at: int | None = None
+    lengths: list[int] = field(default_factory=list)
 
 
 def _drawn(random: Random, agents: int) -> list[float]:
@@ -133,6 +137,20 @@ def costly(random: Random, agents: int, tasks: int) -> World:
     return world
 
 
+def lengths(random: Random, agents: int, tasks: int) -> World:
+    """Inputs from 100 bytes to 100 kB. Half of the agents fail those that are longer than their own limit."""
+    rates = _drawn(random, agents)
+    limits = [10 ** random.uniform(2, 5) if random.random() < 0.5 else 10**9 for _ in range(agents)]
+    drawn = [int(10 ** random.uniform(2, 5)) for _ in range(tasks)]
+    return World(
+        agents,
+        tasks,
+        lambda t, kind: [rate if drawn[t] < limit else 0.0 for rate, limit in zip(rates, limits, strict=True)],
+        _declared(random, rates),
+        lengths=drawn,
+    )
+
+
 KINDS: dict[str, Callable[[Random, int, int], World]] = {
     "stationary": stationary,
     "shift": shift,
@@ -147,4 +165,5 @@ KINDS: dict[str, Callable[[Random, int, int], World]] = {
     "32 in flight, shift": delayed_shift,
     "graded": graded,
     "costs": costly,
+    "lengths": lengths,
 }

@@ -289,6 +289,23 @@ def test_the_sentence_names_what_decided() -> None:
     assert "the name decides" in tie
 
 
+@requirement("routing.length")
+def test_the_sentence_says_that_the_length_decided_only_where_it_did() -> None:
+    failing = candidate("ann", 0, 8, any_length=(45, 50))
+    steady = candidate("bob", 35, 50, any_length=(35, 50))
+    sentence = explain.explain_decision(recorded(failing, steady))
+    assert sentence.startswith("bob was chosen")
+    assert "its expected result is better for inputs of this length (expected 0.68" in sentence
+    worse = candidate("ann", 0, 8, any_length=(10, 50))
+    assert "its expected result is better (expected 0.68" in explain.explain_decision(recorded(worse, steady))
+    # Of a record of the rule before, which knows no lengths.
+    record = recorded(failing, steady)
+    for each in record["candidates"]:
+        del each["any_length"]
+    assert "its expected result is better (expected 0.68" in explain.explain_decision(record)
+    assert explain.check_decision(record).is_reproduced
+
+
 def test_the_sentence_says_who_is_offline() -> None:
     absent = candidate("ann", 49, 50, online=False)
     assert "because ann, whose score is higher, is offline" in explain.explain_decision(

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
+from random import Random
 from typing import Any
 
 import pytest
 
+from stentor.core import jsontext
 from stentor.core.clock import SECOND, format_iso
 from stentor.core.db.driver import Sql
 from stentor.domains.learning.service import EligibleOutcome
@@ -618,6 +620,53 @@ async def test_an_endpoint_that_cannot_be_reached_is_left_for_half_a_minute(worl
     presence.record_delivery(endpoint.agent_id)
     presence.record_failed_delivery(endpoint.agent_id)
     assert presence.is_online(endpoint)
+
+
+@requirement("routing.length")
+async def test_an_agent_that_fails_long_inputs_keeps_the_short_ones(make_world: MakeWorld) -> None:
+    world = await make_world()
+    window, steady = await world.register("window", **BOASTS), await world.register("steady", **MODEST)
+    short, long = {"text": "a" * 100}, {"text": "a" * 20_000}
+    random = Random(1)
+    for _ in range(40):
+        # `steady` fails a third of all, `window` each long one.
+        fails = {steady} if random.random() < 0.33 else set()
+        await one(world, fails, input=short)
+        await one(world, fails | {window}, input=long)
+    public = await public_records(world, window)
+    chosen = [Counter([await one(world, set(), input=text) for _ in range(5)]) for text in (short, long)]
+    assert chosen == [{window: 5}, {steady: 5}]
+    decided = await world.submit(input=long)
+    assert "its expected result is better for inputs of this length" in await explained(world, decided)
+    check = check_decision(await routing_of(world, decided))
+    assert check.is_reproduced, check
+    weights = await public_records(world, window)
+    assert weights[0].keys() == public[0].keys()
+    assert list(weights[0]["weights"]) == ["echo"]
+    # What was learned is known after a restart.
+    again: World = await make_world()
+    assert [(await again.task(await again.submit(input=text)))["assigned_agent"] for text in (short, long)] == [
+        window,
+        steady,
+    ]
+
+
+async def public_records(world: World, agent: str) -> list[Any]:
+    """What the API says of an agent's records."""
+    paths = ("/api/v1/hebbian/weights?agent_id=", "/api/v1/hebbian/history/")
+    return [(await world.admin.get(path + agent)).json() for path in paths]
+
+
+@requirement("routing.length")
+async def test_neither_the_caller_nor_the_agent_sees_the_length_as_metadata(world: World) -> None:
+    agent = await world.register()
+    task_id = await world.submit(input={"text": "é" * 10})
+    assert "input_length" not in jsontext.dump(await world.task(task_id))
+    assert "input_length" not in jsontext.dump(await world.claim(agent))
+    refused = await world.admin.post(
+        "/api/v1/tasks", json={"type": "echo", "input": 1, "metadata": {"input_length": 5}}
+    )
+    assert refused.status_code == 400
 
 
 async def work_at_once(world: World, capacity: dict[str, int], tasks: int, at_once: int) -> tuple[int, int]:

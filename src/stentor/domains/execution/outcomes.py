@@ -60,6 +60,8 @@ class TaskAttempt(Protocol):
     def parent_task_id(self) -> str | None: ...
     @property
     def sender_agent(self) -> str | None: ...
+    @property
+    def input_length(self) -> int | None: ...
 
 
 class OutcomeRecorder:
@@ -220,6 +222,7 @@ def _eligible_outcome(
         duration,
         outcome.cost,
         load,
+        attempt.input_length,
     )
 
 

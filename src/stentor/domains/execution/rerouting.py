@@ -327,9 +327,11 @@ class TaskRerouter:
         planned, moves = Counter[str](), []
         for task, authority in page:
             request = _build_request(task, authority)
-            decision = None if request in unroutable else self._routing.decide_for_waiting(request, planned)
+            # Whether there is a candidate does not depend on the length.
+            kind = msgspec.structs.replace(request, input_length=None)
+            decision = None if kind in unroutable else self._routing.decide_for_waiting(request, planned)
             if decision is None:
-                unroutable.add(request)
+                unroutable.add(kind)
                 continue
             # The agent came back after it was found offline. A move to itself would race with its own claim, which
             # continues the chain of events from the entry of its queue and not from the row.
@@ -387,7 +389,15 @@ class TaskRerouter:
 
 def _build_request(task: Task, authority: Authority) -> RoutingRequest:
     prefer = task.metadata.prefer or "balanced"
-    return RoutingRequest(task.tenant, task.type, task.required_capabilities, authority, None, prefer)
+    return RoutingRequest(
+        task.tenant,
+        task.type,
+        task.required_capabilities,
+        authority,
+        None,
+        prefer,
+        input_length=task.metadata.input_length,
+    )
 
 
 def _share_work(agent: Agent, peer: Agent) -> bool:

@@ -13,6 +13,7 @@ import msgspec
 
 from stentor.core.clock import DAY
 from stentor.domains.learning import evidence
+from stentor.domains.learning import length as by_length
 from stentor.domains.learning.load import LoadCounts, append_load, count_loads, replace_load
 
 INITIAL_WEIGHT = 1.0
@@ -33,7 +34,8 @@ class Weight(msgspec.Struct, frozen=True, dict=True):
     counts the outcomes of all agents at the task type up to this agent's last one, `changed_tick` those up to the last
     change of this agent's results, `since_change` this agent's outcomes since the last change of any agent's results.
     `mean_cost` is in US dollars, in the record of a model a multiple of the usual cost. `loads` has a letter for each
-    recent outcome (`learning/load.py`), none as long as the agent works on one task at a time.
+    recent outcome (`learning/load.py`), none as long as the agent works on one task at a time. `lengths` has
+    the outcomes by length of the input (`learning/length.py`).
     """
 
     agent_id: str
@@ -49,6 +51,7 @@ class Weight(msgspec.Struct, frozen=True, dict=True):
     changed_tick: int = 0
     mean_cost: float | None = None
     loads: str = ""
+    lengths: str = ""
 
     def weight_at(self, now: int) -> float:
         """Return the weight after its decay up to `now`."""
@@ -71,6 +74,17 @@ class Weight(msgspec.Struct, frozen=True, dict=True):
     def load_counts(self) -> LoadCounts:
         """Number of outcomes and of successes by group of load."""
         return count_loads(self.loads)
+
+    # Not cached: with hundreds of agents and task types it would take more memory than all else here.
+    @property
+    def length_counts(self) -> by_length.LengthCounts:
+        """Outcomes by group of the length of the input."""
+        return by_length.decode_counts(self.lengths)
+
+    @cached_property
+    def split_factors(self) -> by_length.Splits | None:
+        """By how much the outcomes make each split by length more probable; None if they are of one group."""
+        return by_length.split_factors(self.length_counts)
 
     @cached_property
     def variation(self) -> float:
@@ -178,11 +192,13 @@ def apply_outcome(
     now: int,
     cost: float | None = None,
     load: int | None = 0,
+    length: int | None = None,
     progress: TaskTypeProgress | None = None,
 ) -> Weight:
     """Return the record after one more outcome; `cost` in US dollars, None if it was not reported.
 
-    `load` is the number of tasks that the agent already worked on when it began, None if that is unknown.
+    `load` is the number of tasks that the agent already worked on when it began, None if that is unknown, and
+    `length` that of the input in bytes, None if that is unknown.
     """
     progress = progress or TaskTypeProgress()
     # The record may be ahead of the progress in memory, and the progress ahead of the record.
@@ -217,10 +233,13 @@ def apply_outcome(
         record.changed_tick if change is None else tick,
         record.mean_cost if cost is None else _moving_average(record.mean_cost, cost),
         append_load(record.loads, load, performance if success else 0.0),
+        by_length.append_length(record.lengths, length, performance if success else 0.0, duration_ms),
     )
 
 
-def apply_grade(record: Weight, *, sample: int | None, was: float, grade: float, now: int) -> Weight:
+def apply_grade(
+    record: Weight, *, sample: int | None, was: float, grade: float, now: int, length: int | None = None
+) -> Weight:
     """Return the record after a grade replaced the reward `was` of an outcome.
 
     `sample` is the outcome's number among those of the agent, None if unknown, which leaves the evidence as it is. The
@@ -237,6 +256,7 @@ def apply_grade(record: Weight, *, sample: int | None, was: float, grade: float,
         updated_at=now,
         rewards=changed or rewards,
         loads=record.loads if sample is None else replace_load(record.loads, record.samples - sample, grade),
+        lengths=record.lengths if sample is None else by_length.grade_length(record.lengths, length, was, grade),
         since_change=record.since_change if drop is None else drop,
         changed_tick=record.changed_tick if drop is None else record.tick,
     )

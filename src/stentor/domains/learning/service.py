@@ -15,6 +15,7 @@ from stentor.core.db import Database, Tx, locks
 from stentor.core.db.polling import ConcurrentWrites, PollQuery
 from stentor.core.jsontext import JsonObject
 from stentor.core.runlog import EventDraft, RunLog
+from stentor.domains.learning import length as by_length
 from stentor.domains.learning import model, store
 from stentor.domains.learning.load import Factors, measure_effect
 from stentor.domains.learning.model import AgentConnection, HistoryEntry, TaskTypeProgress, Weight
@@ -24,7 +25,8 @@ from stentor.domains.learning.outages import RETRY_OUTCOMES, FailureRun, OwnOuta
 class EligibleOutcome(msgspec.Struct, frozen=True):
     """An eligible outcome of an attempt. `performance` in (0,1] is the reward of a success; `cost` in US dollars.
 
-    `load` is the number of tasks that the agent already worked on when it began, None if that is unknown.
+    `load` is the number of tasks that the agent already worked on when it began, `length` that of the input in bytes;
+    None if they are unknown.
     """
 
     tenant: str
@@ -37,14 +39,15 @@ class EligibleOutcome(msgspec.Struct, frozen=True):
     duration_ms: int
     cost: float | None = None
     load: int | None = None
+    length: int | None = None
 
 
 MAX_RECENT_OUTCOMES = 64.0
 MAX_RECENT_AT_ONE_TYPE = 16.0
 """Outcomes of an agent, over its task types and at each one, that say what it does at others."""
-LOAD_EFFECT_STEP = 4
-"""Outcomes at a task type after which the effect of the load is measured again; as many as it has agents if these are
-more."""
+LOAD_EFFECT_STEP = LENGTH_EFFECT_STEP = 4
+"""Outcomes at a task type after which the effects of the load and of the length are measured again; as many as it has
+agents if these are more, a quarter of them for the length."""
 
 
 class RecentRewards(msgspec.Struct, frozen=True):
@@ -89,8 +92,11 @@ class TaskTypeRecords:
         self._failures = FailureRun()
         self.own_outages = OwnOutages()
         self._load_effect: tuple[int, Factors | None] = (-1, None)
-        self.derived: dict[str, Any] = {}
-        """Cache of routing by agent; routing itself checks whether an entry is still valid."""
+        self._with_lengths = 0
+        """Number of agents with outcomes of several groups of lengths."""
+        self._length_effect: tuple[int, by_length.Splits | None] = (-1, None)
+        self.derived: dict[int | None, dict[str, Any]] = {}
+        """Cache of routing by group of length and by agent; routing itself checks whether an entry is still valid."""
         self.derived_at = (0, 0, False)
 
     def put(self, weight: Weight) -> list[Weight]:
@@ -120,6 +126,7 @@ class TaskTypeRecords:
         previous = self.weights_by_agent.get(weight.agent_id)
         self.weights_by_agent[weight.agent_id] = weight
         self.loaded += bool(weight.loads) - (previous is not None and bool(previous.loads))
+        self._with_lengths += _has_lengths(weight) - (previous is not None and _has_lengths(previous))
         self.well_graded += weight.has_good_grade - (previous is not None and previous.has_good_grade)
         self.progress = TaskTypeProgress(
             max(self.progress.tick, weight.tick), max(self.progress.changed_tick, weight.changed_tick)
@@ -143,6 +150,20 @@ class TaskTypeRecords:
             effect = measure_effect(weight.load_counts for weight in self.weights_by_agent.values() if weight.loads)
             self._load_effect = at, effect
         return self._load_effect[1]
+
+    def length_effect(self) -> by_length.Splits | None:
+        """Return the odds of each split by length; None if results do not depend on the length of the input."""
+        if not self._with_lengths:
+            return None
+        at = self.progress.tick // max(LENGTH_EFFECT_STEP, self._with_lengths // 4)
+        if self._length_effect[0] != at:
+            effect = by_length.measure_effect(weight.split_factors for weight in self.weights_by_agent.values())
+            self._length_effect = at, effect
+        return self._length_effect[1]
+
+
+def _has_lengths(weight: Weight) -> bool:
+    return " " in weight.lengths
 
 
 NO_RECORDS = TaskTypeRecords()
@@ -245,6 +266,7 @@ class LearningService:
             now=tx.now,
             cost=outcome.cost,
             load=outcome.load,
+            length=outcome.length,
             progress=progress,
         )
         store.put(tx, weight)
@@ -274,7 +296,9 @@ class LearningService:
             return None
         record, _ = self.view.records(outcome.tenant, outcome.task_type).before_outcome(record, success=False)
         before = record.weight_at(tx.now)
-        weight = model.apply_grade(record, sample=sample, was=outcome.performance, grade=grade, now=tx.now)
+        weight = model.apply_grade(
+            record, sample=sample, was=outcome.performance, grade=grade, now=tx.now, length=outcome.length
+        )
         store.put(tx, weight)
         store.insert_grade_history(tx, outcome.tenant, outcome.task_id, outcome.epoch, weight, before)
         # As in `learn`: only what is committed may be in memory.

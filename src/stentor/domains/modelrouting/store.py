@@ -10,7 +10,7 @@ from stentor.core.jsontext import JsonObject
 from stentor.domains.learning.model import Weight
 from stentor.domains.modelrouting.model import AutoAnswer
 
-_FIELDS = Weight.__struct_fields__
+_FIELDS = tuple(name for name in Weight.__struct_fields__ if name != "lengths")  # of inputs of tasks only
 _COLUMNS = tuple({"agent_id": "model", "task_type": "kind"}.get(name, name) for name in _FIELDS)
 _WEIGHT_COLUMNS = ", ".join(_COLUMNS)
 _ONE = Sql(f"select {_WEIGHT_COLUMNS} from model_weights where tenant = :tenant and model = :model and kind = :kind")

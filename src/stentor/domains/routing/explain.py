@@ -23,9 +23,9 @@ from stentor.domains.routing.track_record import TrackRecord, build_track_record
 
 TOLERANCE = 1e-9
 """Relative difference up to which two numbers are equal."""
-_EVIDENCE_RULES = (*(f"evidence-{number}" for number in range(3, 12)), RULE_VERSION)
+_EVIDENCE_RULES = (*(f"evidence-{number}" for number in range(3, 13)), RULE_VERSION)
 """Rules with the same terms: the earlier ones have other formulas for time, cost and uncertainty."""
-_RULES_WITH_THIS_FORMULA = (*(f"evidence-{number}" for number in range(9, 12)), RULE_VERSION)
+_RULES_WITH_THIS_FORMULA = (*(f"evidence-{number}" for number in range(9, 13)), RULE_VERSION)
 """Rules that differ only in which outcomes count, and these are recorded with a decision."""
 # Fields that records of the earlier rule have: the whole decision, and each candidate.
 _SHARES_DECISION_FIELDS = frozenset(
@@ -303,8 +303,24 @@ def _advantage(record: JsonObject, first: JsonObject, second: JsonObject) -> str
     if first["stale"]:
         reasons["uncertainty"] = ("it has no outcome since results changed here, so it is explored", 1 - beta)
     field = max(reasons, key=lambda name: reasons[name][1] * (first.get(name, 0.0) - second.get(name, 0.0)))
-    label = field.replace("_", " ")
-    return f", mainly because {reasons[field][0]} ({label} {first[field]:.3f} against {second[field]:.3f})"
+    label, reason = field.replace("_", " "), reasons[field][0]
+    if field == "expected" and not _is_better_at_any_length(record, first, second):
+        reason = "its expected result is better for inputs of this length"
+    return f", mainly because {reason} ({label} {first[field]:.3f} against {second[field]:.3f})"
+
+
+def _is_better_at_any_length(record: JsonObject, first: JsonObject, second: JsonObject) -> bool:
+    """Return whether the first has the better expected result also by its outcomes of inputs of any length."""
+    expected = []
+    for each in (first, second):
+        if (evidence := each.get("any_length")) is not None:
+            each = each | {"rewards": evidence[0], "outcomes": evidence[1]}
+        candidate = msgspec.convert(each, RankedCandidate)
+        track_record = _track_record(record["alpha"], candidate)
+        expected.append(
+            estimate_reward(track_record, record["mean"], record["slope"], candidate.ahead, candidate.unlearned)[0]
+        )
+    return expected[0] > expected[1]
 
 
 def _describe_time(first: JsonObject) -> str:

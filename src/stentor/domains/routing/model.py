@@ -101,7 +101,10 @@ class Authority(msgspec.Struct, frozen=True):
 
 
 class RoutingRequest(msgspec.Struct, frozen=True):
-    """What routing needs to know of a task. `starts_later`: it waits for a time or for other tasks first."""
+    """What routing needs to know of a task. `starts_later`: it waits for a time or for other tasks first.
+
+    `input_length` is in bytes, None if it is unknown.
+    """
 
     tenant: str
     task_type: str
@@ -110,6 +113,7 @@ class RoutingRequest(msgspec.Struct, frozen=True):
     preferred_agent_id: str | None = None
     preference: Preference = "balanced"
     starts_later: bool = False
+    input_length: int | None = None
 
 
 PolicyCheck = Callable[[RoutingRequest, AgentCandidate], bool]

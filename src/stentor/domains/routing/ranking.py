@@ -22,6 +22,8 @@
   have changed for it too, so while it is idle the interval has twenty standard deviations, and it is tried once more.
 - `rewards` and `outcomes` are the agent's at this task type (learning/evidence.py). They decay by one part in 1,000
   with each later outcome of another agent. `variation` is 1 unless outcomes are graded and alike.
+- Where results depend on the length of the input, `rewards` and `outcomes` are the share that counts for an input of
+  this length (learning/length.py).
 - `elsewhere` is the mean reward at the agent's other task types, `e` the number of those outcomes, at most 16.
 - `unlearned` are the tasks that it got since its last outcome counted and that it has no more, because they taught
   nothing: cancelled, failed by a provider, degraded, or above the daily limit. They are tries all the same, so an agent
@@ -64,7 +66,7 @@ from stentor.domains.routing.penalties import (
 )
 from stentor.domains.routing.track_record import TrackRecord
 
-RULE_VERSION = "evidence-12"
+RULE_VERSION = "evidence-13"
 """Names the formula in each recorded decision; another version must not recompute it."""
 OPEN_TASK_PENALTY = 0.25
 """Failures that an unfinished task counts as, for an agent without any evidence."""
@@ -250,4 +252,5 @@ def _ranked_candidate(
         record.seen,
         candidate.overload,
         record.retry,
+        record.any_length,
     )

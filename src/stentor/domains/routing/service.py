@@ -18,6 +18,7 @@ from stentor.core.clock import DAY, Clock
 from stentor.core.errors import AgentUnavailable, RoutingDenied, TenantDenied, all_errors
 from stentor.core.jsontext import JsonObject
 from stentor.core.metrics import SHORT_BUCKETS_S, create_counter, create_histogram
+from stentor.domains.learning.length import Splits, length_group, share_evidence
 from stentor.domains.learning.load import Factors, load_group, mean_factor, own_factors
 from stentor.domains.learning.model import Weight
 from stentor.domains.learning.outages import without_outage
@@ -173,7 +174,9 @@ class RoutingEngine:
 
     def _candidates(self, request: RoutingRequest, agents: list[Agent], now: int) -> list[AgentCandidate]:
         records = self._learning.records(request.tenant, request.task_type)
-        cache = _track_record_cache(records, now // DAY)
+        odds = None if request.input_length is None else records.length_effect()
+        group = None if odds is None else length_group(request.input_length or 0)
+        cache = _track_record_cache(records, now // DAY, group)
         # Looked up once: this loop takes most of the time of a decision.
         tenant, trust, load, alpha = request.tenant, self._trust.score, self.agent_load, self.policy.alpha
         tick, by_grades = records.progress.tick, records.well_graded > 0
@@ -194,6 +197,7 @@ class RoutingEngine:
                 or entry[2] != age
                 or entry[3] is not agent
                 or entry[4] is not effect
+                or entry[8] is not odds
             ):
                 stale = records.progress.has_changed_since(weight)
                 elsewhere = recent.elsewhere(task_type) if recent else (0.0, 0.0)
@@ -208,12 +212,13 @@ class RoutingEngine:
                     by_grades=by_grades,
                     seen=tick,
                     factors=factors,
+                    lengths=None if odds is None or group is None else (odds, group),
                 )
                 retry = None
                 if weight is not None and records.own_outages.is_retry_due(weight, age * AGE_STEP):
                     retry = msgspec.structs.replace(build(without_outage(weight), stale=False), retry=True)
                 track_record = build(weight, stale=stale)
-                entry = cache[agent_id] = (weight, recent, age, agent, effect, factors, track_record, retry)
+                entry = cache[agent_id] = (weight, recent, age, agent, effect, factors, track_record, retry, odds)
             ahead, concurrency, online, resting, failing, stalled = load(agent)
             chosen = all_chosen.get((agent_id, task_type, False))
             unlearned = max(0, _count_chosen(chosen, weight) - ahead) if chosen else 0
@@ -274,12 +279,14 @@ def track_record_from_weight(
     by_grades: bool,
     seen: int,
     factors: Factors | None = None,
+    lengths: tuple[Splits, int] | None = None,
 ) -> TrackRecord:
     """Return the track record of an agent at a task type; `weight` is None without an outcome.
 
     `elsewhere` are rewards and outcomes at other task types, `age` the outcomes of others since the agent's last one.
     `stale`: the results of some agent changed after that one. `by_grades`: ungraded outcomes are estimated by grades.
     `seen` are the outcomes of all agents at the task type. `factors`: by how much the load lowers results, by group.
+    `lengths`: the odds of a split by length, and the group of the input, if the length counts at the task type.
     """
     if weight is None:
         return build_track_record(composite, alpha, elsewhere=elsewhere, stale=stale, seen=seen)
@@ -288,6 +295,12 @@ def track_record_from_weight(
         # As many outcomes of an idle agent as would have had the same successes.
         outcomes *= mean_factor(factors, weight.loads, len(weight.encoded_rewards) // 2)
         rewards = min(rewards, outcomes)
+    duration_ms, any_length = weight.mean_ms if weight.samples else None, None
+    if lengths is not None and weight.lengths:
+        any_length = rewards, outcomes
+        outcome_share, reward_share, duration_ms = share_evidence(weight.length_counts, weight.split_factors, *lengths)
+        outcomes *= outcome_share
+        rewards = min(rewards * reward_share, outcomes)
     return build_track_record(
         composite,
         alpha,
@@ -297,10 +310,11 @@ def track_record_from_weight(
         age=age,
         variation=weight.variation,
         weight=weight.weight_at(now),
-        duration_ms=weight.mean_ms if weight.samples else None,
+        duration_ms=duration_ms,
         cost=weight.mean_cost,
         stale=stale,
         seen=seen,
+        any_length=any_length,
     )
 
 
@@ -310,8 +324,8 @@ def _count_chosen(chosen: tuple[int, int], weight: Weight | None) -> int:
     return count if samples == (weight.samples if weight else 0) else 0
 
 
-def _track_record_cache(records: TaskTypeRecords, day: int) -> dict[str, Any]:
-    """Return the cached track records of a task type.
+def _track_record_cache(records: TaskTypeRecords, day: int, group: int | None) -> dict[str, Any]:
+    """Return the cached track records of a task type for inputs of a group, None if the length does not count.
 
     Emptied when the results of any agent change, which makes others stale, every day, when weights decay, and with the
     first good grade.
@@ -321,7 +335,7 @@ def _track_record_cache(records: TaskTypeRecords, day: int) -> dict[str, Any]:
     state = (records.progress.changed_tick, day, records.well_graded > 0)
     if records.derived_at != state:
         records.derived, records.derived_at = {}, state
-    return records.derived
+    return records.derived.setdefault(group, {})
 
 
 def _idle(agent: Agent) -> tuple[int, int, bool, bool, float, float]:

@@ -42,7 +42,8 @@ class TrackRecord(msgspec.Struct, frozen=True):
     `share` is the share of the evidence against the prior, `mean` its mean reward. `duration_ms` and `cost` (US
     dollars) are None if unknown. `stale`: no outcome since the results of any agent changed at the task type. `seen`
     are the outcomes of all agents there, on which `optimism` depends. `retry`: the evidence is from before the agent's
-    failures in a row, because it is to be tried again.
+    failures in a row, because it is to be tried again. `any_length`: rewards and outcomes of inputs
+    of any length, if only those count that say something about an input of this length.
     """
 
     prior: float
@@ -61,6 +62,7 @@ class TrackRecord(msgspec.Struct, frozen=True):
     seen: int = 0
     optimism: float = MIN_OPTIMISM
     retry: bool = False
+    any_length: tuple[float, float] | None = None
 
 
 def build_track_record(
@@ -77,11 +79,13 @@ def build_track_record(
     cost: float | None = None,
     stale: bool = False,
     seen: int = 0,
+    any_length: tuple[float, float] | None = None,
 ) -> TrackRecord:
     """Compute a track record.
 
     `rewards` is the sum over `outcomes` at this task type, `elsewhere` the sum and number at all other types, `age` the
-    number of outcomes of other agents since the agent's last one, `seen` that of all agents so far.
+    number of outcomes of other agents since the agent's last one, `seen` that of all agents so far. With
+    `any_length`, the rewards and outcomes of inputs of any length, the others are those that count for this input.
     """
     strength = min(MAX_STRENGTH, max(MIN_STRENGTH, (1 - alpha) / alpha)) if alpha > 0 else MAX_STRENGTH
     declared = MIN_DECLARED_PRIOR + DECLARED_PRIOR_SPAN * composite
@@ -116,4 +120,5 @@ def build_track_record(
         stale,
         seen,
         optimism,
+        any_length=None if any_length is None else (any_length[0] * decay, any_length[1] * decay),
     )

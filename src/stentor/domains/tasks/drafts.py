@@ -10,6 +10,7 @@ from typing import Any
 
 import msgspec
 
+from stentor.core import jsontext
 from stentor.core.text_checks import is_readable
 from stentor.domains.atp.text_format import content_for_agent
 from stentor.domains.tasks.model import Task, TaskDraft, TaskMetadata
@@ -69,6 +70,17 @@ def with_traceparent(draft: TaskDraft, traceparent: str | None) -> TaskDraft:
     if traceparent is None:
         return draft
     return msgspec.structs.replace(draft, metadata=msgspec.structs.replace(draft.metadata, traceparent=traceparent))
+
+
+def with_input_length(draft: TaskDraft) -> TaskDraft:
+    """Return the draft with the length of its input, by which routing may choose."""
+    metadata = msgspec.structs.replace(draft.metadata, input_length=measure_input(draft.input))
+    return msgspec.structs.replace(draft, metadata=metadata)
+
+
+def measure_input(task_input: Any) -> int:
+    """Return the length of an input as JSON, in bytes."""
+    return len(jsontext.encode(task_input))
 
 
 def with_parent_task(draft: TaskDraft, parent_task_id: str | None) -> TaskDraft:

@@ -114,7 +114,9 @@ class GradeService:
         head = self._runlog.append(tx, task.tenant, [draft], task_id=task.task_id, parent=task.head_id)
         performance = 1.0 if task.performance is None else task.performance
         key = (task.tenant, task.task_id, task.epoch)
-        outcome = EligibleOutcome(*key, agent_id, task.type, True, performance, task.duration_ms or 0)
+        outcome = EligibleOutcome(
+            *key, agent_id, task.type, True, performance, task.duration_ms or 0, length=task.input_length
+        )
         if counts and task.outcome_class == "degraded_success":
             head = self._learning.learn(tx, outcome, head)
         learned = counts and self._learning.correct_with_grade(tx, outcome, value, head) is not None

@@ -65,7 +65,7 @@ class TaskMetadata(msgspec.Struct, frozen=True, omit_defaults=True):
     `rerun_from` the step of that task from which it continues, `schedule` the name of the schedule that submitted it,
     `limit` the limit by key that it keeps, `session` the session whose conversation it continues, `max_cost_usd` what
     its model calls and those of its subtasks may cost together, `budgets` that of each task above it that has one, the
-    topmost first.
+    topmost first. `input_length` is that of the input as JSON, in bytes; None for a task of an earlier version.
     """
 
     user_id: str | None = None
@@ -85,6 +85,7 @@ class TaskMetadata(msgspec.Struct, frozen=True, omit_defaults=True):
     session: str | None = None
     max_cost_usd: float | None = None
     budgets: tuple[TaskBudget, ...] = ()
+    input_length: int | None = None
 
     def budgets_of(self, task_id: str) -> tuple[TaskBudget, ...]:
         """Return the budgets that the model calls of the task with this metadata count against."""
@@ -93,10 +94,10 @@ class TaskMetadata(msgspec.Struct, frozen=True, omit_defaults=True):
 
     @property
     def for_agent(self) -> TaskMetadata:
-        """The metadata as the agent gets it: without the sender of a message, and the tasks above it."""
-        if self.sender_agent is None and not self.budgets:
+        """The metadata as the agent gets it: without what the service itself added."""
+        if self.sender_agent is None and not self.budgets and self.input_length is None:
             return self
-        return msgspec.structs.replace(self, sender_agent=None, budgets=())
+        return msgspec.structs.replace(self, sender_agent=None, budgets=(), input_length=None)
 
 
 class TaskDraft(msgspec.Struct, frozen=True):
@@ -180,6 +181,10 @@ class Task(msgspec.Struct, frozen=True):
         return self.metadata.sender_agent
 
     @property
+    def input_length(self) -> int | None:
+        return self.metadata.input_length
+
+    @property
     def duration_ms(self) -> int | None:
         """The duration of the last attempt; None until it has ended."""
         return elapsed_ms(self.start_time, self.completion_time)
@@ -239,6 +244,10 @@ class TaskClaim(msgspec.Struct, frozen=True):
     @property
     def sender_agent(self) -> str | None:
         return self.metadata.sender_agent
+
+    @property
+    def input_length(self) -> int | None:
+        return self.metadata.input_length
 
     @property
     def idempotency_key(self) -> str:

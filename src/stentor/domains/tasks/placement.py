@@ -142,6 +142,7 @@ class TaskRouter:
             (task.pinned_agent if isinstance(task, Task) else None) or task.agent_preference,
             task.metadata.prefer or "balanced",
             _starts_later(task),
+            task.metadata.input_length,
         )
         try:
             decision = self._routing.decide(request)

@@ -26,7 +26,13 @@ from stentor.domains.routing.model import Authority
 from stentor.domains.sessions.service import require_session
 from stentor.domains.tasks import events, model, queries, store, visibility_queries
 from stentor.domains.tasks.access import is_archived
-from stentor.domains.tasks.drafts import derive_title, inherit_limits, with_parent_task, with_traceparent
+from stentor.domains.tasks.drafts import (
+    derive_title,
+    inherit_limits,
+    with_input_length,
+    with_parent_task,
+    with_traceparent,
+)
 from stentor.domains.tasks.model import SubmitResult, Task, TaskClaim, TaskDraft
 from stentor.domains.tasks.placement import (
     AuthorityResolver,
@@ -114,7 +120,7 @@ class SubmissionService:
         body_hash = model.compute_body_hash(draft)
         with _NO_KEY if key is None else self._reject_concurrent(key):
             granted, granted_parent = await self._resolve_grant(principal, draft)
-            draft = with_parent_task(draft, granted_parent)
+            draft = with_input_length(with_parent_task(draft, granted_parent))
             with await self._router.place(principal, draft, granted) as placement:
                 slot = self._reserve(draft, placement)
                 submission = Submission(
@@ -157,6 +163,7 @@ class SubmissionService:
         The response is 202 with the fields of a SubmitResult, or the status of a denial and `{code, message, details}`.
         """
         body_hash = model.compute_body_hash(draft)
+        draft = with_input_length(draft)
         with await self._router.place(principal, draft) as placement:
             submission = Submission(principal, draft, body_hash, placement, cause=cause, header=header)
             yield lambda tx: self._submit(tx, submission)

@@ -5,9 +5,10 @@ from __future__ import annotations
 from typing import Annotated, Any, Literal
 
 import msgspec
-from pydantic import AfterValidator, Field, StringConstraints
+from pydantic import AfterValidator, BeforeValidator, Field, StringConstraints
 
 from stentor.core.clock import micros_from_datetime
+from stentor.core.jsontext import JsonObject
 from stentor.core.text_checks import check_start, check_title
 from stentor.domains.routing.penalties import Preference
 from stentor.domains.tasks import model
@@ -21,7 +22,6 @@ from stentor.web.wire import (
     Name,
     OmittedWhenNone,
     ResponseModel,
-    StructFields,
     Text,
     Time,
     Timestamp,
@@ -214,6 +214,13 @@ class TaskWaitOut(ResponseModel):
     other_task_id: str | None
 
 
+def _metadata_to_json(metadata: TaskMetadata) -> JsonObject:
+    """Return the metadata of a task without the length of the input, which only routing uses."""
+    fields: JsonObject = msgspec.to_builtins(metadata)
+    fields.pop("input_length", None)
+    return fields
+
+
 class TaskOut(ResponseModel):
     """A task. `duration_ms` is that of the last attempt, `total_duration_ms` the time from the first start to the end.
 
@@ -235,7 +242,7 @@ class TaskOut(ResponseModel):
     timeout_seconds: int
     required_capabilities: list[str]
     agent_preference: str | None
-    metadata: StructFields
+    metadata: Annotated[JsonObject, BeforeValidator(_metadata_to_json)]
     attempts: Annotated[int, Field(validation_alias="epoch")]
     outcome_class: OutcomeClass | None
     learning_eligible: bool | None

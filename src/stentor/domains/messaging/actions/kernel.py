@@ -6,7 +6,7 @@ A message that requests work becomes a task; routing and execution are those of 
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import cast
+from typing import Any, cast
 
 import msgspec
 
@@ -17,7 +17,7 @@ from stentor.core.db import Tx
 from stentor.core.errors import CapabilityUnavailable, NotFound, PreferredAgentIneligible
 from stentor.core.jsontext import JsonObject
 from stentor.domains.atp import header as atp_header
-from stentor.domains.atp.bodies import ActionBody, ExecuteBody, ListTasksBody, TaskDecisionBody, TaskIdBody
+from stentor.domains.atp.bodies import ActionBody, ExecuteBody, ListTasksBody, TaskDecisionBody, TaskIdBody, TaskSpec
 from stentor.domains.atp.model import AtpHeader
 from stentor.domains.atp.text_format import strip_header
 from stentor.domains.messaging.model import (
@@ -33,6 +33,7 @@ from stentor.domains.registry.agent_cache import AgentCache
 from stentor.domains.routing.model import RoutingRequest, describe_choice
 from stentor.domains.routing.service import RoutingEngine
 from stentor.domains.tasks.access import require_task
+from stentor.domains.tasks.drafts import measure_input
 from stentor.domains.tasks.list_model import TaskFilter, TaskSummary
 from stentor.domains.tasks.model import TASK_STATUSES, Task, TaskDraft, TaskMetadata
 from stentor.domains.tasks.reading import TaskReader
@@ -154,7 +155,10 @@ class KernelZone:
             return INTERNAL_ROUTE
         capabilities, preferred = required_capabilities(header, body), preferred_agent(header, body)
         authority = self._routing.caller_authority(principal)
-        request = RoutingRequest(principal.tenant, body.task.type, capabilities, authority, preferred)
+        length = measure_input(_input_without_header(body.task))
+        request = RoutingRequest(
+            principal.tenant, body.task.type, capabilities, authority, preferred, input_length=length
+        )
         decision = self._routing.decide(request)
         best = decision.candidates[0]
         score = f"with the blended score {best.blended:.3f}{_capabilities_suffix(capabilities)}"
@@ -187,7 +191,7 @@ class SandboxZone:
         """
         execute = cast("ExecuteBody", body)
         capabilities, preferred = required_capabilities(header, execute), preferred_agent(header, execute)
-        agent_id = preferred if preferred is not None else self._best_agent(principal, execute.task.type, capabilities)
+        agent_id = preferred if preferred is not None else self._best_agent(principal, execute.task, capabilities)
         if agent_id is None:
             raise CapabilityUnavailable(
                 "No sandboxed agent (runtime command) has all the required capabilities.",
@@ -200,9 +204,11 @@ class SandboxZone:
             )
         return execute.model_copy(update={"task": execute.task.model_copy(update={"agent_preference": agent_id})})
 
-    def _best_agent(self, principal: Principal, task_type: str, capabilities: tuple[str, ...]) -> str | None:
-        authority = self._routing.caller_authority(principal)
-        decision = self._routing.decide(RoutingRequest(principal.tenant, task_type, capabilities, authority))
+    def _best_agent(self, principal: Principal, task: TaskSpec, capabilities: tuple[str, ...]) -> str | None:
+        authority, length = self._routing.caller_authority(principal), measure_input(_input_without_header(task))
+        decision = self._routing.decide(
+            RoutingRequest(principal.tenant, task.type, capabilities, authority, input_length=length)
+        )
         for candidate in decision.candidates:
             if self._is_sandboxed(principal.tenant, candidate.agent_id):
                 return candidate.agent_id
@@ -222,17 +228,20 @@ class SandboxZone:
 def build_task_draft(stored: StoredMessage, body: ExecuteBody) -> TaskDraft:
     """Build the task of a message. Its id defaults to the message id, so processing a message again finds its task."""
     task = body.task
-    # The header is for routing and permissions only; an agent must never see one in its input.
-    task_input = strip_header(task.input) if isinstance(task.input, str) else task.input
     return TaskDraft(
         task.type,
-        task_input,
+        _input_without_header(task),
         task.id or stored.message_id,
         required_capabilities(stored.header, body),
         task.timeout_seconds,
         preferred_agent(stored.header, body),
         TaskMetadata(priority=stored.header.priority, sender_agent=stored.sender_agent),
     )
+
+
+def _input_without_header(task: TaskSpec) -> Any:
+    """Return the input of a task. The header is for routing and permissions only; an agent must never see one."""
+    return strip_header(task.input) if isinstance(task.input, str) else task.input
 
 
 def task_to_json(task: Task) -> JsonObject:
