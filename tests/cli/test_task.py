@@ -177,7 +177,7 @@ def test_a_list_shows_long_titles_in_two_lines_and_the_status_in_one(shared: Ser
 
 
 @requirement("tasks.search")
-@pytest.mark.parametrize(("rows", "events", "text"), [(0, 1, "latest 1 event "), (1, 1001, "latest 1,001 events ")])
+@pytest.mark.parametrize(("rows", "events", "text"), [(0, 1, "latest event "), (1, 1001, "latest 1,001 events ")])
 def test_a_list_says_how_far_the_search_index_is_behind(
     rows: int, events: int, text: str, capsys: pytest.CaptureFixture[str]
 ) -> None:

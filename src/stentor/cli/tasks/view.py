@@ -184,7 +184,7 @@ def show_list(page: TaskList) -> None:
     if page.total > len(rows):
         console.print(f"Showing {len(rows)} of {page.total}; use --limit for more.", style="dim")
     if page.unindexed_events and (not rows or page.unindexed_events > MAX_NORMAL_LAG):
-        behind = "1 event" if page.unindexed_events == 1 else f"{page.unindexed_events:,} events"
+        behind = "event" if page.unindexed_events == 1 else f"{page.unindexed_events:,} events"
         print_notice(f"The search index does not cover the latest {behind} of the run log yet: tasks may be missing.")
 
 
