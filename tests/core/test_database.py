@@ -206,7 +206,7 @@ async def test_a_read_sees_one_consistent_state(db: Database) -> None:
 
     def work(tx: Tx) -> tuple[int, int]:
         before = len(tx.rows(GET))
-        asyncio.run_coroutine_threadsafe(db.write(put("b")), loop).result(30)
+        asyncio.run_coroutine_threadsafe(db.write(put("b")), loop).result(200)
         return before, len(tx.rows(GET))
 
     assert await db.read(work) == (1, 1)

@@ -76,7 +76,7 @@ class Proxy:
             self._delay = 0.0
 
     def _do(self, work: Coroutine[Any, Any, Any]) -> Any:
-        return asyncio.run_coroutine_threadsafe(work, self._loop).result(20)
+        return asyncio.run_coroutine_threadsafe(work, self._loop).result(200)
 
     def _set(self, change: Callable[[], Any]) -> None:
         async def do() -> None:

@@ -39,7 +39,7 @@ class SlowVault(FolderVault):
         note = super().read_sync(path)
         if held:
             self.holding.set()
-            assert self.release.wait(10)
+            assert self.release.wait(200)
         return note
 
 
