@@ -52,7 +52,7 @@ def fill(service: Service) -> Filled:
 
 def stop(service: Service) -> None:
     service.process.terminate()
-    assert service.process.wait(60) == 0
+    assert service.process.wait(200) == 0
 
 
 def post(api: httpx.Client, path: str, **body: Any) -> dict[str, Any]:

@@ -294,7 +294,7 @@ def test_two_copies_into_one_database_do_not_meet(filled: Filled, program: Progr
         refused(second, "is in use (stentor db copy")
         # Nor does a service come in between.
         assert "stentor db copy" in start_refused(program, bare_url)
-    assert process.wait(60) == 0
+    assert process.wait(200) == 0
     process.communicate()
 
 

@@ -221,7 +221,7 @@ def test_submit_and_wait_prints_how_to_approve_the_task(shared: Served) -> None:
         commands = list(islice((line for line in waiting.stderr if "In another shell" in line), 2))
         assert commands == [f"In another shell: stentor task {verb} 't 1'\n" for verb in ("approve", "reject")]
         assert program("task", "reject", "t 1").code == 0
-        assert waiting.wait(60) == 1
+        assert waiting.wait(200) == 1
     assert "In another shell" not in program("task", "watch", "t 1").err, "the task waits no more"
 
 

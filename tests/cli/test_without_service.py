@@ -160,7 +160,7 @@ def test_ctrl_c_in_the_middle_of_the_work_ends_quietly_and_frees_the_folder(prog
         assert program("agent", "register", "ann", *words).code == 0
         options = ["--type", "echo", "--capability", "echo", "--input", "x", "--id", "t", "--wait"]
         waiting = program.start("task", "submit", *options)
-        assert asked.wait(60)
+        assert asked.wait(200)
         assert waiting.stderr is not None
         assert waiting.stderr.readline() == "Task t is queued.\n"
         waiting.send_signal(signal.SIGINT)

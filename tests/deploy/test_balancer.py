@@ -80,7 +80,7 @@ def test_no_task_is_lost_when_gateways_behind_the_balancer_leave_and_die(
         load.start()
         until(lambda: len(load.accepted) > 50)
         one.process.terminate()
-        assert one.process.wait(60) == 0
+        assert one.process.wait(200) == 0
         until(lambda: len(load.accepted) > 150)
         port = one.address.rsplit(":", 1)[1]
         again = serve(one.data_dir, **{**one.environ, "SERVICE_GATEWAY_PORT": port})

@@ -142,7 +142,7 @@ def test_a_running_sqlite_service_becomes_two_gateways_and_no_task_is_lost(
         assert "intact" in shell.run(before)
         load.start()  # from here on callers ask the new address, again and again
         shell.run(end)
-        assert service.process.wait(60) == 0
+        assert service.process.wait(200) == 0
         shell.run(backup)
         assert "intact" in shell.run(copy, **target)
         shell.run(spread)

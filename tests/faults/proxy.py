@@ -43,7 +43,7 @@ class Proxy:
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
         self._do(self._end())
         self._loop.call_soon_threadsafe(self._loop.stop)
-        self._thread.join(60)
+        self._thread.join(200)
         self._loop.close()
 
     def cut(self) -> int:

@@ -78,5 +78,5 @@ def test_a_service_that_leaves_takes_its_cages_along(serve: Callable[..., Servic
         client.post("/api/v1/tasks", json={"type": "work", "input": 1, "required_capabilities": ["work"]})
         until(lambda: alive(marker))
     service.process.terminate()
-    assert service.process.wait(60) == 0
+    assert service.process.wait(200) == 0
     assert not alive(marker)

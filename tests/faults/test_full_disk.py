@@ -78,5 +78,5 @@ def test_a_full_disk_is_an_outage_and_no_loss(serve: Callable[..., Service], sma
             accepted.append(body["id"])
         wait_for(client, len(accepted))
     service.process.terminate()
-    assert service.process.wait(60) == 0
+    assert service.process.wait(200) == 0
     assert check(small_disk / "data" / "stentor.db", accepted) == []

@@ -60,7 +60,7 @@ def test_a_deployment_is_carried_to_its_end_after_a_kill(serve: Callable[..., An
         client.put(f"/api/v1/trust/{agent}", json={"score": 1.0})
         body = proposal(agent, {"agent_patch": {"capabilities": ["echo"]}})
         assert client.post("/api/v1/governance/updates", json=body).json()["status"] == "approved"
-        assert agents.came.wait(60), "it is being probed"
+        assert agents.came.wait(200), "it is being probed"
         path = f"/api/v1/governance/updates/{body['update_id']}"
         assert client.get(path).json()["status"] == "deploying"
     service.kill()

@@ -151,7 +151,7 @@ def test_the_late_answer_of_a_process_that_slept_past_its_lease_counts_for_nothi
     gateway, sleeps = begin("gateway"), begin("worker")
     register(gateway, "late", runtime={"kind": "http", "endpoint": agent.address})
     task_id = submit(gateway, type="x", required_capabilities=["late"], timeout_seconds=120)
-    assert agent.begun.wait(60)
+    assert agent.begun.wait(200)
     sleeps.process.send_signal(signal.SIGSTOP)
     try:
         agent.let_go.set()  # the answer waits in the socket of a process that does not run

@@ -76,7 +76,7 @@ def test_two_services_may_share_a_folder_and_commands_find_the_first(serve: Call
     assert program("agent", "register", "ann", "--capability", "echo").code == 0
     for service in (second, first):
         service.process.terminate()
-        assert service.process.wait(60) == 0
+        assert service.process.wait(200) == 0
     program.environ["SERVICE_DATABASE_URL"] = str(first.database)
     refused = program("agent", "register", "bob")
     assert (refused.code, "SERVICE_URL" in refused.err) == (4, True)
@@ -107,7 +107,7 @@ def test_a_signal_ends_it_cleanly_with_a_poll_and_a_stream_open(
     service.process.send_signal(number)
     _, err = service.process.communicate(timeout=200)
     for thread in threads:
-        thread.join(60)
+        thread.join(200)
         assert not thread.is_alive()
     assert service.process.returncode == 0, err
     assert "Traceback" not in err

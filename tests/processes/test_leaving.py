@@ -28,7 +28,7 @@ KEY = KEYS["ADMIN"].split(":")[0]
 
 def asked_to_leave(service: Service) -> int:
     service.process.send_signal(signal.SIGTERM)
-    return service.process.wait(60)
+    return service.process.wait(200)
 
 
 def is_ready(service: Service) -> bool:
@@ -60,7 +60,7 @@ def test_what_a_killed_process_had_in_hand_is_done_by_another_after_its_lease(st
     begun, _, address = sleeper()
     register(gateway, "held", runtime={"kind": "http", "endpoint": address})
     task_id = submit(gateway, type="x", required_capabilities=["held"], timeout_seconds=60)
-    assert begun.wait(60)
+    assert begun.wait(200)
     second = start("worker")
     first.kill()
     until(lambda: task(gateway, task_id)["attempts"] == 2)
@@ -73,7 +73,7 @@ def test_a_task_that_ends_in_time_is_waited_for_when_its_process_is_asked_to_lea
     with answering_later(1.5) as (begun, address):
         register(gateway, "slow", runtime={"kind": "http", "endpoint": address})
         task_id = submit(gateway, type="x", required_capabilities=["slow"])
-        assert begun.wait(60)
+        assert begun.wait(200)
         assert asked_to_leave(worker) == 0
     found = task(gateway, task_id)
     assert (found["status"], found["attempts"]) == ("completed", 1)
@@ -92,7 +92,7 @@ def test_an_attempt_keeps_its_lease_while_its_process_leaves(start: Start) -> No
     with serving(answer) as (address, asked):
         register(gateway, "slow", runtime={"kind": "http", "endpoint": f"{address}/do"})
         task_id = submit(gateway, type="x", required_capabilities=["slow"])
-        assert begun.wait(60)
+        assert begun.wait(200)
         start("worker")  # it would take the task over
         first.process.send_signal(signal.SIGTERM)
         until(lambda: not is_ready(first))
@@ -117,9 +117,9 @@ def test_a_task_that_does_not_end_in_time_is_given_to_another_at_once(start: Sta
     begun, stopped, address = sleeper()
     register(gateway, "stuck", runtime={"kind": "http", "endpoint": address})
     task_id = submit(gateway, type="x", required_capabilities=["stuck"])
-    assert begun.wait(60)
+    assert begun.wait(200)
     assert asked_to_leave(first) == 0
-    assert stopped.wait(60)
+    assert stopped.wait(200)
     assert task(gateway, task_id)["status"] == "queued"
     start("worker")
     until(lambda: task(gateway, task_id)["attempts"] == 2)
@@ -131,12 +131,12 @@ def test_a_second_signal_waits_for_nothing(start: Start) -> None:
     begun, _, address = sleeper()
     register(gateway, "patient", runtime={"kind": "http", "endpoint": address})
     submit(gateway, type="x", required_capabilities=["patient"])
-    assert begun.wait(60)
+    assert begun.wait(200)
     worker.process.send_signal(signal.SIGINT)
     until(lambda: not is_ready(worker))
     assert worker.process.poll() is None
     worker.process.send_signal(signal.SIGINT)
-    assert worker.process.wait(60) == 0
+    assert worker.process.wait(200) == 0
 
 
 @requirement("scale.drain")
@@ -150,7 +150,7 @@ def test_a_gateway_that_is_leaving_says_so_to_the_load_balancer_and_goes_on_answ
         task_id = submit(gateway)
         ended(gateway, task_id)
     gateway.process.send_signal(signal.SIGTERM)
-    assert gateway.process.wait(60) == 0
+    assert gateway.process.wait(200) == 0
 
 
 @pytest.mark.slow
@@ -177,7 +177,7 @@ def test_a_rolling_restart_behind_a_load_balancer_fails_no_request_and_loses_no_
         balancer.back(at, gateways[at])
     done.set()
     for client in clients:
-        client.join(60)
+        client.join(200)
     assert balancer.failed == []
     for task_id in ids:
         ended(gateways[0], task_id)
@@ -238,5 +238,5 @@ def test_gateways_and_workers_that_are_killed_in_turn_lose_nothing_that_was_acce
         found = ended(stable, str(body["id"]))
         assert found["attempts"] >= 1
     kinds = Stream(stable, str(bodies[0]["id"]))
-    kinds.join(60)
+    kinds.join(200)
     assert kinds.kinds().count("task_completed") == 1

@@ -166,6 +166,6 @@ def test_a_full_disk_is_an_outage_and_leaves_the_old_note(serve: Callable[..., S
             assert [path.name for path in vault.iterdir()] == ["a.md"]
             assert write("small again").status_code == 200
         service.process.terminate()
-        assert service.process.wait(60) == 0
+        assert service.process.wait(200) == 0
     finally:
         subprocess.run(["umount", "--lazy", str(vault)], check=True)

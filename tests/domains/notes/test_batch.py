@@ -159,7 +159,7 @@ async def test_what_waits_goes_together_and_a_caller_who_left_is_left_out() -> N
 
     def work(pieces: Sequence[int]) -> list[int]:
         calls.append(list(pieces))
-        assert free.wait(60)
+        assert free.wait(200)
         return [10 * piece for piece in pieces]
 
     gathered = ThreadBatcher(work, 1)

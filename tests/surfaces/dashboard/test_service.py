@@ -108,7 +108,7 @@ def test_a_dashboard_alone_changes_no_byte_of_the_database(serve: Start) -> None
             assert http.get(path).status_code == 200
         assert kept(service.database) == before
         process.terminate()
-        assert process.wait(60) == 0
+        assert process.wait(200) == 0
     assert kept(service.database) == before
     again = serve(**QUIET, DASHBOARD_API_KEY=KEY)
     with again.client() as gateway:

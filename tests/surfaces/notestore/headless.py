@@ -28,7 +28,7 @@ def run_command(*arguments: str, **environ: str) -> Iterator[dict[str, Any]]:
             raise AssertionError(process.stderr.read())
         yield json.loads(line)
         process.terminate()
-        assert process.wait(60) == 0
+        assert process.wait(200) == 0
         log = process.stderr.read()
         assert "Traceback" not in log
         assert KEY not in log

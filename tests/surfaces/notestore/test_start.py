@@ -176,7 +176,7 @@ def test_signal_stops_the_server_cleanly(tmp_path: Path, number: signal.Signals)
     with plugin(tmp_path / "vault") as stub, run_note_store(stub, tmp_path / "log", MCP_LOG_LEVEL="warn") as store:
         assert store.data("listNotes") == {"notes": []}
         store.process.send_signal(number)
-        assert store.process.wait(60) == 0
+        assert store.process.wait(200) == 0
         assert store.log.read_text() == ""
 
 
@@ -193,9 +193,9 @@ def test_running_call_completes_after_sigterm(tmp_path: Path) -> None:
         store.process.send_signal(signal.SIGTERM)
         stub.behaviour = "ok"
         stub.release.set()
-        caller.join(60)
+        caller.join(200)
         assert [response.status_code for response in responses] == [200]
-        assert store.process.wait(60) == 0
+        assert store.process.wait(200) == 0
 
 
 def test_help_text_lists_the_required_variables() -> None:

@@ -40,7 +40,7 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Vault]:
         with httpx.Client(base_url=ready["vault"], headers=headers, timeout=200) as http:
             yield Vault(http, root, key_file, ready["vault_tls"], process)
         process.terminate()
-        assert process.wait(60) == 0
+        assert process.wait(200) == 0
         assert "Traceback" not in process.stderr.read()
 
 

@@ -141,7 +141,7 @@ def test_https_can_be_disabled_by_option_or_variable(tmp_path: Path, switch: lis
         assert (ready["vault_tls"], ready["certificate_file"]) == (None, None)
         assert httpx.get(f"{ready['vault']}/obsidian-local-rest-api.crt").json()["errorCode"] == 40400
         process.terminate()
-        assert process.wait(60) == 0
+        assert process.wait(200) == 0
     assert [path.name for path in (tmp_path / "data" / "keys").iterdir()] == ["vault.key"]
 
 
