@@ -1,0 +1,52 @@
+"""What a worker is created with, and how it finds or registers its agent."""
+
+from __future__ import annotations
+
+import pytest
+from worker_service import AGENT, Service, run_service
+
+from stentor_worker import ServiceError, Worker
+
+
+def test_an_address_without_http_is_refused_at_once() -> None:
+    with pytest.raises(ValueError, match="must be a URL such as"):
+        Worker("127.0.0.1:8080", "key", "agent")
+
+
+def test_a_key_that_no_header_can_carry_is_refused_and_not_shown() -> None:
+    with pytest.raises(ValueError, match="The key contains characters") as refused:
+        Worker("http://127.0.0.1:8080", "sec\nret", "agent")
+    assert "ret" not in str(refused.value)
+
+
+def test_a_worker_is_the_registered_one_whose_capabilities_it_names_twice_and_in_another_order() -> None:
+    with run_service(Service(tasks=0)) as service:
+        worker = Worker.register(f"{service.url}/api/v1/", "key\n", "counter", ["sum", "count", "sum"])
+        assert worker.agent_id == "agent"
+        (request,) = service.requests
+        assert request.startswith("GET /api/v1/registry/"), "an address that ends with /api/v1 works too"
+
+
+def test_a_worker_finds_its_agent_on_a_later_page_and_registers_no_second_one() -> None:
+    with run_service(Service(tasks=0)) as service:
+        service.agent_pages = [[{**AGENT, "agent_id": "other", "name": "another"}], [AGENT]]
+        assert Worker.register(service.url, "key", "counter", ["count", "sum"]).agent_id == "agent"
+        assert [request.partition(" ")[0] for request in service.requests] == ["GET", "GET"]
+
+
+def test_a_worker_that_may_not_register_its_agent_says_who_may_and_how() -> None:
+    with run_service(Service(tasks=0)) as service:
+        service.agents_reply = 403, {"error": {"code": "FORBIDDEN", "message": "This needs the permission 'admin'."}}
+        with pytest.raises(ServiceError) as refused:
+            Worker.register(service.url, "key", "my agent", ["sum", "count"])
+    command = "stentor agent register 'my agent' --capability count --capability sum --key-name KEY"
+    assert refused.value.status == 403
+    assert refused.value.message.startswith("This needs the permission 'admin'. ")
+    assert command in refused.value.message
+
+
+def test_a_text_in_place_of_a_list_of_capabilities_is_refused() -> None:
+    with run_service(Service(tasks=0)) as service:
+        with pytest.raises(TypeError, match=r"capabilities must be a list such as \['slug'\]"):
+            Worker.register(service.url, "key", "slugger", "slug")
+        assert service.requests == []
