@@ -160,8 +160,9 @@ def open_writes(cluster: Cluster) -> int:
 def test_a_write_under_way_at_one_gateway_is_left_alone_by_the_others(cluster: Cluster) -> None:
     leader, _ = cluster.pair()
     leader.write("a.md", "old")
+    # Of a time ahead: on a busy machine the third may take longer to start than a write may take.
     intent = """insert into memory_intents (write_id, path, before_hash, after_hash, created_at)
-        values ('mine', 'a.md', '', '', (extract(epoch from now()) * 1000000)::bigint)"""
+        values ('mine', 'a.md', '', '', (extract(epoch from now() + interval '1 hour') * 1000000)::bigint)"""
     with psycopg.connect(cluster.url, autocommit=True) as database:
         database.execute(intent)
         third = cluster.gateway("c")
