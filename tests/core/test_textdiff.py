@@ -66,10 +66,21 @@ def test_different_values_never_have_the_same_lines(before: Any, after: Any, lin
     assert diff_lines(before, after, deep=True) == lines
 
 
-@pytest.mark.parametrize(("before", "after"), [(1, True), (0, False), ([0], [False]), ({"a": [1]}, {"a": [True]})])
-def test_a_number_that_becomes_a_boolean_is_a_difference(before: Any, after: Any) -> None:
+@pytest.mark.parametrize(
+    ("before", "after"),
+    [(1, True), (0, False), ([0], [False]), ({"a": [1]}, {"a": [True]}), (1, 1.0), ([{"a": 0.0}], [{"a": -0.0}])],
+)
+def test_equal_values_that_json_writes_in_different_ways_are_a_difference(before: Any, after: Any) -> None:
     assert not is_same(before, after)
     assert diff_lines(before, after)
+
+
+def test_the_order_of_the_members_of_an_object_is_no_difference() -> None:
+    before, after = (
+        {"a": [1, 10**30], "b": {"c": "\ud800", "d": None}},
+        {"b": {"d": None, "c": "\ud800"}, "a": [1, 10**30]},
+    )
+    assert is_same(before, after)
 
 
 def test_a_change_far_into_a_long_line_is_shown() -> None:

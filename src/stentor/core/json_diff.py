@@ -21,12 +21,8 @@ _PLAIN_NAME = re.compile(r"\w[\w.-]*")
 
 
 def is_same(before: Any, after: Any) -> bool:
-    """Return whether two JSON values are equal. Unlike `==` it tells true from 1 and false from 0."""
-    if isinstance(before, dict) and isinstance(after, dict):
-        return before.keys() == after.keys() and all(is_same(before[name], after[name]) for name in before)
-    if isinstance(before, (list, tuple)) and isinstance(after, (list, tuple)):
-        return len(before) == len(after) and all(map(is_same, before, after))
-    return bool(before == after) and isinstance(before, bool) == isinstance(after, bool)
+    """Return whether two JSON values are written the same, in any order of members: unlike `==` not 1, 1.0 and true."""
+    return json.dumps(before, sort_keys=True) == json.dumps(after, sort_keys=True)
 
 
 def diff_lines(before: Any, after: Any, *, deep: bool = False, width: int = 0) -> list[DiffLine]:

@@ -53,14 +53,17 @@ async def test_auto_tier_patch_is_deployed_at_once_and_affects_routing(governanc
 
 
 @requirement("governance.tier-human")
-async def test_a_number_that_becomes_a_boolean_changes_how_the_agent_runs(governance: GovernanceClient) -> None:
-    runtime = {"kind": "worker", "options": {"dry_run": 1, "steps": [{"confirm": 0}]}}
+async def test_a_number_that_becomes_a_value_of_another_type_changes_how_the_agent_runs(
+    governance: GovernanceClient,
+) -> None:
+    runtime = {"kind": "worker", "options": {"dry_run": 1, "steps": [{"confirm": 0}], "retries": 1}}
     agent = await governance.register_trusted(runtime=runtime)
-    options = {"dry_run": True, "steps": [{"confirm": False}]}
+    options = {"dry_run": True, "steps": [{"confirm": False}], "retries": 1.0}
     update = await governance.propose(agent, {"agent_patch": {"runtime": {"options": options}}})
     assert (update["status"], update["tier"]) == ("submitted", 3)
     assert update["reasons"] == ["the patch changes how the agent runs"]
-    assert [change["path"] for change in update["diff"]] == ["runtime.options.dry_run", "runtime.options.steps"]
+    names = ("dry_run", "steps", "retries")
+    assert [change["path"] for change in update["diff"]] == [f"runtime.options.{name}" for name in names]
 
 
 @requirement("governance.deploy-steps")

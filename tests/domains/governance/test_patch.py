@@ -136,3 +136,15 @@ def test_diff_lists_changed_paths_with_old_and_new_values() -> None:
     assert changes[0]["before"][0]["rate_limit"] == 60
     assert changes[0]["after"][0]["rate_limit"] == 1
     assert impact.diff_documents(CONFIG.document, CONFIG.document) == []
+
+
+def test_a_deep_document_is_compared_once_and_not_once_for_each_level(monkeypatch: pytest.MonkeyPatch) -> None:
+    compared: list[Any] = []
+    monkeypatch.setattr(impact.json_diff, "is_same", lambda *values: compared.append(values) or values[0] == values[1])
+    before: Any = {"big": [0], "mode": 1}
+    after: Any = {"big": [0], "mode": 2}
+    for _ in range(80):
+        before, after = {"a": before}, {"a": after}
+    (change,) = impact.diff_documents(before, after)
+    assert (change["path"], change["before"], change["after"]) == ("a." * 80 + "mode", 1, 2)
+    assert compared == [([0], [0]), (1, 2)]

@@ -83,10 +83,8 @@ def check_runtime_kind(before: AgentConfig, after: AgentConfig) -> None:
 
 def diff_documents(before: Any, after: Any, path: str = "") -> list[JsonObject]:
     """Return the differences as `{path, before, after}`; a missing value is null, lists are compared as a whole."""
-    if json_diff.is_same(before, after):
-        return []
     if not (isinstance(before, dict) and isinstance(after, dict)):
-        return [{"path": path, "before": before, "after": after}]
+        return [] if json_diff.is_same(before, after) else [{"path": path, "before": before, "after": after}]
     differences = []
     for name in dict.fromkeys((*before, *after)):
         differences += diff_documents(before.get(name), after.get(name), f"{path}.{name}" if path else name)
@@ -94,7 +92,7 @@ def diff_documents(before: Any, after: Any, path: str = "") -> list[JsonObject]:
 
 
 def changes_runtime(before: AgentConfig, after: AgentConfig) -> bool:
-    """Return whether the agents run differently: the kind, the endpoint or any option, also 1 that becomes true."""
+    """Return whether the agents run differently: the kind, the endpoint or any option, also 1 that becomes 1.0."""
     return not json_diff.is_same(before.document["runtime"], after.document["runtime"])
 
 
