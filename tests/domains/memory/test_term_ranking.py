@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import random
 import tempfile
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -168,11 +169,12 @@ async def test_what_is_committed_while_a_search_reads_is_found_by_the_next(
         patch.setattr(term_ranking, "load_lengths", load_lengths_late)
         patch.setattr(term_ranking, "_load_term", load_term_late)
         assert await found(index, "red") == ["a.md"]
+        # Reads, because nothing is kept of a search during which the lengths changed.
         assert await found(index, "red") == ["a.md", "b.md", "c.md"]
         # Reads, because another field is another list of documents.
-        assert await found(index, "red", fields=["content"]) == ["a.md", "b.md", "c.md"]
-    assert await found(index, "red", fields=["content"]) == ["a.md", "b.md", "c.md", "d.md"]
-    assert await found(index, "red") == ["a.md", "b.md", "c.md", "d.md"]
+        assert await found(index, "red", fields=["content"]) == ["a.md", "b.md", "c.md", "d.md"]
+    assert await found(index, "red", fields=["content"]) == ["a.md", "b.md", "c.md", "d.md", "e.md"]
+    assert await found(index, "red") == ["a.md", "b.md", "c.md", "d.md", "e.md"]
 
 
 async def test_a_change_does_not_make_a_search_read_its_terms_again(
@@ -213,8 +215,10 @@ async def test_what_is_committed_during_the_first_search_alone_is_found_by_the_n
     assert await found(index, "red") == ["a.md", "b.md"]
 
 
-async def test_positions_that_another_first_search_kept_are_not_used_after_they_moved(
-    index: SearchIndex, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("min_deleted", [0, 1_000])
+@pytest.mark.parametrize("dense_share", [0, 8])
+async def test_positions_that_another_first_search_kept_are_not_used_after_deletions(
+    index: SearchIndex, monkeypatch: pytest.MonkeyPatch, min_deleted: int, dense_share: int
 ) -> None:
     await index.upsert([document(path, "red") for path in ("a.md", "b.md", "c.md")], [], 1, force=False)
     loop, load_lengths = asyncio.get_running_loop(), term_ranking.load_lengths
@@ -229,9 +233,40 @@ async def test_positions_that_another_first_search_kept_are_not_used_after_they_
         asyncio.run_coroutine_threadsafe(search_and_delete(), loop).result()
         return lengths
 
-    monkeypatch.setattr(document_lengths, "MIN_DELETED", 0)
+    monkeypatch.setattr(document_lengths, "MIN_DELETED", min_deleted)
+    monkeypatch.setattr(term_ranking, "DENSE_SHARE", dense_share)
     monkeypatch.setattr(term_ranking, "load_lengths", load_lengths_late)
     assert await found(index, "red") == ["c.md"]
+
+
+async def test_documents_that_only_another_first_search_knows_are_left_out(
+    index: SearchIndex, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(term_ranking, "DENSE_SHARE", 0)
+    await index.upsert([document("a.md", "red")], [], 1, force=False)
+    loop, load_lengths, phrase_parts = asyncio.get_running_loop(), term_ranking.load_lengths, term_ranking.phrase_parts
+    has_lengths, may_go_on = threading.Event(), threading.Event()
+    searches: list[asyncio.Task[list[str]]] = []
+
+    def phrase_parts_late(phrase: tuple[str, ...]) -> list[tuple[str, ...]]:
+        monkeypatch.setattr(term_ranking, "phrase_parts", phrase_parts)
+        has_lengths.set()
+        assert may_go_on.wait(600)
+        return phrase_parts(phrase)
+
+    def load_lengths_late(tx: Tx) -> object:
+        monkeypatch.setattr(term_ranking, "load_lengths", load_lengths)
+        loop.call_soon_threadsafe(lambda: searches.append(asyncio.create_task(found(index, "red"))))
+        assert has_lengths.wait(600)
+        upsert = index.upsert([document("b.md", "red")], [], 2, force=False)
+        asyncio.run_coroutine_threadsafe(upsert, loop).result()
+        return load_lengths(tx)
+
+    monkeypatch.setattr(term_ranking, "load_lengths", load_lengths_late)
+    monkeypatch.setattr(term_ranking, "phrase_parts", phrase_parts_late)
+    assert await found(index, "red") == ["a.md", "b.md"]
+    may_go_on.set()
+    assert await searches[0] == ["a.md"]
 
 
 async def test_a_rollback_changes_nothing(index: SearchIndex) -> None:

@@ -174,7 +174,10 @@ class TermRanking:
         return _best(lengths.ids, scores, limit), int(np.count_nonzero(matching))
 
     def _read_lengths(self, tx: Tx) -> tuple[int, DocumentLengths]:
-        """Return the lengths with all changes so far, and the version that this transaction sees at least."""
+        """Return the lengths with all changes so far, and the version that this transaction sees at least.
+
+        The version is -1, at which nothing is kept, if the lengths have later changes than that.
+        """
         with self._lock:
             # Before the first read: what this transaction does not see yet must not be kept for those that do.
             version = self._version
@@ -184,6 +187,8 @@ class TermRanking:
             self._changes = {} if self._changes is None else self._changes
         lengths = load_lengths(tx)
         with self._lock:
+            # Documents of another search of this version would not fit lengths that know of later changes.
+            version = version if version == self._version else -1
             return version, self._change_lengths(lengths if self._lengths is None else self._lengths)
 
     def _change_lengths(self, lengths: DocumentLengths) -> DocumentLengths:
