@@ -140,6 +140,8 @@ def test_an_ipv6_address_is_allowed_as_a_url_has_it() -> None:
         OutboundHttp((entry,)).check_url("https://[::1]:8443/")
     with pytest.raises(InvalidRequest, match=r"add \[::1\]:8444 to SERVICE_OUTBOUND_ALLOW"):
         OutboundHttp(("[::1]:8443",)).check_url("https://[::1]:8444/")
+    with pytest.raises(InvalidRequest, match="not public"):  # an address of its own that ends like the port
+        OutboundHttp(("[fd00::1]:8443",)).check_url("https://[fd00::1:8443]:22/")
 
 
 def test_the_operators_list_is_host_or_host_and_port() -> None:

@@ -25,7 +25,6 @@ if TYPE_CHECKING:
 
 MAX_CHECKED_URLS = 1024
 """URLs remembered as allowed, so that they are not checked again."""
-_NO_BRACKETS = str.maketrans("", "", "[]")
 
 
 class TargetRefused(OSError):
@@ -42,12 +41,13 @@ class SsrfGuard:
     """Resolves hosts and rejects addresses that are not public, except hosts that the operator allowed."""
 
     def __init__(self, allow: tuple[str, ...]) -> None:
-        # Hosts come without the brackets that an IPv6 address has in a URL, and in an entry such as [::1]:8443.
-        self._allow = {name.lower().translate(_NO_BRACKETS) for name in allow}
+        self._allow = {name.lower() for name in allow}
 
     def is_allowed(self, host: str, port: int) -> bool:
         """Return whether the operator allowed the host, with any address."""
-        return host.lower() in self._allow or f"{host.lower()}:{port}" in self._allow
+        host = host.lower()
+        # Hosts come without the brackets that an IPv6 address has in a URL, and in an entry such as [::1]:8443.
+        return not self._allow.isdisjoint((host, f"{host}:{port}", f"[{host}]", f"[{host}]:{port}"))
 
     async def resolve(self, host: str, port: int) -> list[str]:
         """Resolve a host and return its checked addresses. Raises TargetRefused, and OSError for an unknown host."""
