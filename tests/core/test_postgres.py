@@ -692,3 +692,15 @@ async def test_the_end_of_a_task_is_found_by_its_key_whatever_the_statistics_say
 
     plan = await database.write(explain)
     assert "Index Scan using tasks_pkey on tasks" in plan, plan
+
+
+async def test_a_task_of_a_new_database_is_found_by_its_key(two: tuple[Database, Database]) -> None:
+    """Until the table is analyzed, PostgreSQL takes the index that was created last of those with both columns."""
+
+    def explain(tx: Tx) -> str:
+        return "\n".join(
+            str(line) for (line,) in tx.rows(Sql("explain select 1 from tasks where tenant = 't' and task_id = 'i'"))
+        )
+
+    plan = await two[0].read(explain)
+    assert "using tasks_pkey on tasks" in plan, plan
