@@ -4,6 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
+import pytest
+
+from stentor.cli.commands import search
+from stentor.cli.responses import Response
 from tests.cli.program import Program
 from tests.requirements import requirement
 
@@ -50,3 +54,13 @@ def test_no_note_ends_with_1_and_what_is_wrong_is_told(served: tuple[Program, An
     assert "there is no vault 'other'" in unknown.err
     assert "as_of: must be a date" in program("search", "deploy", "--as-of", "soon").err
     assert program("search").code == 2
+
+
+@requirement("memory.command")
+def test_that_notes_may_be_missing_is_told_beside_the_notes(capsys: pytest.CaptureFixture[str]) -> None:
+    for state, told in (
+        ({}, ""),
+        ({"incomplete": True}, "The search index is being built, so notes may be missing.\n"),
+    ):
+        search._show(Response({"matches": []} | state, search.FoundNotes).value)
+        assert capsys.readouterr() == ("No note answers this.\n", told)

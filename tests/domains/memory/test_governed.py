@@ -7,7 +7,9 @@ import base64
 import gc
 from pathlib import Path
 from typing import Any
+from unittest.mock import AsyncMock
 
+import msgspec
 import pytest
 
 from stentor.auth.authority.context import AuthorityContext
@@ -33,6 +35,7 @@ from stentor.domains.memory.governed.model import (
 )
 from stentor.domains.memory.governed.records import encode_cursor
 from stentor.domains.memory.governed.service import GovernedMemory
+from stentor.domains.memory.index.index import SearchIndex
 from stentor_vault.notes.model import VaultUnavailable, content_hash
 from tests.conftest import MakeWorld, World
 from tests.patience import soon
@@ -315,6 +318,14 @@ async def test_a_record_has_its_title_in_every_mode(make_world: MakeWorld, tmp_p
     modes: list[SearchMode] = ["keyword", "semantic", "hybrid"]
     answers = [await made.memory.search(authority(), SearchAsked("team", "kitten", mode)) for mode in modes]
     assert [[one.title for one in answer.results] for answer in answers] == [["The kitten"]] * 3
+
+
+@requirement("memory.keyword-search")
+async def test_a_search_tells_that_the_index_is_being_built(made: Governed, monkeypatch: pytest.MonkeyPatch) -> None:
+    for is_complete in (True, False):
+        monkeypatch.setattr(SearchIndex, "was_reconciled", AsyncMock(return_value=is_complete))
+        answer = msgspec.to_builtins(await made.memory.search(authority(), SearchAsked("team", "apples", "keyword")))
+        assert ("incomplete" in answer) is not is_complete
 
 
 @requirement("memory_mcp.search-input")

@@ -5,10 +5,12 @@ from __future__ import annotations
 import itertools
 from pathlib import Path
 from typing import Any
+from unittest.mock import AsyncMock
 
 import pytest
 
 from stentor.domains.atp.model import ACTION_TYPES
+from stentor.domains.memory.index.index import SearchIndex
 from stentor.domains.messaging.actions.governance import GovernanceZone
 from stentor.domains.messaging.actions.kernel import KernelZone
 from tests.conftest import MakeWorld
@@ -76,7 +78,9 @@ async def test_a_scheduled_message_is_cancelled_while_it_waits(post: Post, mode:
 
 
 @requirement("atp.messages-act-on-zones")
-async def test_the_memory_is_written_read_searched_and_deleted(full: Post, tmp_path: Path) -> None:
+async def test_the_memory_is_written_read_searched_and_deleted(
+    full: Post, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     note = {"path": "Notes/a.md", "content": "# Backups\n\nWe keep them for a year.\n"}
     made = await full.do(note, "memory", "create")
     assert (made["status"], made["path"]) == ("success", "Notes/a.md")
@@ -86,6 +90,9 @@ async def test_the_memory_is_written_read_searched_and_deleted(full: Post, tmp_p
     assert read["document"]["content"] == note["content"]
     found = await full.do("backups", "memory", "search")
     assert [match["path"] for match in found["matches"]] == ["Notes/a.md"]
+    for is_complete in (True, False):
+        monkeypatch.setattr(SearchIndex, "was_reconciled", AsyncMock(return_value=is_complete))
+        assert ("incomplete" in await full.do("backups", "memory", "search")) is not is_complete
     error = await full.fail({"text": "backups", "top_k": 3, "filters": {}}, "memory", "query")
     assert error["code"] == "SERVICE_UNAVAILABLE"  # there is no model here
     changed = {"path": "Notes/a.md", "frontmatter": {"tags": ["it"]}}

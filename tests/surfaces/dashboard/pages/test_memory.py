@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from pathlib import Path
 from typing import Any
+from unittest.mock import AsyncMock
 from urllib.parse import urlencode
 
 import pytest
@@ -14,6 +15,7 @@ from stentor.core.db import Sql
 from stentor.core.jsontext import JsonObject
 from stentor.domains.memory import history
 from stentor.domains.memory.embedding_worker import PREPARING
+from stentor.domains.memory.index.index import SearchIndex
 from stentor.surfaces.dashboard.pages import memory as memory_page
 from stentor.surfaces.dashboard.pages import memory_editing
 from stentor.surfaces.dashboard.presenters import note_rendering
@@ -77,6 +79,15 @@ async def test_a_search_shows_notes_with_the_words_marked_in_any_form(site: Site
     whole = await site.read("/memory", mode="no such mode", q="deploy")
     assert "Note store" in whole
     assert "<html" in whole
+
+
+@requirement("dashboard.page-memory")
+async def test_a_search_says_that_the_index_is_being_built(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
+    for is_complete in (True, False):
+        monkeypatch.setattr(SearchIndex, "was_reconciled", AsyncMock(return_value=is_complete))
+        page = await site.read("/memory", q="deploy", mode="keyword")
+        assert ("The search index is being built, so notes may be missing." in page) is not is_complete
+        assert "index is being built, so" not in await site.read("/memory")
 
 
 @requirement("dashboard.page-memory")
