@@ -80,6 +80,7 @@ async def test_a_search_says_how_many_events_its_index_does_not_cover(world: Wor
     async def unindexed(**params: str) -> Any:
         return (await world.admin.get("/api/v1/tasks", params=params)).json()["unindexed_events"]
 
+    await world.register()
     await world.submit(input="a pear")
     waiting = await unindexed(text="pear")
     assert waiting > 0
