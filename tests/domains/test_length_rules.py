@@ -70,6 +70,18 @@ def test_an_agent_that_fails_long_inputs_is_noticed_and_only_what_is_as_long_cou
 
 
 @requirement("routing.length")
+def test_successes_of_an_unknown_length_still_count_after_a_failure_of_a_known_one() -> None:
+    # As after an upgrade: the record of the type has successes, but of this agent only a failure has a length.
+    window, failed = decode_counts("0:12:12:10 7:12:0:0"), decode_counts("7:1:0:0")
+    odds = measure_effect([split_factors(window)])
+    assert odds is not None
+    for group in (0, 7):
+        outcome_share, reward_share, duration_ms = share_evidence(failed, None, odds, group)
+        assert reward_share == outcome_share > 0
+        assert duration_ms is None
+
+
+@requirement("routing.length")
 @pytest.mark.parametrize(("agents", "measured"), [(1, 250), (100, 40)])
 def test_the_effect_is_measured_the_less_often_the_more_agents_there_are(
     agents: int, measured: int, monkeypatch: pytest.MonkeyPatch

@@ -304,6 +304,11 @@ def test_the_sentence_says_that_the_length_decided_only_where_it_did() -> None:
         del each["any_length"]
     assert "its expected result is better (expected 0.68" in explain.explain_decision(record)
     assert explain.check_decision(record).is_reproduced
+    # A rule with other priors had another expected result, which says nothing about lengths.
+    for each, expected in zip(record["candidates"], (0.4, 0.1), strict=True):
+        each |= {"rewards": 5, "outcomes": 10, "expected": expected}
+    sentence = explain.explain_decision(record | {"rule": "evidence-3"})
+    assert "its expected result is better (expected 0.400 against 0.100)" in sentence
 
 
 def test_the_sentence_says_who_is_offline() -> None:

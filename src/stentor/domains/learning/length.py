@@ -161,7 +161,8 @@ def share_evidence(
         return 1.0, 1.0, None
     return (
         outcomes / all_outcomes,
-        rewards / all_rewards if all_rewards else 0.0,
+        # The record may have successes of an earlier version, whose lengths are unknown.
+        rewards / all_rewards if all_rewards else outcomes / all_outcomes,
         duration / timed if timed >= MIN_TIMED_SUCCESSES else None,
     )
 
