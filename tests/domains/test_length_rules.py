@@ -22,6 +22,7 @@ from stentor.domains.learning.length import (
     split_factors,
 )
 from stentor.domains.learning.model import TaskTypeProgress, apply_grade, apply_outcome, initial_weight
+from stentor.domains.routing.service import _track_record_cache
 from tests.requirements import requirement
 
 
@@ -79,6 +80,17 @@ def test_successes_of_an_unknown_length_still_count_after_a_failure_of_a_known_o
         outcome_share, reward_share, duration_ms = share_evidence(failed, None, odds, group)
         assert reward_share == outcome_share > 0
         assert duration_ms is None
+
+
+@requirement("routing.length")
+def test_cached_track_records_of_other_lengths_last_until_the_odds_change() -> None:
+    records = service.TaskTypeRecords()
+    before, now = (0.1,) * (GROUPS - 1), (0.2,) * (GROUPS - 1)
+    for group in (*range(GROUPS), None):
+        _track_record_cache(records, 1, before, group)
+    assert set(records.derived) == {*range(GROUPS), None}
+    _track_record_cache(records, 1, now, 3)
+    assert set(records.derived) == {3}
 
 
 @requirement("routing.length")

@@ -97,7 +97,7 @@ class TaskTypeRecords:
         self._length_effect: tuple[int, by_length.Splits | None] = (-1, None)
         self.derived: dict[int | None, dict[str, Any]] = {}
         """Cache of routing by group of length and by agent; routing itself checks whether an entry is still valid."""
-        self.derived_at = (0, 0, False)
+        self.derived_at: tuple[int, int, bool, by_length.Splits | None] = (0, 0, False, None)
 
     def put(self, weight: Weight) -> list[Weight]:
         """Take over a record. Return the records that changed: several at the end of an outage of all agents."""

@@ -174,9 +174,10 @@ class RoutingEngine:
 
     def _candidates(self, request: RoutingRequest, agents: list[Agent], now: int) -> list[AgentCandidate]:
         records = self._learning.records(request.tenant, request.task_type)
-        odds = None if request.input_length is None else records.length_effect()
-        group = None if odds is None else length_group(request.input_length or 0)
-        cache = _track_record_cache(records, now // DAY, group)
+        odds, lengths = records.length_effect(), None
+        if odds is not None and request.input_length is not None:
+            lengths = odds, length_group(request.input_length)
+        cache = _track_record_cache(records, now // DAY, odds, lengths and lengths[1])
         # Looked up once: this loop takes most of the time of a decision.
         tenant, trust, load, alpha = request.tenant, self._trust.score, self.agent_load, self.policy.alpha
         tick, by_grades = records.progress.tick, records.well_graded > 0
@@ -197,7 +198,6 @@ class RoutingEngine:
                 or entry[2] != age
                 or entry[3] is not agent
                 or entry[4] is not effect
-                or entry[8] is not odds
             ):
                 stale = records.progress.has_changed_since(weight)
                 elsewhere = recent.elsewhere(task_type) if recent else (0.0, 0.0)
@@ -212,13 +212,13 @@ class RoutingEngine:
                     by_grades=by_grades,
                     seen=tick,
                     factors=factors,
-                    lengths=None if odds is None or group is None else (odds, group),
+                    lengths=lengths,
                 )
                 retry = None
                 if weight is not None and records.own_outages.is_retry_due(weight, age * AGE_STEP):
                     retry = msgspec.structs.replace(build(without_outage(weight), stale=False), retry=True)
                 track_record = build(weight, stale=stale)
-                entry = cache[agent_id] = (weight, recent, age, agent, effect, factors, track_record, retry, odds)
+                entry = cache[agent_id] = (weight, recent, age, agent, effect, factors, track_record, retry)
             ahead, concurrency, online, resting, failing, stalled = load(agent)
             chosen = all_chosen.get((agent_id, task_type, False))
             unlearned = max(0, _count_chosen(chosen, weight) - ahead) if chosen else 0
@@ -324,15 +324,15 @@ def _count_chosen(chosen: tuple[int, int], weight: Weight | None) -> int:
     return count if samples == (weight.samples if weight else 0) else 0
 
 
-def _track_record_cache(records: TaskTypeRecords, day: int, group: int | None) -> dict[str, Any]:
+def _track_record_cache(records: TaskTypeRecords, day: int, odds: Splits | None, group: int | None) -> dict[str, Any]:
     """Return the cached track records of a task type for inputs of a group, None if the length does not count.
 
-    Emptied when the results of any agent change, which makes others stale, every day, when weights decay, and with the
-    first good grade.
+    Emptied when the results of any agent change, which makes others stale, every day, when weights decay, with the
+    first good grade, and when the odds of splits by length change.
     """
     if records is NO_RECORDS:
         return {}  # shared by all task types without outcomes
-    state = (records.progress.changed_tick, day, records.well_graded > 0)
+    state = (records.progress.changed_tick, day, records.well_graded > 0, odds)
     if records.derived_at != state:
         records.derived, records.derived_at = {}, state
     return records.derived.setdefault(group, {})
