@@ -872,4 +872,5 @@ CREATE INDEX tasks_parked_by_period on tasks (tenant, limit_key, limit_seconds, 
 CREATE INDEX tasks_with_deadline on tasks (end_by) where end_by is not null and completion_time is null;
 CREATE TRIGGER tasks_moves before update of status on tasks when old.status <> new.status and instr(' queued>executing queued>failed queued>cancelled queued>aborted pending_approval>queued pending_approval>waiting pending_approval>aborted pending_approval>cancelled executing>completed executing>failed executing>aborted executing>queued executing>cancelled executing>waiting waiting>queued waiting>cancelled waiting>aborted failed>queued failed>pending_approval aborted>queued aborted>pending_approval ', ' ' || old.status || '>' || new.status || ' ') = 0
         begin select raise(abort, 'a task does not make this move'); end;
-insert into alembic_version values ('0052');
+CREATE TABLE cancelled_parents (tenant text not null, task_id text not null, primary key (tenant, task_id));
+insert into alembic_version values ('0053');

@@ -65,18 +65,14 @@ class WaitEndings:
         endings = [Ending(tenant, task_id, step, child_outcome(tx, tenant, step)) for tenant, task_id, step in ended]
         self.end_all(tx, endings)
 
-    def cancel_children(self, tx: Tx, orphans: list[OpenStep]) -> None:
-        """Cancel the children of cancelled tasks. Hold the locks of the waits for them.
+    def end_orphans(self, tx: Tx, orphans: list[OpenStep]) -> None:
+        """End waits for children of tasks that were cancelled. Hold their locks."""
+        outcome = StepOutcome(error={"type": "ParentCancelled", "message": "The task was cancelled."})
+        self.end_all(tx, [Ending(tenant, task_id, step, outcome) for tenant, task_id, step in orphans])
 
-        Other tasks continue: those that one was to come after, and children of the task from which it continued.
-        """
-        endings = list[Ending]()
-        for tenant, task_id, step in orphans:
-            is_own = self._tasks.cancel_child_in_tx(tx, tenant, step.reference or "", task_id)
-            message = "The task was cancelled, and its child with it." if is_own else "The task was cancelled."
-            outcome = StepOutcome(error={"type": "ParentCancelled", "message": message})
-            endings.append(Ending(tenant, task_id, step, outcome))
-        self.end_all(tx, endings)
+    def cancel_subtask(self, tx: Tx, tenant: str, task_id: str, parent: str) -> None:
+        """Cancel a task because its parent was cancelled. Raises Conflict if it changes at this moment."""
+        self._tasks.cancel_subtask(tx, tenant, task_id, parent)
 
     def end(self, tx: Tx, ending: Ending) -> bool:
         """End a step with its event, and queue its task if it waits; False if the step has an outcome already."""

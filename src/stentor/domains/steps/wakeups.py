@@ -1,7 +1,8 @@
 """Ends the waits of tasks whose time is over, those for children that have ended, and tasks past their deadline.
 
-Each process looks once a second, and also when the next wait is due, and when a task ends in it while any task waits
-for a child. The rows decide: of two processes only one ends a wait.
+It also cancels the subtasks of cancelled tasks. Each process looks once a second, and also when the next wait is due,
+when a task is cancelled in it, and when one ends in it while any task waits for a child. The rows decide: of two
+processes only one ends a wait.
 """
 
 from __future__ import annotations
@@ -14,15 +15,15 @@ from functools import partial
 from typing import Any
 
 from stentor.core.clock import SECOND
-from stentor.core.db import Database, Tx
+from stentor.core.db import NO_LOCKS, Database, Tx
 from stentor.core.db.locks import waits_lock
-from stentor.core.errors import CorruptRow, StoreUnavailable
+from stentor.core.errors import Conflict, CorruptRow, StoreUnavailable
 from stentor.core.live import TERMINAL_EVENTS, Hub
 from stentor.core.timers import wait_until_tick
 from stentor.domains.steps import store
 from stentor.domains.steps.store import OpenStep
 from stentor.domains.steps.wait_endings import BATCH_SIZE, WaitEndings
-from stentor.domains.tasks import lease_store
+from stentor.domains.tasks import lease_store, subtask_store
 from stentor.domains.tasks.damaged import DamagedTasks
 from stentor.domains.tasks.store import TaskRef
 
@@ -32,6 +33,8 @@ PAUSE_SECONDS = 0.1
 SCAN_SHARE = 0.05
 """Share of the time that scans of all waits for children may take."""
 log = logging.getLogger(__name__)
+SUBTASKS = 1_024
+"""Subtasks of cancelled tasks that one look reads: then what is due meanwhile has its turn."""
 List = Callable[[Tx], list[OpenStep]]
 End = Callable[[Tx, list[OpenStep]], None]
 
@@ -47,6 +50,7 @@ class WaitScheduler:
         self._has_children = False
         self._next_scan = 0.0
         hub.listen(self._note_end, TERMINAL_EVENTS)
+        hub.listen(self._note_cancel, ("task_cancelled",))
 
     async def run(self) -> None:
         """Run forever; waits out an outage of the database."""
@@ -69,16 +73,19 @@ class WaitScheduler:
         `scans` is whether to look at all waits for children, also those of other processes and from before a crash.
         """
 
-        def look(tx: Tx) -> tuple[int, int | None, int | None, bool]:
-            return tx.now, store.next_due_at(tx), lease_store.next_deadline(tx), store.has_open_children(tx)
+        def look(tx: Tx) -> tuple[int, int | None, int | None, bool, list[TaskRef]]:
+            due_at, deadline = store.next_due_at(tx), lease_store.next_deadline(tx)
+            return tx.now, due_at, deadline, store.has_open_children(tx), subtask_store.list_parents(tx, BATCH_SIZE)
 
-        now, due_at, deadline, self._has_children = await self._db.poll(look)
+        now, due_at, deadline, self._has_children, cancelled = await self._db.poll(look)
         # Before the waits: a task that continues when its subtasks are aborted would begin an attempt for nothing.
         if deadline is not None and deadline < now:
             await self._abort_late()
         if due_at is not None and due_at <= now:
             await self._end_each(lambda tx: store.list_due(tx, BATCH_SIZE), self._endings.end_due)
         await self._end_for_ended()
+        if cancelled:
+            await self._cancel_subtasks(cancelled)
         if self._has_children and scans:
             await self._scan_children()
         following = [each for each in (due_at, deadline) if each is not None]
@@ -104,12 +111,35 @@ class WaitScheduler:
         if self._ended:
             ended, self._ended = sorted(self._ended), set()
             await self._end_each(lambda tx: store.list_waits_for(tx, ended, BATCH_SIZE), self._endings.end_children)
-            await self._end_each(lambda tx: store.list_orphans_of(tx, ended, BATCH_SIZE), self._endings.cancel_children)
+            await self._end_each(lambda tx: store.list_orphans_of(tx, ended, BATCH_SIZE), self._endings.end_orphans)
+
+    async def _cancel_subtasks(self, parents: list[TaskRef]) -> None:
+        """Cancel subtasks of these cancelled tasks. The next look follows at once: it goes on, and a level deeper."""
+        # First the waits for them, which would end as those for a child that failed.
+        await self._end_each(lambda tx: store.list_orphans_of(tx, parents, BATCH_SIZE), self._endings.end_orphans)
+        found = await self._db.poll(lambda tx: subtask_store.list_open(tx, parents, SUBTASKS))
+        for start in range(0, len(found), BATCH_SIZE):
+            # Each on its own: one that changes at this moment does not keep the others from it.
+            writes = [
+                self._db.write(
+                    partial(self._endings.cancel_subtask, tenant=tenant, task_id=task_id, parent=parent), NO_LOCKS
+                )
+                for tenant, task_id, parent in found[start : start + BATCH_SIZE]
+            ]
+            results = await asyncio.gather(*writes, return_exceptions=True)
+            for result in results:
+                if isinstance(result, BaseException) and not isinstance(result, Conflict):
+                    raise result
+        if len(found) < SUBTASKS:
+            busy = {(tenant, parent) for tenant, _, parent in found}
+            if over := [parent for parent in parents if parent not in busy]:
+                await self._db.write(partial(subtask_store.forget, parents=over), NO_LOCKS)
+        self._wake.set()
 
     async def _scan_children(self) -> None:
         started = time.monotonic()
         await self._end_each(lambda tx: store.list_ended_children(tx, BATCH_SIZE), self._endings.end_children)
-        await self._end_each(lambda tx: store.list_orphans(tx, BATCH_SIZE), self._endings.cancel_children)
+        await self._end_each(lambda tx: store.list_orphans(tx, BATCH_SIZE), self._endings.end_orphans)
         # With 100,000 waits a scan takes a good part of a second.
         self._next_scan = started + (time.monotonic() - started) / SCAN_SHARE
 
@@ -125,6 +155,9 @@ class WaitScheduler:
             await self._db.write(work, [waits_lock(*ref) for ref in refs])
             if len(waits) < BATCH_SIZE:
                 return
+
+    def _note_cancel(self, tenant: str, task_id: str, events: list[Any]) -> None:
+        self._wake.set()
 
     def _note_end(self, tenant: str, task_id: str, events: list[Any]) -> None:
         # A wait that began since the last look is found by the next scan.

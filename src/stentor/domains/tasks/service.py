@@ -19,7 +19,7 @@ from stentor.core.errors import Conflict
 from stentor.core.runlog import EventDraft, RunLog
 from stentor.domains.learning.service import learning_skipped_event
 from stentor.domains.registry.model import Agent
-from stentor.domains.tasks import events, model, queries, store
+from stentor.domains.tasks import events, model, queries, store, subtask_store
 from stentor.domains.tasks.access import check_approver, require_task, require_visible_task
 from stentor.domains.tasks.damaged import refuse_damaged
 from stentor.domains.tasks.drafts import draft_rerun
@@ -77,20 +77,14 @@ class TaskService:
         event = EventDraft("task_cancelled", "tasks", "Task cancelled.", meta)
         self._end_as_cancelled(tx, task, "cancelled", None, event)
 
-    def cancel_child_in_tx(self, tx: Tx, tenant: str, task_id: str, parent_task_id: str) -> bool:
-        """Cancel a task because its parent was cancelled; one that has ended stays as it is.
-
-        Return whether it is a child of this parent.
-        """
+    def cancel_subtask(self, tx: Tx, tenant: str, task_id: str, parent: str) -> None:
+        """Cancel a task because its parent was cancelled; one that has ended stays as it is."""
         task = store.find(tx, tenant, task_id)
-        if task is None or task.parent_task_id != parent_task_id:
-            return False
-        if task.status in model.TERMINAL_STATUSES:
-            return True
-        meta = {"from": task.status, "status": "cancelled", "parent_task_id": parent_task_id}
+        if task is None or task.status in model.TERMINAL_STATUSES:
+            return
+        meta = {"from": task.status, "status": "cancelled", "parent_task_id": parent}
         event = EventDraft("task_cancelled", "tasks", "Cancelled with its parent.", meta)
         self._end_as_cancelled(tx, task, "cancelled", None, event)
-        return True
 
     def abort_unstarted(self, tx: Tx, tenant: str, task_id: str, message: str) -> None:
         """Abort a task that waits for its first attempt, because a task that it comes after did not complete."""
@@ -235,6 +229,7 @@ class TaskService:
         if status == "cancelled":
             # A submission of a subtask takes it too; only a cancelled task gets no more of them.
             tx.lock(locks.task_lock(task.tenant, task.task_id))
+            subtask_store.note_cancelled(tx, task.tenant, task.task_id)
         ended = [*drafts, learning_skipped_event("cancelled")]
         head = self._runlog.append(tx, task.tenant, ended, task_id=task.task_id, parent=task.head_id)
         if not store.end_without_learning(tx, task, status, "cancelled", error, head):

@@ -1,0 +1,47 @@
+"""SQL of cancelled tasks whose subtasks are still to be cancelled.
+
+A task is noted in the transaction that cancels it, and gets no subtask after it. So nobody has to search the tasks for
+those whose parent was cancelled, and a subtask that a person retries later goes on.
+"""
+
+from __future__ import annotations
+
+from stentor.core.db import Sql, Tx
+from stentor.domains.tasks.store import TaskRef
+
+_HAS_SUBTASKS = Sql("select 1 from tasks where tenant = :tenant and parent_task_id = :parent limit 1")
+_NOTE = Sql("insert into cancelled_parents (tenant, task_id) values (:tenant, :parent) on conflict do nothing")
+_LIST_PARENTS = Sql("select tenant, task_id from cancelled_parents limit :limit")
+# In the order of the index by parent, so that PostgreSQL takes no other one.
+_LIST_OPEN = Sql(
+    """select task_id from tasks where tenant = :tenant and parent_task_id = :parent and completion_time is null
+    order by created_at, task_id limit :limit"""
+)
+_FORGET = Sql("delete from cancelled_parents where tenant = :tenant and task_id = :parent")
+
+
+def note_cancelled(tx: Tx, tenant: str, task_id: str) -> None:
+    """Note that the subtasks of a task are to be cancelled, if it has any. Hold the lock of the task."""
+    if tx.row(_HAS_SUBTASKS, tenant=tenant, parent=task_id):
+        tx.run(_NOTE, tenant=tenant, parent=task_id)
+
+
+def list_parents(tx: Tx, limit: int) -> list[TaskRef]:
+    """List cancelled tasks whose subtasks are still to be cancelled."""
+    return [(tenant, task_id) for tenant, task_id in tx.rows(_LIST_PARENTS, limit=limit)]
+
+
+def list_open(tx: Tx, parents: list[TaskRef], limit: int) -> list[tuple[str, str, str]]:
+    """List subtasks of these tasks that have not ended: tenant, id, and id of the parent."""
+    found = list[tuple[str, str, str]]()
+    for tenant, parent in parents:
+        if len(found) >= limit:
+            break
+        rows = tx.rows(_LIST_OPEN, tenant=tenant, parent=parent, limit=limit - len(found))
+        found += [(tenant, task_id, parent) for (task_id,) in rows]
+    return found
+
+
+def forget(tx: Tx, parents: list[TaskRef]) -> None:
+    """Forget cancelled tasks all of whose subtasks have ended."""
+    tx.many(_FORGET, [{"tenant": tenant, "parent": task_id} for tenant, task_id in parents])
