@@ -16,7 +16,7 @@ from stentor.core import migrations
 from stentor.core.db import AppendOnlyTable, CounterTable, Database, RowUpdate, Sql, Tx, postgres, readers, server_waits
 from stentor.core.db.database import MAX_GROUP_SIZE, READER_THREADS
 from stentor.core.db.database_url import parse_database_url
-from stentor.core.db.driver import Statement
+from stentor.core.db.driver import Statement, as_literal
 from stentor.core.db.leader import LeaderElection
 from stentor.core.db.locks import NAMED_LOCKS, SERVING_LOCK_ID, to_number
 from stentor.core.db.pipeline import Pipeline
@@ -194,6 +194,16 @@ async def test_a_counter_that_cannot_be_written_fails_its_transactions_once(two:
     assert len(runs) <= 2
     await two[0].write(one_more("a"))
     assert await number(two[0], "a") == 1
+
+
+async def test_the_log_of_the_server_says_why_an_update_of_a_changed_row_fails(
+    postgres_url: str, two: tuple[Database, Database]
+) -> None:
+    """Whoever reads it must not take it for an error of the service."""
+    ((text, values),) = ADD_ROW.statements([{"tenant": "a"}])
+    said = pytest.raises(psycopg.Error, match="a row has changed meanwhile, so the transaction runs again")
+    with psycopg.connect(postgres_url, cursor_factory=psycopg.RawCursor) as connection, said:
+        connection.execute(as_literal(text), values)
 
 
 async def test_all_that_a_commit_writes_is_one_message(

@@ -188,6 +188,8 @@ _UPDATE_SIZES = (16, 4, 1)
 """Rows in one update statement. For more rows than these, PostgreSQL would read a small table completely, and keep that
 plan when the table has grown."""
 
+_ROW_CHANGED = "a row has changed meanwhile, so the transaction runs again"
+
 
 class AppendOnlyTable:
     """A table to which rows are added many at a time, and the order of the values in a row."""
@@ -281,8 +283,9 @@ class RowUpdate:
         given = ", ".join(f"({', '.join(values[start : start + width])})" for start in range(0, len(values), width))
         changes, _, condition = self.one.text.rpartition(" where ")
         update = _PARAMETER.sub(r"given.\1", f"{changes} from given where {condition} returning 1")
-        # A division by zero, unless as many rows are changed as are given.
-        check = f"select 1 / cast(count(*) = cast(${size * width + 1} as bigint) as integer) from changed"  # noqa: S608 - as in _insert
+        # The cast fails unless as many rows are changed as are given, and the server's log says why.
+        changed = f"case count(*) when cast(${size * width + 1} as bigint) then '1' else '{_ROW_CHANGED}' end"
+        check = f"select cast({changed} as integer) from changed"  # noqa: S608 - as in _insert
         return f"with given ({columns}) as (values {given}), changed as ({update}) {check}"
 
 
