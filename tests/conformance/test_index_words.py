@@ -11,6 +11,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from stentor.core.db import Sql
 from stentor.core.db.postgres import PostgresDriver
 from stentor.core.errors import StoreUnavailable
 from stentor.domains.memory.index import sqlite
@@ -30,6 +31,15 @@ async def test_a_document_is_found_replaced_and_removed(index: SearchIndex) -> N
     assert await index.delete(["a.md", "never.md"]) == [first]
     assert await found(index, "blue") == []
     assert (await index.totals()).documents == 0
+
+
+async def test_an_index_that_another_process_made_again_is_incomplete(index: SearchIndex) -> None:
+    assert not await index.was_reconciled(max_age_s=3600)
+    await index.mark_reconciled(1)
+    assert await index.was_reconciled(max_age_s=3600)
+    await index.write(lambda tx: tx.run(Sql("delete from facts where name = 'compared_at'")))
+    assert await index.was_reconciled(max_age_s=3600)
+    assert await index.was_reconciled() is not index.is_shared
 
 
 async def test_what_is_there_already_stays_unless_it_is_to_be_made_anew(index: SearchIndex) -> None:

@@ -62,7 +62,7 @@ async def test_what_the_notes_do_not_know_is_said(library: Notes, monkeypatch: p
     result = (await answer(library, {"question": "xylophones?"}, "search"))["result"]
     assert result == {"answer": "The notes say nothing about this.", "citations": []}
 
-    async def is_being_built() -> bool:
+    async def is_being_built(**_: Any) -> bool:
         return False
 
     monkeypatch.setattr(index, "was_reconciled", is_being_built)

@@ -46,6 +46,8 @@ from stentor.domains.memory.validity.model import Exclusion
 PREVIEW_CHARS = 200
 INLINE_MAX_CHARS = 50_000
 """Excerpts of longer texts are made in a thread: one of a megabyte takes a tenth of a second."""
+COMPLETENESS_AGE_S = 1
+"""For how long a complete index counts as such: a query for each search on PostgreSQL makes short ones slower."""
 MAX_CANDIDATES = 100
 """Candidates of each kind (keyword, semantic) that a hybrid search compares."""
 SEMANTIC_WEIGHT = 0.55
@@ -243,7 +245,7 @@ class SearchService:
 
     async def is_complete(self) -> bool:
         """Return whether the index has the whole vault. Ask before a search, which may see the last note come."""
-        return await self._index.was_reconciled()
+        return await self._index.was_reconciled(max_age_s=COMPLETENESS_AGE_S)
 
     def _exclude(self, scope: SearchScope) -> ListExcluded:
         at = self._clock.now() if scope.as_of is None else scope.as_of

@@ -5,6 +5,7 @@ Does not know the vault: `indexer` decides what to index. Statements are in `sto
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import cache
 from typing import TypeVar
@@ -79,7 +80,7 @@ class SearchIndex:
         self._database = database
         self._keywords = keywords
         self._dialect = dialect
-        self._was_reconciled = False
+        self._was_reconciled, self._reconciled_at = False, 0.0
         self._exclusions_version = 0
         self._unrestricted_version = -1
         """The version at which nothing was excluded and no note held for a time only; only without other processes."""
@@ -200,11 +201,16 @@ class SearchIndex:
         """Return the indexed files in a folder and its subfolders."""
         return await self.read(lambda tx: store.paths_under(tx, folder))
 
-    async def was_reconciled(self) -> bool:
-        """Return whether the whole vault was compared with this index since it was created; else it lacks notes."""
+    async def was_reconciled(self, *, max_age_s: float = 0.0) -> bool:
+        """Return whether the whole vault was compared with this index since it was created; else it lacks notes.
+
+        True may be an answer of up to `max_age_s` seconds ago.
+        """
+        asked_at = time.monotonic()
         # A shared one may be made again by another process.
-        if self.is_shared or not self._was_reconciled:
+        if not self._was_reconciled or (self.is_shared and asked_at - self._reconciled_at >= max_age_s):
             self._was_reconciled = await self.read(lambda tx: store.read_fact(tx, "compared_at")) is not None
+            self._reconciled_at = asked_at
         return self._was_reconciled
 
     async def mark_reconciled(self, at: int) -> None:
