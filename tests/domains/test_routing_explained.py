@@ -311,6 +311,24 @@ def test_the_sentence_says_that_the_length_decided_only_where_it_did() -> None:
     assert "its expected result is better (expected 0.400 against 0.100)" in sentence
 
 
+@requirement("routing.length")
+def test_the_sentence_calls_nobody_sooner_whose_time_at_this_length_is_unknown() -> None:
+    quick = candidate("cid", 1, 50, duration_ms=1_000.0, any_length=(1, 50))
+    slow = candidate("bob", 50, 50, duration_ms=40_000.0, any_length=(50, 50))
+    unknown = candidate("ann", 20, 20, any_length=(50, 50))
+    record = recorded(quick, slow, unknown)
+    sentence = explain.explain_decision(record)
+    assert sentence.startswith("ann was chosen")
+    assert "because nobody knows yet how long it takes with inputs of this length, so routing tries it (" in sentence
+    assert explain.check_decision(record).is_reproduced
+    known = candidate("ann", 20, 20, duration_ms=1_000.0, any_length=(50, 50))
+    assert "because it is ready sooner (" in explain.explain_decision(recorded(quick, slow, known))
+    # Of a record that does not say so.
+    for each in record["candidates"]:
+        del each["time_known"]
+    assert "because it is ready sooner (" in explain.explain_decision(record)
+
+
 def test_the_sentence_says_who_is_offline() -> None:
     absent = candidate("ann", 49, 50, online=False)
     assert "because ann, whose score is higher, is offline" in explain.explain_decision(

@@ -81,7 +81,7 @@ class RankedCandidate(msgspec.Struct, frozen=True):
     `hebbian` is the weight as the API shows it, None without an outcome. The highest `blended` is chosen among the
     candidates that are online, and of those among the ones that do not rest. `retry`: after failures in a row the agent
     is tried again, with its results from before them. `any_length` are rewards and outcomes of inputs of any length,
-    None if all of them count for this input.
+    None if all of them count for this input. `time_known`: it is known how long such an input takes.
     """
 
     agent_id: str
@@ -113,6 +113,7 @@ class RankedCandidate(msgspec.Struct, frozen=True):
     overload: float = 0.0
     retry: bool = False
     any_length: tuple[float, float] | None = None
+    time_known: bool = True
 
 
 def preference_tier(candidate: RankableCandidate | RankedCandidate) -> int:

@@ -328,6 +328,8 @@ def _is_better_at_any_length(record: JsonObject, first: JsonObject, second: Json
 def _describe_time(first: JsonObject) -> str:
     if not first["outcomes"] and not first["ahead"]:
         return "nobody knows yet how long it takes, so routing tries it"
+    if first.get("any_length") is not None and not first.get("time_known", True) and not first["ahead"]:
+        return "nobody knows yet how long it takes with inputs of this length, so routing tries it"
     return "it is ready sooner"
 
 

@@ -253,4 +253,5 @@ def _ranked_candidate(
         candidate.overload,
         record.retry,
         record.any_length,
+        record.duration_ms is not None,
     )
