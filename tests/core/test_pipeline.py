@@ -159,6 +159,32 @@ def test_rows_longer_than_the_buffers_of_both_sides_are_no_deadlock(raw: Limited
     assert [rows[0][0] for rows in Pipeline(raw).run([("select $1::text", (long,))] * 3)] == [long] * 3
 
 
+def test_the_results_of_many_statements_come_while_a_later_one_waits(
+    raw: LimitedConnection, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A server that sends something is not lost, however long all statements of a message take."""
+    waits, heard = list[int](), threading.Event()
+    wait_ready = raw.wait_ready
+
+    def count(events: int) -> int:
+        waits.append(events)
+        if len(waits) == 2:
+            heard.set()
+        return wait_ready(events)
+
+    monkeypatch.setattr(raw, "wait_ready", count)
+    lock = ("select pg_advisory_lock(7)", ())
+    with psycopg.connect(raw.info.dsn, autocommit=True) as other:
+        other.execute(*lock)
+        statements = [("select 1", ())] * pipeline.FLUSH_EVERY + [lock]
+        thread = threading.Thread(target=Pipeline(raw).run, args=(statements,), daemon=True)
+        thread.start()
+        assert heard.wait(60)
+        other.execute("select pg_advisory_unlock(7)")
+        thread.join(60)
+    assert not thread.is_alive()
+
+
 def test_few_statements_stay_prepared(raw: LimitedConnection, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(pipeline, "MAX_PREPARED", 3)
     sends = Pipeline(raw)

@@ -23,6 +23,9 @@ from stentor.core.db.server_waits import LimitedConnection
 
 MAX_PREPARED = 100
 """Statements that stay prepared, and those of one message: the server keeps the plan of each in memory."""
+FLUSH_EVERY = 10
+"""Statements after which the server sends their results, in place of all at the end: each lot has a limit of silence of
+its own (`server_waits`)."""
 _FAILED = (pq.ExecStatus.FATAL_ERROR, pq.ExecStatus.PIPELINE_ABORTED)
 _OUTDATED = ("0A000", "26000")
 """A plan that does not fit its tables any more, and a name that the server does not know."""
@@ -106,6 +109,8 @@ class Pipeline:
                 self._names.move_to_end(text)
             connection.send_query_prepared(name, values, formats)
             expected.append(_Expected(place))
+            if place % FLUSH_EVERY == FLUSH_EVERY - 1:
+                connection.send_flush_request()
         connection.pipeline_sync()
         return expected
 
