@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from stentor.core.db import AppendOnlyTable, Sql, Tx
+from stentor.core.db import AppendOnlyTable, RowUpdate, Sql, Tx
 from stentor.core.runlog import EVENT_COLUMNS
 from tests.conftest import World
 from tests.requirements import requirement
@@ -48,7 +48,14 @@ def writes(monkeypatch: pytest.MonkeyPatch) -> Writes:
 
         monkeypatch.setattr(Tx, name, recorded)
 
-    append = Tx.append
+    append, update_row = Tx.append, Tx.update_row
+
+    def record_update(tx: Tx, update: RowUpdate, **params: Any) -> bool:
+        before = len(written)
+        is_updated = update_row(tx, update, **params)
+        if len(written) == before:  # `run` did not do it, so the commit will
+            written.append((tx, " ".join(update.one.text.split()[:3])))
+        return is_updated
 
     def record_rows(tx: Tx, table: AppendOnlyTable, *rows: tuple[Any, ...]) -> None:
         written.extend((tx, table.table) for _ in rows)
@@ -59,6 +66,7 @@ def writes(monkeypatch: pytest.MonkeyPatch) -> Writes:
     for name in ("run", "rows", "many", "put"):
         record_statements(name)
     monkeypatch.setattr(Tx, "append", record_rows)
+    monkeypatch.setattr(Tx, "update_row", record_update)
     return writes
 
 
