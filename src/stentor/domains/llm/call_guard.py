@@ -30,7 +30,7 @@ from stentor.domains.llm import store
 from stentor.domains.llm.contents.service import ContentKeeper
 from stentor.domains.llm.contents.store import insert_content
 from stentor.domains.llm.costs import NANOS_PER_DOLLAR, BudgetAccount, PriceList, SpentAmount, TaskBudget
-from stentor.domains.llm.limits import Applying, BudgetLedger, CircuitBreaker, Reservation
+from stentor.domains.llm.limits import Applying, BudgetLedger, BudgetReservation, CircuitBreaker
 from stentor.domains.llm.model import LlmOperation, TokenUsage, limit_counts
 from stentor.domains.llm.model_routes import ModelTarget
 from stentor.domains.llm.providers import Provider
@@ -75,7 +75,7 @@ class LlmCall:
     def __init__(self, guard: CallGuard, caller: LlmCaller, target: ModelTarget, operation: LlmOperation) -> None:
         self._guard = guard
         self.caller, self.target, self.operation = caller, target, operation
-        self.reservation: Reservation | None = None
+        self.reservation: BudgetReservation | None = None
         self.cost: int | None = None
         """In billionths of a US dollar, once the call is recorded; None if the price is unknown."""
         self.evidence = CallEvidence(keep_content=guard.contents is not None, tenant=caller.tenant)

@@ -77,12 +77,12 @@ class BudgetLedger:
             if budget.remaining(amount.plus(in_progress)) <= 0:
                 raise _exceeded(account, budget, is_spent=budget.remaining(amount) <= 0, now=now)
 
-    def reserve(self, accounts: Iterable[BudgetAccount], amount: SpentAmount) -> Reservation:
+    def reserve(self, accounts: Iterable[BudgetAccount], amount: SpentAmount) -> BudgetReservation:
         """Add a call's estimate to the reserved amounts, until the reservation is released.
 
         Open calls count against budgets through these amounts, so that many at once cannot exceed one together.
         """
-        return Reservation([self._reserved_amount(account) for account in accounts], amount)
+        return BudgetReservation([self._reserved_amount(account) for account in accounts], amount)
 
     async def remaining_dollars(
         self, accounts: Iterable[BudgetAccount], of_tasks: tuple[TaskBudget, ...] = ()
@@ -114,7 +114,7 @@ class _ReservedAmount:
         self.added = self.removed = SpentAmount()
 
 
-class Reservation:
+class BudgetReservation:
     """The estimate of a call in progress."""
 
     def __init__(self, reserved: list[_ReservedAmount], amount: SpentAmount) -> None:
