@@ -26,7 +26,7 @@ TENANT = "default"
 class Policy(Protocol):
     """`choose` answers the number of an agent; `learn` is told what it was worth, in [0,1].
 
-    `length` is that of the input, None where all are as long.
+    `length` is the length of the input, None where all have the same.
     """
 
     def choose(self, kind: int, ahead: list[int], length: int | None) -> int: ...

@@ -138,29 +138,13 @@ async def test_a_transaction_that_names_nothing_at_all_is_alone(two: tuple[Datab
         assert isinstance(error, threading.BrokenBarrierError)
 
 
-async def test_a_deadlock_is_tried_again_until_both_are_done(two: tuple[Database, Database]) -> None:
-    for name in "ab":
-        await two[0].write(one_more(name))
-    met = threading.Barrier(2)
-
-    def crossing(first: str, second: str) -> Callable[[Tx], None]:
-        tries: list[int] = []
-
-        def work(tx: Tx) -> None:
-            tx.run(ADD, tenant=first)
-            if not tries:
-                tries.append(1)
-                met.wait(60)
-            tx.run(ADD, tenant=second)
-
-        return work
-
-    await asyncio.gather(two[0].write(crossing("a", "b"), ()), two[1].write(crossing("b", "a"), ()))
-    assert [await number(two[0], name) for name in "ab"] == [3, 3]
-
-
-async def test_a_deadlock_of_what_is_written_with_the_commit_is_tried_again_until_both_are_done(
-    two: tuple[Database, Database],
+@pytest.mark.parametrize(
+    "write_last",
+    [lambda tx, name: tx.run(ADD, tenant=name), lambda tx, name: tx.increment(COUNT, (name, 1, "", ""), 1)],
+    ids=["at once", "with the commit"],
+)
+async def test_a_deadlock_is_tried_again_until_both_are_done(
+    two: tuple[Database, Database], write_last: Callable[[Tx, str], object]
 ) -> None:
     for name in "ab":
         await two[0].write(one_more(name))
@@ -174,7 +158,7 @@ async def test_a_deadlock_of_what_is_written_with_the_commit_is_tried_again_unti
             if not tries:
                 tries.append(1)
                 met.wait(60)
-            tx.increment(COUNT, (second, 1, "", ""), 1)
+            write_last(tx, second)
 
         return work
 

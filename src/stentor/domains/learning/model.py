@@ -197,8 +197,8 @@ def apply_outcome(
 ) -> Weight:
     """Return the record after one more outcome; `cost` in US dollars, None if it was not reported.
 
-    `load` is the number of tasks that the agent already worked on when it began, None if that is unknown, and
-    `length` that of the input in bytes, None if that is unknown.
+    `load` is the number of tasks that the agent already worked on when it began, `length` the length of the input in
+    bytes; each is None if it is unknown.
     """
     progress = progress or TaskTypeProgress()
     # The record may be ahead of the progress in memory, and the progress ahead of the record.

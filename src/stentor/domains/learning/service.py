@@ -25,8 +25,8 @@ from stentor.domains.learning.outages import RETRY_OUTCOMES, FailureRun, OwnOuta
 class EligibleOutcome(msgspec.Struct, frozen=True):
     """An eligible outcome of an attempt. `performance` in (0,1] is the reward of a success; `cost` in US dollars.
 
-    `load` is the number of tasks that the agent already worked on when it began, `length` that of the input in bytes;
-    None if they are unknown.
+    `load` is the number of tasks that the agent already worked on when it began, `length` the length of the input in
+    bytes; each is None if it is unknown.
     """
 
     tenant: str

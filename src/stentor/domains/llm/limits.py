@@ -106,7 +106,7 @@ class BudgetLedger:
 
 
 class _ReservedAmount:
-    """What the calls of an account have reserved since there are any: all of it, and what was removed again."""
+    """What the calls of an account have reserved: all of it since the first of them, and what was removed again."""
 
     __slots__ = ("__weakref__", "added", "removed")
 

@@ -65,7 +65,7 @@ class TaskMetadata(msgspec.Struct, frozen=True, omit_defaults=True):
     `rerun_from` the step of that task from which it continues, `schedule` the name of the schedule that submitted it,
     `limit` the limit by key that it keeps, `session` the session whose conversation it continues, `max_cost_usd` what
     its model calls and those of its subtasks may cost together, `budgets` that of each task above it that has one, the
-    topmost first. `input_length` is that of the input as JSON, in bytes; None for a task of an earlier version.
+    topmost first. `input_length` is the length of the input as JSON, in bytes; None for a task of an earlier version.
     """
 
     user_id: str | None = None
