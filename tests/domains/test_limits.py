@@ -22,8 +22,9 @@ TWO = {"key": "customer-42", "max": 2}
 UNPARKED = Sql("select 1 from tasks where status = 'queued' and parked = 0 limit 1")
 
 
-async def claim(world: World, agent: str, limit: int = 10) -> list[dict[str, Any]]:
-    answer = await world.admin.post(f"/api/v1/agents/{agent}/claims", json={"max": limit, "wait_seconds": 0})
+async def claim(world: World, agent: str, limit: int = 10, **lease: int) -> list[dict[str, Any]]:
+    body = {"max": limit, "wait_seconds": 0, **lease}
+    answer = await world.admin.post(f"/api/v1/agents/{agent}/claims", json=body)
     assert answer.status_code == 200, answer.text
     return list(answer.json()["tasks"])
 
@@ -192,7 +193,8 @@ async def test_a_task_that_waits_for_room_moves_from_an_agent_that_went_away_whe
     gone, here = await world.register("gone", **BOASTS), await world.register("here", **MODEST)
     other, one = await world.register("other", capabilities=["write"]), {"key": "k", "max": 1}
     await world.submit(type="write", required_capabilities=["write"], limit=one)
-    (holder,) = await claim(world, other)
+    # Not the usual lease, which has ended when the other agent is away.
+    (holder,) = await claim(world, other, lease_seconds=600)
     parked = await world.submit(limit=one, queue_timeout_seconds=3_600)
     assert await claim(world, gone) == []
     await world.kernel.tasks.reconciler.tick(0)
