@@ -344,6 +344,31 @@ def test_the_errors_in_a_group_are_in_the_record(program: Program, kind: str) ->
     assert f"{group}: OSError: no route" in program.error(handler)["message"]
 
 
+@requirement("steps.sdk")
+@pytest.mark.skipif(sys.version_info < (3, 11), reason="has no ExceptionGroup")
+@pytest.mark.parametrize("kind", ["step", "effect", "handler"])
+def test_groups_of_errors_may_be_nested_deeper_than_calls(program: Program, kind: str) -> None:
+    def fails(*_: Any) -> None:
+        error: Exception = OSError("no route")
+        for _depth in range(2 * sys.getrecursionlimit()):
+            error = ExceptionGroup("outer", [error])
+        raise error
+
+    def handler(task: Task) -> Any:
+        return fails() if kind == "handler" else getattr(task, kind)("send", fails)
+
+    assert "OSError: no route" in program.error(handler)["message"]
+
+
+@requirement("steps.effects", "steps.sdk")
+def test_an_effect_whose_value_cannot_be_recorded_says_why(program: Program) -> None:
+    def handler(task: Task) -> Any:
+        return task.effect("pay", lambda key: {key})
+
+    message = program.error(handler)["message"]
+    assert "happened (TypeError: Its value cannot be recorded: it is neither JSON nor bytes" in message
+
+
 @requirement("steps.waits", "steps.sdk")
 def test_the_answer_to_another_question_is_not_taken(program: Program) -> None:
     def asks(question: str, *options: str) -> Any:

@@ -167,9 +167,15 @@ def urgency(error: BaseException) -> int:
 
 
 def _flatten(error: BaseException) -> list[BaseException]:
-    if not isinstance(error, _GROUP):
-        return [error]
-    return [single for part in error.exceptions for single in _flatten(part)]
+    singles, rest = list[BaseException](), [error]
+    # Without recursion: groups may be nested deeper than Python calls functions.
+    while rest:
+        one = rest.pop()
+        if isinstance(one, _GROUP):
+            rest += reversed(one.exceptions)
+        else:
+            singles.append(one)
+    return singles
 
 
 def _urgency(error: BaseException) -> int:

@@ -212,7 +212,7 @@ async def _run_step(
     try:
         return await call(journal.complete, entry, value)
     except ValueRejected as error:
-        await call(journal.fail, entry, TypeError(f"Its value cannot be recorded: {error}"))
+        await call(journal.fail, entry, _not_recorded(error))
         raise
 
 
@@ -359,4 +359,8 @@ async def _complete(journal: Journal, entry: Entry, key: str, value: Any, call: 
     try:
         return await call(journal.complete, entry, value)
     except ValueRejected as error:
-        raise EffectUnknown(entry.name, key, error, is_safe=is_safe) from error
+        raise EffectUnknown(entry.name, key, _not_recorded(error), is_safe=is_safe) from error
+
+
+def _not_recorded(error: ValueRejected) -> TypeError:
+    return TypeError(f"Its value cannot be recorded: {error}")
