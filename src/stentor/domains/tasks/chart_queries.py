@@ -192,11 +192,12 @@ def read_agent_durations(tx: Tx, tenant: str, agent_id: str) -> tuple[int, int] 
 
 class DayOfTasks(msgspec.Struct, frozen=True):
     """The tasks that were submitted in 24 hours, by their present status. Percentiles 50 and 95 are in milliseconds,
-    of the newest MAX_TIMED_TASKS of them; None without any.
+    of the newest MAX_TIMED_TASKS of them; None without any. `since` is the start of the first hour, in microseconds.
     """
 
     tasks: int
     tasks_per_hour: float
+    since: int
     completed: int
     failed: int
     wait_ms: tuple[float, float] | None
@@ -227,6 +228,7 @@ def _read_day(tx: Tx, tenant: str, counts: dict[str, int], hours: float, start: 
     return DayOfTasks(
         total,
         total / hours,
+        start,
         counts.get("completed", 0),
         counts.get("failed", 0) + counts.get("aborted", 0),
         _percentiles([int(wait) for wait, _ in times]),

@@ -75,6 +75,22 @@ async def test_a_failure_is_told_in_a_sentence(site: Site) -> None:
 
 
 @requirement("dashboard.page-console")
+async def test_no_text_of_a_task_can_change_the_direction_of_what_is_read(site: Site) -> None:
+    ann = await site.world.register("ann")
+    for task_input in ("Pay \u202e001", {"pay": "\u202e001"}):
+        await site.world.submit(input=task_input)
+        claim = await site.world.claim(ann)
+        error = {"code": "PAPER_JAM", "message": "Paid \u202e002."}
+        body = {"epoch": claim["epoch"], "error": error}
+        await site.world.admin.post(f"/api/v1/tasks/{claim['task_id']}/fail", json=body)
+        for path in ("console", "tasks"):
+            page = re.sub(r"<textarea.*?</textarea>", "", await site.read(f"/{path}/{claim['task_id']}"), flags=re.S)
+            assert "\\u202e001" in page, path
+            assert "Paid \\u202e002." in page, path
+            assert "\u202e" not in page, path
+
+
+@requirement("dashboard.page-console")
 async def test_the_newest_tasks_are_listed_with_what_they_were_asked_escaped(site: Site) -> None:
     await site.world.register("ann")
     await site.world.submit(input={"text": "<b>bold</b>"})

@@ -334,6 +334,8 @@ async def test_an_update_that_was_undone_leads_to_the_rollback(site: Site, gover
     rollback_id = (await governance.rollback(checkpoint_id))["rollback_id"]
     await governance.wait_until_idle()
     page = await site.read(address(update))
+    assert "by the service" in page
+    assert "by system" not in page
     assert f'Undone by <a href="/governance/rollbacks/{rollback_id}">a rollback</a>.' in page
     assert f"rollback {rollback_id}" not in page
 

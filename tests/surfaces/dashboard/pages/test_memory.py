@@ -651,3 +651,14 @@ async def test_the_first_search_says_that_the_model_is_being_prepared(
         for text in ("These are the results by keyword.", PREPARING, 'path=cats.md"'):
             assert text in page
     await (await site.browser()).aclose()
+
+
+@requirement("dashboard.page-memory")
+async def test_no_note_can_change_the_direction_of_what_is_read(site: Site) -> None:
+    text = "# Pay \u202e001\n\nPay `\u202e002` to [[pl\u202ean]].\n\n    pay \u202e003\n"
+    await write(site, "Notes/pay.md", text, frontmatter={"owner": "a\u202eb"})
+    page = await note(site, "Notes/pay.md")
+    for shown in ("Pay \\u202e001", "\\u202e002", "\\u202e003", "a\\u202eb"):
+        assert shown in page
+    assert "\u202e" not in re.sub(r'value="[^"]*"', "", page), "but a form sends what the note has"
+    assert "name=pl%E2%80%AEan" in page, "a link leads to the note that it names"

@@ -340,7 +340,7 @@ async def test_rates_stand_beside_those_of_the_day_before(site: Site) -> None:
         await site.world.do(agent, ok=ok)
     text = " ".join(re.sub("<[^>]+>", " ", (await site.read("/")).partition('class="rates"')[2]).split())
     assert "Success 75.0% ▲ up 25 points 1 failed, 25.0% of those that ended" in text
-    assert re.search(r"Tasks per hour 0\.2 ▲ up 1\d\d% 4 in 24 hours", text), text
+    assert re.search(r"Tasks per hour 0\.2 ▲ up 1\d\d% 4 since \d\d:00 UTC", text), text
     assert "Wait, median &lt; 1 ms 95% within &lt; 1 ms" in text
     assert "Duration, median &lt; 1 ms" in text
     assert "Spent today" not in text

@@ -188,3 +188,12 @@ async def test_the_page_of_a_task_says_that_it_waits_for_room_under_its_limit(si
     rate = await site.world.submit(limit={"key": "sms", "max": 1, "per_seconds": 60})
     page = await site.read(f"/tasks/{rate}")
     assert ("1 start in 60 s with the key <code>sms</code>" in page, "Waits" in page) == (True, False)
+
+
+@requirement("dashboard.page-sessions")
+async def test_no_item_can_change_the_direction_of_what_is_read(site: Site) -> None:
+    await create(site)
+    await append(site, said("Pay \u202e001"), said("Pay \u202e001 now. " * 300), {"step": "\u202e001"})
+    page = await site.read("/sessions/session?id=s")
+    assert page.count("\\u202e001") > 300
+    assert "\u202e" not in page

@@ -5,6 +5,7 @@ from __future__ import annotations
 import msgspec
 import pytest
 
+from stentor.core.clock import HOUR
 from stentor.core.runlog import RunLogEvent
 from stentor.domains.llm.trend_queries import ModelWeek
 from stentor.domains.tasks.chart_queries import AgentResults, DayOfTasks
@@ -12,7 +13,8 @@ from stentor.surfaces.dashboard.presenters import recent_changes, trends
 from stentor.surfaces.dashboard.presenters.recent_changes import RecentChange
 from tests.requirements import requirement
 
-NOW, BEFORE = DayOfTasks(24, 1.0, 18, 6, (20.0, 40.0), (100.0, 900.0)), DayOfTasks(48, 2.0, 48, 0, (10.0, 10.0), None)
+NOW = DayOfTasks(24, 1.0, 12 * HOUR, 18, 6, (20.0, 40.0), (100.0, 900.0))
+BEFORE = DayOfTasks(48, 2.0, 0, 48, 0, (10.0, 10.0), None)
 
 
 def week(completed: int, failed: int) -> AgentResults:
@@ -82,6 +84,7 @@ def test_rates_say_the_direction_in_words_and_whether_it_is_good() -> None:
     assert (slightly[0].change, slightly[0].direction) == ("1 point", "down")
     busy = rates["Tasks per hour"]
     assert (busy.value, busy.direction, busy.change, busy.is_better) == ("1.0", "down", "50%", None)
+    assert busy.detail == "24 since 12:00 UTC"
     wait = rates["Wait, median"]
     assert (wait.value, wait.detail, wait.change, wait.is_better) == ("20 ms", "95% within 40 ms", "100%", False)
     assert (rates["Duration, median"].change, rates["Duration, median"].detail) == ("", "95% within 900 ms")
@@ -90,7 +93,7 @@ def test_rates_say_the_direction_in_words_and_whether_it_is_good() -> None:
 
 @requirement("dashboard.overview-rates")
 def test_what_is_new_is_compared_with_nothing() -> None:
-    nothing = DayOfTasks(0, 0.0, 0, 0, None, None)
+    nothing = DayOfTasks(0, 0.0, 0, 0, 0, None, None)
     assert trends.describe_rates(nothing, BEFORE, [0.0] * 8) == []
     rates = trends.describe_rates(NOW, nothing, [2.0, *[0.0] * 7])
     assert {rate.change for rate in rates} == {""}

@@ -9,10 +9,9 @@ import msgspec
 from stentor.core.jsontext import JsonObject
 from stentor.domains.memory.vaults import DEFAULT_VAULT
 from stentor.surfaces.dashboard.gateway import quote_segment
-from stentor.surfaces.dashboard.presenters.filters import shorten_id, shorten_ids
+from stentor.surfaces.dashboard.presenters.filters import SERVICE, name_actor, shorten_id, shorten_ids
 from stentor.surfaces.dashboard.presenters.note_rendering import note_url
 
-SERVICE = "the service"
 _UNKNOWN = "not signed in"
 _RECORDS = (("update_id", "update", "/governance/updates/"), ("rollback_id", "rollback", "/governance/rollbacks/"))
 _SUBJECTS = {
@@ -74,8 +73,8 @@ def present(
 
 
 def _find_actor(event: JsonObject, names: Mapping[str, str]) -> AuditLink:
-    if event["by"] and event["by"] != "system":
-        return AuditLink(event["by"])
+    if event["by"] and (name := name_actor(event["by"])) != SERVICE:
+        return AuditLink(name)
     if event["event_type"] == "tool_denied":
         # Who else asked is named.
         return _agent_link(event, names) or AuditLink(SERVICE)

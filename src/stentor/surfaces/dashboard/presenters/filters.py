@@ -22,6 +22,7 @@ from markupsafe import Markup, escape
 from stentor.core import clock
 from stentor.core.clock import format_relative_time
 from stentor.core.ids import LAST_GROUP_START
+from stentor.domains.governance.model import SYSTEM_ACTOR
 from stentor.domains.llm.costs import format_dollars
 from stentor.domains.routing.model import describe_denial
 
@@ -29,6 +30,8 @@ _UUID = re.compile(r"[0-9a-fA-F]{8}(-[0-9a-fA-F]{4}){3}-[0-9a-fA-F]{12}")
 MAX_ID_LENGTH = 20
 """Characters of an id that is not a UUID, where a page has no room for all of it."""
 _SCHEME = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*:")
+SERVICE = "the service"
+"""What the pages call what no person and no program did."""
 UNSCORED = "unscored"
 EMPTY_VALUE = "–"
 MAX_MARKDOWN_CHARACTERS, MAX_TEXT_CHARACTERS = 50_000, 200_000
@@ -236,6 +239,11 @@ def color_step(value: float, lowest: float, highest: float) -> int:
     return 5 if highest <= lowest else max(0, min(9, int(10 * (value - lowest) / (highest - lowest))))
 
 
+def name_actor(name: str) -> str:
+    """Return who did something; in the records the service is `system`."""
+    return SERVICE if name == SYSTEM_ACTOR else name
+
+
 def explain_denial(code: Any) -> str:
     """Return why an agent was not admitted, after its name."""
     return describe_denial(str(code))
@@ -262,6 +270,7 @@ FILTERS: dict[str, Callable[..., Any]] = {
     "urlencode": encode_for_url,
     "cut": truncate_line,
     "escape_bidi": escape_bidi,
+    "actor": name_actor,
     "isolated": isolate_right_to_left,
     "denial": explain_denial,
     "pretty": format_json,

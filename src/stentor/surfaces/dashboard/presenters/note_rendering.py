@@ -21,7 +21,12 @@ from stentor.core import jsontext
 from stentor.core.jsontext import JsonObject
 from stentor.domains.memory.text import tokenizer
 from stentor.domains.memory.vaults import DEFAULT_VAULT
-from stentor.surfaces.dashboard.presenters.filters import add_scrolling, is_expensive_markdown, render_plain_text
+from stentor.surfaces.dashboard.presenters.filters import (
+    add_scrolling,
+    escape_bidi,
+    is_expensive_markdown,
+    render_plain_text,
+)
 from stentor.surfaces.dashboard.presenters.obsidian_markdown import add_obsidian_rules
 
 MAX_COMPARED_LINES = 4_000
@@ -49,7 +54,7 @@ def render_note(text: str, source: dict[str, str]) -> Markup:
     parameters `source`, which identify this note.
     """
     if is_expensive_markdown(text, MAX_NOTE_BRACKETS):
-        return render_plain_text(text)
+        return render_plain_text(escape_bidi(text))
     return Markup(_markdown().render(text, {"source": source}))  # noqa: S704 - the renderer escapes everything it does not generate
 
 
@@ -110,7 +115,15 @@ def _markdown() -> MarkdownIt:
     add_obsidian_rules(markdown)
     add_scrolling(markdown)
     markdown.core.ruler.push("lower_headings", _lower_headings)
+    markdown.core.ruler.push("escape_bidi", _escape_bidi)
     return markdown
+
+
+def _escape_bidi(state: StateCore) -> None:
+    """Show what changes the direction of a text; the address of a link keeps it, as a name of a note may have it."""
+    for token in state.tokens:
+        for part in token.children or [token]:
+            part.content = escape_bidi(part.content)
 
 
 def _lower_headings(state: StateCore) -> None:

@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 
 import msgspec
 
+from stentor.core.clock import format_iso
 from stentor.domains.llm.trend_queries import ModelWeek
 from stentor.domains.tasks.chart_queries import AgentResults, DayOfTasks
 from stentor.surfaces.dashboard.gateway import quote_segment
@@ -38,7 +39,7 @@ def describe_rates(today: DayOfTasks, before: DayOfTasks, daily_cost: Sequence[f
         share = f"{format_number(today.failed)} failed, {1 - today.success:.1%} of those that ended"
         rates.append(_compare_shares("Success", today.success, before.success, share))
     if today.tasks:
-        detail = f"{format_number(today.tasks)} in 24 hours"
+        detail = f"{format_number(today.tasks)} since {format_iso(today.since)[11:16]} UTC"
         rates.append(_compare("Tasks per hour", _format_rate(today.tasks_per_hour), detail, today.tasks_per_hour,
                               before.tasks_per_hour, None))  # fmt: skip
     for label, times, earlier in (("Wait", today.wait_ms, before.wait_ms), ("Duration", today.run_ms, before.run_ms)):

@@ -144,7 +144,7 @@
     const put = () => { into.append(waiting); waiting = ""; into.scrollTop = into.scrollHeight; };
     source.addEventListener("token", (event) => {
       if (!waiting) requestAnimationFrame(put);
-      waiting += JSON.parse(event.data).text;
+      waiting += JSON.parse(event.data).text.replace(/[\u202a-\u202e\u2066-\u2069]/g, (sign) => `\\u${sign.charCodeAt(0).toString(16)}`); // as in the rest of the pages
     });
     const end = (event) => {
       if (!event.data) return; // a break of the connection; the browser takes it up again
