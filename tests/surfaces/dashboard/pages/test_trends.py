@@ -9,7 +9,7 @@ from stentor.core.clock import HOUR
 from stentor.core.runlog import RunLogEvent
 from stentor.domains.llm.trend_queries import ModelWeek
 from stentor.domains.tasks.chart_queries import AgentResults, DayOfTasks
-from stentor.surfaces.dashboard.presenters import recent_changes, trends
+from stentor.surfaces.dashboard.presenters import recent_changes
 from stentor.surfaces.dashboard.presenters.recent_changes import RecentChange
 from tests.requirements import requirement
 
@@ -35,7 +35,7 @@ def week(completed: int, failed: int) -> AgentResults:
 def test_an_agent_that_became_notably_better_or_worse_is_named_unless_it_may_be_chance(
     now: tuple[int, int], before: tuple[int, int], expected: list[str]
 ) -> None:
-    lines = trends.describe_trends({"a": (week(*now), week(*before))}, {}, {}, {"a": "ann"})
+    lines = recent_changes.describe_trends({"a": (week(*now), week(*before))}, {}, {}, {"a": "ann"})
     assert [line.text for line in lines] == expected
 
 
@@ -43,7 +43,7 @@ def test_an_agent_that_became_notably_better_or_worse_is_named_unless_it_may_be_
 def test_what_costs_notably_more_or_less_is_named_with_its_price() -> None:
     agents = {"a": (week(20, 0), week(40, 0))}
     models = {"m": (ModelWeek(100, 100, 1.0), ModelWeek(50, 50, 1.0)), "new": (ModelWeek(99, 1, 9.0), ModelWeek())}
-    lines = trends.describe_trends(agents, {"a": (0.4, 0.2)}, models, {})
+    lines = recent_changes.describe_trends(agents, {"a": (0.4, 0.2)}, models, {})
     assert [(line.kind, line.text, line.url) for line in lines] == [
         ("Agent", "a costs more: $0.02 a task this week, $0.0050 in the week before", "/agents/a"),
         ("Model", "m costs less: $0.01 a call this week, $0.02 in the week before", "/models"),
@@ -72,7 +72,7 @@ def test_trends_keep_their_place_among_many_changes() -> None:
 
 @requirement("dashboard.overview-rates")
 def test_rates_say_the_direction_in_words_and_whether_it_is_good() -> None:
-    rates = {rate.label: rate for rate in trends.describe_rates(NOW, BEFORE, [1.0, *[4.0] * 7])}
+    rates = {rate.label: rate for rate in recent_changes.describe_rates(NOW, BEFORE, [1.0, *[4.0] * 7])}
     success = rates["Success"]
     assert (success.value, success.direction, success.change, success.is_better) == (
         "75.0%",
@@ -80,7 +80,7 @@ def test_rates_say_the_direction_in_words_and_whether_it_is_good() -> None:
         "25 points",
         False,
     )
-    slightly = trends.describe_rates(msgspec.structs.replace(NOW, completed=99, failed=1), BEFORE, [0.0] * 8)
+    slightly = recent_changes.describe_rates(msgspec.structs.replace(NOW, completed=99, failed=1), BEFORE, [0.0] * 8)
     assert (slightly[0].change, slightly[0].direction) == ("1 point", "down")
     busy = rates["Tasks per hour"]
     assert (busy.value, busy.direction, busy.change, busy.is_better) == ("1.0", "down", "50%", None)
@@ -94,7 +94,7 @@ def test_rates_say_the_direction_in_words_and_whether_it_is_good() -> None:
 @requirement("dashboard.overview-rates")
 def test_what_is_new_is_compared_with_nothing() -> None:
     nothing = DayOfTasks(0, 0.0, 0, 0, 0, None, None)
-    assert trends.describe_rates(nothing, BEFORE, [0.0] * 8) == []
-    rates = trends.describe_rates(NOW, nothing, [2.0, *[0.0] * 7])
+    assert recent_changes.describe_rates(nothing, BEFORE, [0.0] * 8) == []
+    rates = recent_changes.describe_rates(NOW, nothing, [2.0, *[0.0] * 7])
     assert {rate.change for rate in rates} == {""}
     assert rates[-1].detail == "nothing in the seven days before"

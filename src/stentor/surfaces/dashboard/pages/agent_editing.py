@@ -13,8 +13,8 @@ from stentor.surfaces.dashboard.gateway import GatewayError, quote_segment
 from stentor.surfaces.dashboard.pages.agents import list_allowed
 from stentor.surfaces.dashboard.presenters import agent_view, whitelist_form
 from stentor.surfaces.dashboard.presenters.agent_view import present_prompt, url_origin
-from stentor.surfaces.dashboard.presenters.form_changes import find_changed, read_shown
 from stentor.surfaces.dashboard.presenters.whitelist_form import split_words
+from stentor.surfaces.dashboard.site.forms import find_changed, read_shown
 from stentor.surfaces.dashboard.site.page import PageRequest
 
 KINDS = {

@@ -23,7 +23,7 @@ from stentor.surfaces.dashboard import instruction
 from stentor.surfaces.dashboard.gateway import GatewayError, quote_segment
 from stentor.surfaces.dashboard.instruction import Instruction
 from stentor.surfaces.dashboard.pages.agents import label_agents
-from stentor.surfaces.dashboard.presenters.form_changes import int_or_text
+from stentor.surfaces.dashboard.site.forms import int_or_text
 from stentor.surfaces.dashboard.site.page import PageRequest
 
 LISTED_TASKS = 8

@@ -14,7 +14,7 @@ from stentor.auth.principal import ROLE_PERMISSIONS
 from stentor.core.clock import DAY, format_iso
 from stentor.core.jsontext import JsonObject
 from stentor.surfaces.dashboard.gateway import GatewayError, quote_segment
-from stentor.surfaces.dashboard.presenters.form_changes import find_changed, int_or_text, read_shown
+from stentor.surfaces.dashboard.site.forms import find_changed, int_or_text, read_shown
 from stentor.surfaces.dashboard.site.page import PageHandler, PageRequest
 
 ROLE_MEANINGS = {

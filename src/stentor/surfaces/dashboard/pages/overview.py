@@ -1,9 +1,14 @@
-"""The overview page: task counts, charts, what needs a human, what is wrong, what changed, and the components."""
+"""The overview page: task counts, charts, what needs a human, what is wrong, what changed, and the components.
+
+In a new installation also the first steps: what each is for, how to take it, and whether it was taken.
+"""
 
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Mapping
 
+import msgspec
 from starlette.responses import JSONResponse, RedirectResponse, Response
 
 from stentor.core.db import Tx
@@ -23,8 +28,6 @@ from stentor.domains.webhooks import queries as webhook_queries
 from stentor.surfaces.dashboard.gateway import GatewayError
 from stentor.surfaces.dashboard.pages import recent_changes
 from stentor.surfaces.dashboard.pages.alerts import MAX_LISTED, alert_reader, present_open_alerts
-from stentor.surfaces.dashboard.presenters import first_steps
-from stentor.surfaces.dashboard.presenters.first_steps import FirstStep
 from stentor.surfaces.dashboard.site.page import PageRequest
 from stentor.surfaces.dashboard.site.sessions import is_https_request
 
@@ -47,6 +50,8 @@ COMPONENT_PAGES = {
     "webhooks": "/webhooks",
 }
 """The pages that explain a component."""
+MAX_TASKS = 500
+"""Tasks after which an installation is not new any more."""
 
 
 async def show_overview(page: PageRequest) -> Response:
@@ -84,10 +89,10 @@ async def show_overview(page: PageRequest) -> Response:
 
 async def _read_steps(page: PageRequest, total_tasks: int) -> list[FirstStep]:
     """Return the first steps of a new installation, for admins who have not hidden them."""
-    if not page.session.may("admin") or HIDE_COOKIE in page.request.cookies or total_tasks > first_steps.MAX_TASKS:
+    if not page.session.may("admin") or HIDE_COOKIE in page.request.cookies or total_tasks > MAX_TASKS:
         return []
     done = await page.read(_read_done_steps)
-    return first_steps.open_steps(done | {"task": total_tasks > 0}, total_tasks)
+    return open_steps(done | {"task": total_tasks > 0}, total_tasks)
 
 
 def _read_done_steps(tx: Tx, tenant: str) -> dict[str, bool]:
@@ -155,6 +160,63 @@ async def _read_components(page: PageRequest) -> list[JsonObject]:
         for name, component in report["components"].items()
     ]
     return sorted(components, key=lambda component: (component["status"] == "available", component["name"]))
+
+
+class FirstStep(msgspec.Struct, frozen=True):
+    """A step that ticks itself off. `command` does it in a terminal, `url` leads to the page that does it."""
+
+    name: str
+    title: str
+    reason: str
+    command: str
+    url: str
+    is_done: bool = False
+
+
+STEPS = (
+    FirstStep(
+        "task",
+        "Send a task",
+        "The builtin agent summarizes at once, without a model.",
+        'stentor task submit --type summarize --capability summarize --input "One sentence. And another one." --wait',
+        "/console",
+    ),
+    FirstStep(
+        "agent",
+        "Add an agent of your own",
+        "A worker, an HTTP endpoint, a model or a program. Each task goes to the best eligible agent.",
+        "stentor agent register writer --capability write",
+        "/agents",
+    ),
+    FirstStep(
+        "grade",
+        "Grade a result",
+        "On the task's page. Routing learns from it which agent does a task best.",
+        "stentor task grade TASK 0.9",
+        "/tasks?status=completed",
+    ),
+    FirstStep(
+        "model",
+        "Connect a model",
+        "Start the service with a provider's key, or register one here; then any OpenAI client may call its /v1.",
+        "OPENAI_API_KEY=... stentor serve",
+        "/models",
+    ),
+    FirstStep(
+        "key",
+        "Create a key for a colleague",
+        "With a role: who may look, who may submit, who may approve.",
+        "stentor keys create dana --role approver",
+        "/keys",
+    ),
+)
+
+
+def open_steps(done: Mapping[str, bool], total_tasks: int) -> list[FirstStep]:
+    """Return all steps with whether each is done; none once all are, or the installation is not new any more."""
+    if total_tasks > MAX_TASKS or all(done[step.name] for step in STEPS):
+        return []
+    return [msgspec.structs.replace(step, is_done=done[step.name]) for step in STEPS]
 
 
 ROUTES = [

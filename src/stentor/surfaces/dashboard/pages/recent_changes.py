@@ -24,9 +24,8 @@ from stentor.domains.schedules import store as schedule_store
 from stentor.domains.tasks import chart_queries
 from stentor.domains.tasks.chart_queries import AgentResults
 from stentor.surfaces.dashboard.pages.alerts import alert_reader, alert_url
-from stentor.surfaces.dashboard.presenters import recent_changes, trends
-from stentor.surfaces.dashboard.presenters.recent_changes import RecentChange
-from stentor.surfaces.dashboard.presenters.trends import Rate
+from stentor.surfaces.dashboard.presenters import recent_changes
+from stentor.surfaces.dashboard.presenters.recent_changes import Rate, RecentChange
 from stentor.surfaces.dashboard.site.page import PageRequest
 from stentor.surfaces.dashboard.site.sessions import is_https_request
 
@@ -53,7 +52,7 @@ async def read_changes(page: PageRequest) -> JsonObject:
     )
     link = partial(alert_url, is_admin=page.session.may("admin"))
     lines = recent_changes.describe_changes(events, alerts, link, since, names, schedules)
-    trend_lines = trends.describe_trends(*weeks, names)
+    trend_lines = recent_changes.describe_trends(*weeks, names)
     shown, more = recent_changes.select(lines, trend_lines, page.session.may)
     return {
         "lines": [_present(line) for line in shown],
@@ -101,7 +100,7 @@ async def read_rates(page: PageRequest) -> list[Rate]:
 async def _read_rates(page: PageRequest) -> list[Rate]:
     now = page.site.now()
     today, before = await page.read(chart_queries.read_two_days, now)
-    return trends.describe_rates(
+    return recent_changes.describe_rates(
         today, before, await page.read(trend_queries.read_daily_cost, now // DAY, DAYS_OF_COST)
     )
 

@@ -13,7 +13,7 @@ from stentor.core import jsontext
 from stentor.core.errors import InvalidRequest
 from stentor.core.jsontext import JsonObject
 from stentor.surfaces.dashboard.gateway import GatewayError, quote_segment
-from stentor.surfaces.dashboard.presenters.form_changes import find_changed, read_shown
+from stentor.surfaces.dashboard.site.forms import find_changed, read_shown
 from stentor.surfaces.dashboard.site.page import PageRequest
 
 LISTED_RUNS = 50

@@ -6,20 +6,25 @@ A session is named in the query: its id is the caller's own and may be `a/b` or 
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Iterable
 from typing import Any
 from urllib.parse import urlencode
 
+import msgspec
 from starlette.responses import RedirectResponse, Response
 
 from stentor.core.jsontext import JsonObject
-from stentor.surfaces.dashboard.presenters.form_changes import int_or_text
-from stentor.surfaces.dashboard.presenters.transcript import build_turns
+from stentor.surfaces.dashboard.presenters.conversation import Part, called_functions, read_message
+from stentor.surfaces.dashboard.site.forms import int_or_text
 from stentor.surfaces.dashboard.site.page import PageRequest
 
 PAGE_SIZE, PAGE_ITEMS, PAGE_VALUES, PAGE_TASKS = 50, 50, 50, 10
 MAX_REFERENCE_CHARACTERS = 255
 MAX_TEXT_CHARACTERS, MAX_OPEN_CHARACTERS, MAX_VALUE_CHARACTERS = 20_000, 2_000, 4_000
 """Characters of a text that are shown; of one that is not folded; of a value."""
+MAX_PARTS = 50
+"""Parts of a message that are shown."""
+ROLES = ("system", "user", "assistant", "tool")
 
 
 async def list_sessions(page: PageRequest) -> Response:
@@ -95,6 +100,58 @@ def _session_id(page: PageRequest) -> str:
 
 def _address(session_id: str, **more: str | int) -> str:
     return f"/sessions/session?{urlencode({'id': session_id, **more})}"
+
+
+class TranscriptItem(msgspec.Struct, frozen=True):
+    """An item. `role` is one of ROLES, or empty for a value that is not a message, which is then in `value`.
+
+    `speaker` is the role as the message has it; `omitted` parts are not shown.
+    """
+
+    position: int
+    is_summary: bool
+    role: str
+    speaker: str
+    parts: list[Part]
+    omitted: int
+    value: Any
+    created_at: str
+    task_id: str | None
+
+
+def build_turns(items: Iterable[JsonObject]) -> list[TranscriptItem]:
+    """Return the items of a page of the API in their order; a result has the name of its tool, if its call is there."""
+    tools: dict[str, str] = {}
+    return [_to_turn(item, tools) for item in items]
+
+
+def _to_turn(item: JsonObject, tools: dict[str, str]) -> TranscriptItem:
+    """Return an item as a turn. `tools` are names of tools by the ids of their calls; those of the item are added."""
+    message = read_message(item["value"])
+    parts = message.parts if message else []
+    parts = [
+        msgspec.structs.replace(part, name=tools.get(part.name, part.name)) if part.kind == "result" else part
+        for part in parts
+    ]
+    tools |= _called_tools(item["value"])
+    return TranscriptItem(
+        item["position"],
+        item["kind"] == "summary",
+        "" if message is None else message.role if message.role in ROLES else "user",
+        "data" if message is None else message.role,
+        parts[:MAX_PARTS],
+        max(0, len(parts) - MAX_PARTS),
+        item["value"] if message is None else None,
+        item["created_at"],
+        item["task_id"],
+    )
+
+
+def _called_tools(value: Any) -> dict[str, str]:
+    """Return the names of the tools that a message calls, by the ids of the calls."""
+    calls = called_functions(value) if isinstance(value, dict) else ()
+    named = ((call_id, function.get("name")) for call_id, function in calls)
+    return {call_id: name for call_id, name in named if isinstance(call_id, str) and isinstance(name, str)}
 
 
 ROUTES = [

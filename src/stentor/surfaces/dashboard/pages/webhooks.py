@@ -18,7 +18,7 @@ from stentor.core.jsontext import JsonObject
 from stentor.domains.tasks.store import read_result
 from stentor.domains.webhooks import model, payloads, queries
 from stentor.surfaces.dashboard.gateway import GatewayError, quote_segment
-from stentor.surfaces.dashboard.presenters.form_changes import find_changed, int_or_text, read_shown
+from stentor.surfaces.dashboard.site.forms import find_changed, int_or_text, read_shown
 from stentor.surfaces.dashboard.site.page import PageRequest
 
 PAGE_SIZE = 50

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from stentor.core.jsontext import JsonObject
-from stentor.surfaces.dashboard.presenters.form_changes import int_or_text
+from stentor.surfaces.dashboard.site.forms import int_or_text
 
 EMPTY_ROWS = 2
 """Rows for further tools."""

@@ -1,17 +1,24 @@
-"""Reads the forms of pages, which may have texts of megabytes, and the days that filters of lists have."""
+"""Reads the forms of pages, which may have texts of megabytes, and the days that filters of lists have.
+
+A form that edits a record sends all its fields, and along with them what its page showed.
+"""
 
 from __future__ import annotations
 
 import asyncio
 import re
+from collections.abc import Mapping
 from datetime import date, timedelta
+from typing import Any
 from urllib.parse import unquote_to_bytes
 
 from starlette.datastructures import FormData
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
 
+from stentor.core import jsontext
 from stentor.core.errors import InvalidRequest
+from stentor.core.jsontext import JsonObject
 
 MAX_FIELDS = 1_000
 INLINE_BYTES = 64 * 1024
@@ -68,3 +75,23 @@ def _read_day(filters: dict[str, str], name: str) -> date | None:
 def _end_of(day: date) -> str:
     """Return the start of the next day; "", which means no limit, for the last possible date."""
     return "" if day == date.max else f"{day + timedelta(days=1)}T00:00:00Z"
+
+
+def read_shown(form: Mapping[str, str]) -> JsonObject:
+    """Return the values that the form's page showed; none if it does not say."""
+    shown = jsontext.decode_or_none(form.get("shown", "").encode())
+    return shown if isinstance(shown, dict) else {}
+
+
+def find_changed(fields: Mapping[str, Any], before: Mapping[str, Any]) -> JsonObject:
+    """Return the fields that differ from what they were. Texts of a form come without the white space around them."""
+    return {name: value for name, value in fields.items() if name not in before or value != _strip(before[name])}
+
+
+def int_or_text(text: str) -> int | str:
+    """Return the number in a form field, or the text itself, which the gateway rejects with a message."""
+    return int(text) if text.isascii() and text.isdigit() and len(text) < 12 else text
+
+
+def _strip(value: Any) -> Any:
+    return value.strip() if isinstance(value, str) else value
