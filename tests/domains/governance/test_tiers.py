@@ -84,6 +84,10 @@ def test_changed_lines_boundaries_are_one_and_ten_percent(
         ({"files_modified": ("src/Governance.py",)}, HUMAN),
         ({"files_modified": ("src/policyEngine.py",)}, HUMAN),
         ({"files_modified": ("src/MyPolicy.java",)}, HUMAN),
+        ({"files_modified": ("roles/IAMPolicy.json",)}, HUMAN),
+        ({"files_modified": ("src/ＰＯＬＩＣＹ.py",)}, HUMAN),
+        ({"files_modified": ()}, HUMAN),
+        ({"files_modified": (), "lines_added": 0}, AUTO),
         ({"files_modified": ("src/policyholder.py",)}, AUTO),
     ],
 )

@@ -7,6 +7,7 @@ tier; files, kind of update and patch are checked as well. Source: core contract
 from __future__ import annotations
 
 import re
+import unicodedata
 from typing import Any
 
 import msgspec
@@ -22,8 +23,8 @@ AUTO_MIN_TRUST, MONITORED_MIN_TRUST = 0.9, 0.7
 """Tier auto above the first, monitored from the second on."""
 AUTO_MAX_RATIO, MONITORED_MAX_RATIO = 0.01, 0.10
 """Tier auto below the first, monitored up to the second."""
-# Whole words only: "policyholder.py" is not a policy, but "policyEngine.py" is.
-_HUMP = re.compile("(?<=[a-z0-9])(?=[A-Z])")
+# Whole words only: "policyholder.py" is not a policy, but "policyEngine.py" and "IAMPolicy.json" are.
+_HUMP = re.compile("(?<=[a-z0-9])(?=[A-Z])|(?<=[A-Z])(?=[A-Z][a-z])")
 _POLICY_WORDS = re.compile(r"(?:^|[^a-z0-9])(?:polic(?:y|ies)|governance)(?:[^a-z0-9]|$)|\.cedar$")
 
 
@@ -146,8 +147,8 @@ def classify_tier(facts: TierFacts) -> TierDecision:
     """Return the tier of an update.
 
     human: the agent is unknown, not active or unscored; trust below 0.7; the ratio of changed lines unknown or above 10
-    percent; an unknown flag; a breaking change; a change of policy or governance; a patch that widens capabilities or
-    allow-list, or changes the runtime; a `forbid` of the policy file.
+    percent; lines that change in no named file; an unknown flag; a breaking change; a change of policy or governance; a
+    patch that widens capabilities or allow-list, or changes the runtime; a `forbid` of the policy file.
     auto: trust above 0.9, ratio below 1 percent, no new dependency. monitored: everything else.
     """
     human = tuple(_human_reasons(facts))
@@ -166,6 +167,9 @@ def _human_reasons(facts: TierFacts) -> list[str]:
         f"trust is below {MONITORED_MIN_TRUST:g}": trust is not None and trust < MONITORED_MIN_TRUST,
         "the share of changed lines is unknown": ratio is None,
         f"more than {MONITORED_MAX_RATIO:.0%} of the lines change": ratio is not None and ratio > MONITORED_MAX_RATIO,
+        # Without names the check for files of policy would find nothing.
+        "the changed files are unknown": bool(changes.lines_added or changes.lines_deleted)
+        and not changes.files_modified,
         "whether the change is breaking is unknown": changes.breaking is None,
         "the change is breaking": changes.breaking is True,
         "whether there are new dependencies is unknown": changes.new_dependencies is None,
@@ -191,4 +195,5 @@ def _monitored_reasons(facts: TierFacts) -> list[str]:
 def touches_governance(facts: TierFacts) -> bool:
     """Return whether the kind of update or a file names policy or governance, regardless of the proposer's flag."""
     texts = (facts.update_type, *facts.changes.files_modified)
-    return any(_POLICY_WORDS.search(_HUMP.sub("_", text).lower()) for text in texts)
+    # NFKC: full-width letters are letters too.
+    return any(_POLICY_WORDS.search(_HUMP.sub("_", unicodedata.normalize("NFKC", text)).lower()) for text in texts)
