@@ -21,7 +21,7 @@ from stentor.core.mail import Mailer, MailError
 from stentor.core.settings.alerts import parse_smtp_url
 from stentor.domains.alerts.model import Finding
 from stentor.domains.alerts.service import AlertService
-from stentor.domains.monitoring.service import fixed_check
+from stentor.domains.monitoring import service as monitoring
 from tests.conftest import MakeWorld, World
 from tests.domains.alerts.test_alerts import check
 from tests.ports import free_port
@@ -189,7 +189,7 @@ async def test_an_email_whose_answer_was_lost_is_sent_again_as_the_same_message(
     await check(world, minutes=6)
     server.forgets = False
     other = await open_world(make_world, server)  # nothing is in memory
-    other.kernel.health.set_check("vault", fixed_check("unavailable", "gone"))
+    other.kernel.health.set_check("vault", monitoring.fixed_check("unavailable", "gone"))
     await check(other, world, minutes=0.25)
     first, second = server.messages
     assert first.as_bytes() == second.as_bytes()
@@ -224,11 +224,15 @@ async def test_an_email_that_is_never_taken_is_given_up_after_a_day_and_the_log_
 
 @requirement("alerts.email")
 async def test_a_reason_of_several_lines_is_mailed_too(
-    make_world: MakeWorld, mail_server: Callable[..., MailServer]
+    make_world: MakeWorld, mail_server: Callable[..., MailServer], monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    # Else the job's check of the moment before would still count.
+    monkeypatch.setattr(monitoring, "CACHE_SECONDS", 0)
     server = mail_server()
     world = await mailing_world(make_world, server)
-    world.kernel.health.set_check("vault", fixed_check("unavailable", "gone:\r\nBcc: everybody@example.com\x00\u2028"))
+    world.kernel.health.set_check(
+        "vault", monitoring.fixed_check("unavailable", "gone:\r\nBcc: everybody@example.com\x00\u2028")
+    )
     await check(world)
     (message,) = server.messages
     assert "gone: Bcc: everybody@example.com" in message["Subject"]
