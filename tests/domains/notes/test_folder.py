@@ -381,7 +381,9 @@ def test_a_note_is_written_where_its_owner_cannot_be_set_and_its_group_only_by_i
     info, read, set_ids = (root / "a.md").stat(), os.fstat, list[tuple[int, int]]()
 
     def read_other(descriptor: int) -> os.stat_result:
-        return os.stat_result((*read(descriptor)[:4], info.st_uid + 1, info.st_gid + 1, *read(descriptor)[6:]))
+        own = read(descriptor)
+        fields = (*own[:4], info.st_uid + 1, info.st_gid + 1, *own[6:])
+        return os.stat_result(fields, {"st_mtime_ns": own.st_mtime_ns, "st_ctime_ns": own.st_ctime_ns})
 
     def set_owner(descriptor: int, uid: int, gid: int) -> None:
         if uid != -1:
@@ -619,3 +621,60 @@ def test_an_edit_by_another_program_in_the_middle_of_a_write_is_never_lost(vault
     editor.join()
     assert written > 0
     assert lost == []
+
+
+def test_the_time_of_a_read_or_written_note_is_not_that_of_a_file_that_replaced_it(
+    vault: FolderVault, root: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def place_other() -> None:
+        other = root.parent / "other.md"
+        other.write_bytes(b"other")
+        os.utime(other, (1_000_000_000, 1_000_000_000))
+        other.replace(root / "a.md")
+
+    replace, open_file = safe_files.replace_if_expected, os.open
+
+    def replace_and_lose(*args: Any) -> bytes | None:
+        previous = replace(*args)
+        place_other()
+        return previous
+
+    with monkeypatch.context() as patch:
+        patch.setattr(safe_files, "replace_if_expected", replace_and_lose)
+        written = vault.write_sync("a.md", b"mine!")
+    assert written.stat is not None
+    assert written.stat.modified_at > 1_700_000_000_000_000
+
+    vault.write_sync("a.md", b"mine!")
+
+    def open_other(name: Any, *args: Any, **options: Any) -> int:
+        if name == "a.md":
+            place_other()
+        return open_file(name, *args, **options)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(safe_files.os, "open", open_other)
+        note = vault.read_sync("a.md")
+    assert note.content == b"other"
+    assert note.stat.modified_at == 1_000_000_000_000_000
+
+
+def test_a_folder_that_another_program_moves_while_it_is_opened_is_missing(
+    vault: FolderVault, root: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    find_name = safe_files.find_name
+
+    def find_and_move(parent: int, name: str) -> str | None:
+        found = find_name(parent, name)
+        if found == "moving":
+            (root / "moving").rename(root / "moved")
+        return found
+
+    monkeypatch.setattr(safe_files, "find_name", find_and_move)
+    for list_or_read in (vault.list_folder_sync, lambda folder: vault.read_sync(f"{folder}/a.md")):
+        (root / "moving").mkdir()
+        with pytest.raises(NoSuchNote):
+            list_or_read("moving")
+        (root / "moved").rmdir()
+    (root / "moving").mkdir()
+    assert vault.walk_sync("moving") == []

@@ -72,7 +72,7 @@ def write_batch(root: Path, requests: Iterable[WriteRequest], fsync_pool: FsyncP
             # The bytes must be on disk before the rename: else a crash could leave an empty file at the final name.
             _fsync_files(files, lambda file: file.descriptor, fsync_pool)
             for file in files:
-                file.close()
+                file.close_written()
             _for_each(files, _FileWrite.rename_into_place)
             # The folders too: without it a power cut may lose the rename itself.
             _fsync_files(files, lambda file: file.folder.descriptor if file.folder else None, fsync_pool)
@@ -138,6 +138,7 @@ class _FileWrite:
     is_new: bool = False
     temp_name: str | None = None
     descriptor: int | None = None
+    written: os.stat_result | None = None
     previous: bytes | None = None
     outcome: FileChange | Exception | None = None
 
@@ -174,11 +175,21 @@ class _FileWrite:
 
     def finish(self) -> None:
         assert self.folder is not None
+        assert self.written is not None
+        path = self.request.path
         try:
-            stat = safe_files.stat_file(self.folder.descriptor, self.name, self.request.path)
+            safe_files.stat_entry(self.folder.descriptor, self.name, path)
         except NoSuchNote:
-            raise NoteChanged(self.request.path, model.NO_FILE) from None  # deleted by another program since
-        self.outcome = FileChange(stat, self.previous)
+            raise NoteChanged(path, model.NO_FILE) from None  # deleted by another program since
+        # Not of the file that has the name by now, which another program may have put there: an index that stores its
+        # size and time with these bytes would take it for known and never read it.
+        self.outcome = FileChange(safe_files.to_stat(self.written, path), self.previous)
+
+    def close_written(self) -> None:
+        """Close the temporary file once it is on disk, and remember its size and times."""
+        if self.descriptor is not None:
+            self.written = os.fstat(self.descriptor)
+        self.close()
 
     def close(self) -> None:
         if self.descriptor is not None:

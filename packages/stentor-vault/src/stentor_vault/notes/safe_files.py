@@ -200,17 +200,22 @@ def move_noreplace(source_folder: int, source: str, target_folder: int, target: 
 def require_file_name(folder: int, name: str, path: str) -> str:
     """Return the name of a regular file as stored in its folder. Raises NoSuchNote."""
     stored_name = find_name(folder, name)
-    if stored_name is None or not stat.S_ISREG(_stat_entry(folder, stored_name, path).st_mode):
+    if stored_name is None or not stat.S_ISREG(stat_entry(folder, stored_name, path).st_mode):
         raise _no_file(path)
     return stored_name
 
 
 def read_note(folder: int, name: str, path: str, max_bytes: int | None = None) -> Note:
-    return Note(stat_file(folder, name, path), read_content(folder, name, max_bytes))
+    content, info = _read_file(folder, name, max_bytes)
+    return Note(to_stat(info, path), content)
 
 
 def read_content(folder: int, name: str, max_bytes: int | None = None) -> bytes:
     """Return the bytes of a regular file. Raises NoSuchNote, NoteTooLarge."""
+    return _read_file(folder, name, max_bytes)[0]
+
+
+def _read_file(folder: int, name: str, max_bytes: int | None) -> tuple[bytes, os.stat_result]:
     try:
         descriptor = os.open(name, _READ_FLAGS, dir_fd=folder)
     except OSError as error:
@@ -225,7 +230,7 @@ def read_content(folder: int, name: str, max_bytes: int | None = None) -> bytes:
     with os.fdopen(descriptor, "rb") as file:
         if max_bytes is not None and info.st_size > max_bytes:
             raise NoteTooLarge(f"{name!r} has {info.st_size} bytes; the maximum is {max_bytes}.")
-        return file.read()
+        return file.read(), info
 
 
 def read_before_change(folder: int, name: str, expected: str, max_bytes: int) -> bytes | None:
@@ -243,10 +248,11 @@ def read_before_change(folder: int, name: str, expected: str, max_bytes: int) ->
 
 def stat_file(folder: int, name: str, path: str) -> Stat:
     """Raises NoSuchNote if the file is gone."""
-    return to_stat(_stat_entry(folder, name, path), path)
+    return to_stat(stat_entry(folder, name, path), path)
 
 
-def _stat_entry(folder: int, name: str, path: str) -> os.stat_result:
+def stat_entry(folder: int, name: str, path: str) -> os.stat_result:
+    """Raises NoSuchNote if the entry is gone."""
     try:
         return os.stat(name, dir_fd=folder, follow_symlinks=False)
     except FileNotFoundError:
@@ -374,7 +380,8 @@ def _open_child_folder(parent: int, name: str, part: str) -> int:
     try:
         return os.open(name, _FOLDER_FLAGS, dir_fd=parent)
     except OSError as error:
-        if error.errno in (errno.ELOOP, errno.ENOTDIR):
+        # ENOENT: another program moved or deleted it since its name was found.
+        if error.errno in (errno.ELOOP, errno.ENOTDIR, errno.ENOENT):
             raise NoSuchNote(f"{part!r} is not a folder of the vault.") from None
         raise
 
