@@ -632,7 +632,7 @@ async def test_a_note_is_marked_and_restored_with_who_why_and_the_chain(site: Si
     audit = await site.part("/audit", category="changes")
     for target in ("a.md", "a.md#costs"):
         assert audit.count(f'<td class="extra"><a href="/memory/note?path=a.md" title="{target}">') == 2
-    assert "https://x.example" in audit
+    assert "https://x.example" in audit.replace("<wbr>", "")
 
 
 @requirement("memory.model-prepared", "dashboard.page-memory")

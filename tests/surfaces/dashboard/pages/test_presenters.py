@@ -144,3 +144,17 @@ def test_a_chain_ends_with_a_link_to_the_note_of_its_cause(kind: str, target: st
     invalid = {"path": "a.md", "cause": {"kind": kind, "target": target, "reason": "old"}, "chain": chain}
     view = note_validity.present_validity(document, invalid, "default")
     assert [step.address for step in view.steps] == [path and note_url(path, "default")]
+
+
+@requirement("dashboard.responsive")
+@pytest.mark.parametrize(
+    ("text", "parts"),
+    [
+        ("Webhook to hooks.example.com.", ["Webhook to hooks.", "example.", "com."]),
+        ("https://hooks.example.com/in", ["https://", "hooks.", "example.", "com/in"]),
+        ("Weight 1.199, at 11:01:27.968, v1.x", ["Weight 1.199, at 11:01:27.968, v1.x"]),
+        ("<a.title>&", ["&lt;a.", "title&gt;&amp;"]),
+    ],
+)
+def test_a_long_name_breaks_after_its_signs(text: str, parts: list[str]) -> None:
+    assert str(filters.allow_breaks(text)).split("<wbr>") == parts

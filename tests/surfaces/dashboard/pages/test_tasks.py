@@ -18,7 +18,7 @@ from stentor.core.runlog import EventDraft
 from stentor.domains.llm import store as llm_store
 from stentor.domains.llm.store import CallRow
 from stentor.surfaces.dashboard.pages import task_list, tasks
-from stentor.surfaces.dashboard.presenters.filters import isolate_right_to_left
+from stentor.surfaces.dashboard.presenters.filters import render_sentence
 from tests.domains.retention.archives import archive
 from tests.domains.test_task_search import index
 from tests.requirements import requirement
@@ -565,7 +565,7 @@ async def test_a_right_to_left_name_does_not_mix_with_the_sentence_around_it(sit
     run = await site.read(re.search('href="(/provenance/[^"]+)"', page)[1])  # type: ignore[index]
     for shown in (page.partition('class="trail')[2], run.partition('class="trail')[2], await site.read("/audit")):
         assert f"<bdi>{name}</bdi>" in shown
-    assert "<b>" not in isolate_right_to_left(f"<b> {name}")
+    assert "<b>" not in render_sentence(f"<b> {name}")
 
 
 @requirement("dashboard.page-tasks")

@@ -48,6 +48,8 @@ _BIDI_CONTROLS = {
     ord(control): f"\\u{ord(control):04x}" for control in "\u202a\u202b\u202c\u202d\u202e\u2066\u2067\u2068\u2069"
 }
 """What changes the direction of the text after it, so that a person reads another text than a program."""
+_BREAKS = re.compile(r"(?<=[^\s./@_:][./@_:])(?=[^\W\d_][^\s./@_:]{2})|(?<=://)(?=\S)")
+"""Where a host, an address or a path may break: after a sign that a word follows."""
 _LINE_END = re.compile(r"\r\n|\r|\n")
 _TABLE_RULE = "-:|>*+.)0123456789 \t"
 """The characters of the second line of a table, which has its columns, also of one in a quote or a list."""
@@ -145,12 +147,18 @@ def truncate_line(text: Any, max_length: int = 120) -> str:
     return line if len(line) <= max_length else line[: max_length - 1] + "…"
 
 
-def isolate_right_to_left(text: str) -> Markup:
-    """Escape a sentence with its names of agents in `<bdi>` if they are read from right to left.
+def render_sentence(text: str) -> Markup:
+    """Escape a sentence with its names of agents in `<bdi>` if they are read from right to left, and let its long names
+    break.
 
-    Without it a browser moves the numbers and the names that follow one to its left.
+    Without `<bdi>` a browser moves the numbers and the names that follow one to its left.
     """
-    return Markup(_RIGHT_TO_LEFT_WORDS.sub(r"<bdi>\g<0></bdi>", str(escape(text))))  # noqa: S704 - escaped first
+    return Markup(_RIGHT_TO_LEFT_WORDS.sub(r"<bdi>\g<0></bdi>", str(allow_breaks(text))))  # noqa: S704 - escaped first
+
+
+def allow_breaks(text: str) -> Markup:
+    """Let a long name, such as a host or a path, break after its signs, before it breaks anywhere."""
+    return Markup(_BREAKS.sub("<wbr>", str(escape(text))))  # noqa: S704 - escaped first
 
 
 def format_json(value: Any) -> str:
@@ -271,7 +279,8 @@ FILTERS: dict[str, Callable[..., Any]] = {
     "cut": truncate_line,
     "escape_bidi": escape_bidi,
     "actor": name_actor,
-    "isolated": isolate_right_to_left,
+    "breakable": allow_breaks,
+    "sentence": render_sentence,
     "denial": explain_denial,
     "pretty": format_json,
     "words": humanize,
