@@ -9,8 +9,7 @@ from pathlib import Path
 import pytest
 
 from stentor.bootstrap.operations import OPERATIONS
-from stentor.cli.commands.call import CALLABLE
-from stentor.cli.operation_help import print_operation_help
+from stentor.cli.commands.call import CALLABLE, print_operation_help
 from stentor.cli.output import EXIT_REFUSED
 from tests.cli.program import Program
 from tests.conftest import Service

@@ -12,14 +12,13 @@ import httpx
 import psycopg
 import pytest
 
+from stentor.cli.commands.db import split_tenants
 from stentor.cli.output import CommandFailed
-from stentor.cli.tenant_split import split_tenants
 from stentor.core.db.database_url import parse_database_url
 from stentor.core.db.transfer import Table
 from stentor.core.db.transfer.model import NOT_COPIED, Column
 from stentor.core.db.transfer.postgres import PostgresSide
-from stentor.core.db.transfer.tenant_rows import require_known
-from stentor.core.db.transfer.tenant_split import SPLITTING_VERSION
+from stentor.core.db.transfer.tenant_split import SPLITTING_VERSION, require_known
 from stentor.core.errors import StartRefused
 from tests.cli.populated import ENVIRON, post, stop
 from tests.cli.program import Done, Program

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from stentor.domains.reports.model import parse_report
+from stentor.domains.reports.service import parse_report
 from stentor_vault.notes.model import Stat
 from tests.requirements import requirement
 

@@ -10,8 +10,7 @@ from stentor.auth.api_keys import KeyRing, load_memory_access
 from stentor.auth.principal import Principal
 from stentor.bootstrap.kernel import Kernel
 from stentor.core.settings import Settings
-from stentor.domains.conversation.service import AgentChat
-from stentor.domains.conversation.session_turns import SessionTurns
+from stentor.domains.conversation.service import AgentChat, SessionTurns
 from stentor.domains.llm.chat_router import ChatRouter
 from stentor.web.middleware import RateLimiter
 from stentor.web.request_context import GrpcCallDurations

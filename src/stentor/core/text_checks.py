@@ -1,14 +1,16 @@
 """Checks of texts and times in fields that clients send, for pydantic's validators.
 
 Each returns its value or raises ValueError, but for `check_name`. Formats of messages use them as well as HTTP, so they
-depend on neither.
+depend on neither. Also finds names that a reader may take for each other.
 """
 
 from __future__ import annotations
 
 import re
 import time
+import unicodedata
 from datetime import datetime
+from functools import lru_cache
 
 from stentor.core.clock import micros_from_datetime
 from stentor.core.errors import InvalidRequest
@@ -20,6 +22,14 @@ _JOINERS = "\u200c\u200d"
 """Characters of no width with which words of Persian and Indic languages, and emoji of several people, are written."""
 _TIME = re.compile(r"\d{4}-\d\d-\d\d[Tt ]\d\d:\d\d")
 _NAME = re.compile(r"[a-z0-9][a-z0-9_.-]{0,62}")
+_LATIN_BY_LOOK_ALIKE = str.maketrans(
+    "АВЕЅІЈКМНОРСТХУаеѕіјорсхуһԁԛԝӏΑΒΕΖΗΙΚΜΝΟΡΤΥΧαινορυıɑɡօոսհ",
+    "ABESIJKMHOPCTXYaesijopcxyhdqwlABEZHIKMNOPTYXaivopuiagonuh",
+)
+"""Cyrillic, Greek and other letters, and the Latin ones that they look like (after Unicode TS 39)."""
+_INVISIBLE = re.compile(r"[\u034f\u115f\u1160\u17b4\u17b5\u180b-\u180d\u180f\u2800\ufe00-\ufe0f\U000e0100-\U000e01ef]")
+"""What Python calls printable but nobody sees: variation selectors, Hangul fillers, the empty Braille pattern."""
+_ONE_OF_LOOK_ALIKES = str.maketrans("0i1", "oll")
 
 
 def check_printable(text: str) -> str:
@@ -84,3 +94,14 @@ def check_name(name: str) -> None:
         raise InvalidRequest(
             "name: must be 1 to 63 characters of a-z, 0-9, `_`, `-` and `.`, beginning with a letter or digit"
         )
+
+
+@lru_cache(16_384)
+def same_looking(name: str) -> str:
+    """Return a form that is equal for names that a reader may take for each other.
+
+    They differ in case, spaces, width, invisible characters, letters of another script that look like Latin ones, `0`
+    and `o`, or `1`, `i` and `l`. Accents count. Only for a notice: `ink` and `lnk` are equal, too.
+    """
+    text = _INVISIBLE.sub("", unicodedata.normalize("NFKC", name)).translate(_LATIN_BY_LOOK_ALIKE).casefold()
+    return " ".join(text.split()).translate(_ONE_OF_LOOK_ALIKES)

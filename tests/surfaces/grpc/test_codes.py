@@ -9,7 +9,7 @@ from google.rpc import error_details_pb2, status_pb2
 
 from stentor.core.errors import InvalidRequest, RateLimited, StentorError
 from stentor.domains.atp.model import FieldError, MessageInvalid
-from stentor.surfaces.grpc import errors
+from stentor.surfaces.grpc import calls
 from stentor.surfaces.grpc.codes import BY_CODE, STATUSES
 from tests.requirements import requirement
 from tests.test_generated_docs import FOLDER
@@ -49,8 +49,8 @@ def test_where_http_and_grpc_mean_the_same_they_say_the_same() -> None:
 
 def size(error: StentorError) -> int:
     """Of all that the answer carries, the message encoded as HTTP/2 wants it."""
-    pairs = errors.error_metadata(error, "r" * 128)
-    message = sum(3 if byte > 126 or byte == 37 else 1 for byte in errors.status_message(error).encode())
+    pairs = calls.error_metadata(error, "r" * 128)
+    message = sum(3 if byte > 126 or byte == 37 else 1 for byte in calls.status_message(error).encode())
     return message + sum(32 + len(name) + 4 * len(value) // 3 for name, value in pairs)
 
 
@@ -65,7 +65,7 @@ def test_what_an_error_tells_never_grows_beyond_what_clients_take() -> None:
 def test_programs_find_all_of_it_in_the_details() -> None:
     error = RateLimited("Wait.", {"task_id": "t-1", "scores": [1, 2]})
     error.retry_after = 7
-    pairs = dict(errors.error_metadata(error, "r-1"))
+    pairs = dict(calls.error_metadata(error, "r-1"))
     details = pairs["grpc-status-details-bin"]
     assert isinstance(details, bytes)
     status = status_pb2.Status.FromString(details)
@@ -79,4 +79,4 @@ def test_programs_find_all_of_it_in_the_details() -> None:
     assert dict(info.metadata) == {"task_id": "t-1", "scores": "[1,2]"}
     assert (request.request_id, retry.retry_delay.seconds, pairs["retry-after"]) == ("r-1", 7, "7")
     error.is_repeatable = False
-    assert "retry-after" not in dict(errors.error_metadata(error, "r-1"))
+    assert "retry-after" not in dict(calls.error_metadata(error, "r-1"))

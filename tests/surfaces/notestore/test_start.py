@@ -13,7 +13,7 @@ from pathlib import Path
 import httpx
 import pytest
 
-from stentor.surfaces.notestore import settings
+from stentor.bootstrap.surfaces import notes
 from tests import forkserver
 from tests.cli.program import COMMAND
 from tests.patience import until
@@ -133,13 +133,11 @@ def test_server_listens_only_on_localhost_at_the_configured_port(tmp_path: Path)
 def test_port_log_level_and_timeout_have_the_documented_defaults() -> None:
     variables = environ("https://127.0.0.1:27124/")
     del variables["PORT"]
-    loaded = settings.load_settings(variables)
+    loaded = notes.load_settings(variables)
     assert (loaded.port, loaded.log_level, loaded.timeout) == (3000, "info", 30)
     assert loaded.address == "https://127.0.0.1:27124"
-    levels = {
-        name: settings.load_settings({**variables, "MCP_LOG_LEVEL": name}).log_level for name in settings.LOG_LEVELS
-    }
-    assert levels == {name: "warning" if name == "warn" else name for name in settings.LOG_LEVELS}
+    levels = {name: notes.load_settings({**variables, "MCP_LOG_LEVEL": name}).log_level for name in notes.LOG_LEVELS}
+    assert levels == {name: "warning" if name == "warn" else name for name in notes.LOG_LEVELS}
 
 
 @pytest.mark.parametrize(("level", "is_logged"), [("debug", True), ("warn", True), ("error", False)])

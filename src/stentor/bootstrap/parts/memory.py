@@ -39,8 +39,7 @@ from stentor.domains.memory.vaults import DEFAULT_VAULT, VaultParts, VaultRegist
 from stentor.domains.notes import plugin_client
 from stentor.domains.notes.plugin_client import PluginClient
 from stentor.domains.notes.plugin_vault import PluginVault
-from stentor.domains.reports.model import VaultReport
-from stentor.domains.reports.service import ReportService
+from stentor.domains.reports.service import ReportService, VaultReport
 from stentor.domains.tasknotes.model import is_in_inbox, is_mirrored
 from stentor.domains.tasks.access import require_task
 from stentor_vault.notes.folder_vault import FolderVault

@@ -1,20 +1,53 @@
-"""`stentor archive ...`: move tasks that ended long ago out of the database, list and verify the archives."""
+"""`stentor archive ...`: move tasks that ended long ago out of the database, list and verify the archives.
+
+Works on the database itself: on SQLite a run needs a stopped service, which archives by its settings while it runs.
+"""
 
 from __future__ import annotations
 
+import asyncio
+import re
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import asynccontextmanager, contextmanager
 from pathlib import Path
 from typing import Annotated
 
 import msgspec
 import typer
+from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 
-from stentor.cli import archiving
+from stentor.bootstrap.storage import open_driver
+from stentor.cli import output
 from stentor.cli.command import AsJson, DataDir
-from stentor.cli.offline import load_offline_settings
-from stentor.cli.output import EXIT_FAILED, print_json, report_errors
-from stentor.cli.provenance.view import progress_bar
+from stentor.cli.offline import load_offline_settings, require_current_schema, require_database
+from stentor.cli.output import (
+    EXIT_FAILED,
+    EXIT_USAGE,
+    CommandFailed,
+    console,
+    error_console,
+    print_json,
+    print_line,
+    print_notice,
+    report_errors,
+)
+from stentor.cli.provenance.view import format_finding, progress_bar
+from stentor.core.clock import DAY, SystemClock, format_iso, format_iso_or_none
+from stentor.core.db import Database, Tx
+from stentor.core.db.driver import ReadOnlyDriver
+from stentor.core.filesystem import DataFolderLock
+from stentor.core.jsontext import JsonObject
+from stentor.core.live import Hub
+from stentor.core.runlog import RunLog
+from stentor.core.settings import Settings
+from stentor.domains.retention import parquet_files, store, verification
+from stentor.domains.retention.model import ArchiveResult, TaskArchive
+from stentor.domains.retention.service import TaskArchiver
+from stentor.domains.retention.verification import ArchiveReport
 
 app = typer.Typer(help="Archive tasks that ended long ago, list and verify the archives.", no_args_is_help=True)
+MAX_FINDINGS_SHOWN = 50
+_AGE = re.compile(r"(\d{1,5})d?")
 
 
 @app.command()
@@ -35,24 +68,24 @@ def run(
     """
     with report_errors(as_json=as_json):
         chosen = load_offline_settings(data_dir)
-        days = archiving.parse_age(chosen, older_than)
+        days = parse_age(chosen, older_than)
         if dry_run:
-            counted = archiving.count_tasks(chosen, days)
-            print_json(msgspec.to_builtins(counted)) if as_json else archiving.show_dry_run(counted)
+            counted = count_tasks(chosen, days)
+            print_json(msgspec.to_builtins(counted)) if as_json else show_dry_run(counted)
             return
-        result = archiving.archive_tasks(chosen, days)
-        print_json(msgspec.to_builtins(result)) if as_json else archiving.show_result(result)
+        result = archive_tasks(chosen, days)
+        print_json(msgspec.to_builtins(result)) if as_json else show_result(result)
 
 
 @app.command("list")
 def list_archives(data_dir: DataDir = None, as_json: AsJson = False) -> None:
     """List the archives, oldest first."""
     with report_errors(as_json=as_json):
-        archives = archiving.list_archives(load_offline_settings(data_dir))
+        archives = read_archives(load_offline_settings(data_dir))
         if as_json:
-            print_json([archiving.describe_archive(archive) for archive in archives])
+            print_json([describe_archive(archive) for archive in archives])
         else:
-            archiving.show_archives(archives)
+            show_archives(archives)
 
 
 @app.command()
@@ -69,7 +102,188 @@ def verify(
     """
     with report_errors(as_json=as_json):
         with progress_bar("Verifying") as progress:
-            report = archiving.verify_archives(load_offline_settings(data_dir), folder, progress)
-        print_json(archiving.report_document(report)) if as_json else archiving.show_report(report)
+            report = verify_archives(load_offline_settings(data_dir), folder, progress)
+        print_json(report_document(report)) if as_json else show_report(report)
         if not report.is_intact:
             raise typer.Exit(EXIT_FAILED)
+
+
+class DryRun(msgspec.Struct, frozen=True):
+    """How many tasks of each tenant a run would archive."""
+
+    tasks: int
+    tenants: dict[str, int]
+
+
+def parse_age(chosen: Settings, text: str | None) -> int:
+    """Return an age in days, from the settings without a text. Raises CommandFailed."""
+    if text is None:
+        if not chosen.storage.retention_days:
+            raise CommandFailed(
+                "Name the age with --older-than, such as 90d, or set SERVICE_RETENTION_DAYS.", EXIT_USAGE
+            )
+        return chosen.storage.retention_days
+    match = _AGE.fullmatch(text.strip())
+    if match is None:
+        raise CommandFailed(f"--older-than {text!r} must be a number of days, such as 90d.", EXIT_USAGE)
+    return int(match[1])
+
+
+def archive_tasks(chosen: Settings, days: int) -> ArchiveResult:
+    """Archive the tasks that ended so many days ago. Raises CommandFailed, StentorError."""
+    parquet_files.require_library()
+
+    async def work() -> ArchiveResult:
+        async with _open_archiver(chosen, write=True) as archiver:
+            with _counter("Archiving") as update:
+                return await archiver.archive(
+                    SystemClock().now() - days * DAY,
+                    lambda result: update(f"{result.tasks:,} tasks in {result.archives:,} archives"),
+                )
+
+    try:
+        return asyncio.run(work())
+    except OSError as error:
+        raise CommandFailed(
+            f"The archive {chosen.storage.archive_dir} cannot be written: {error.strerror or error}. Tasks that were "
+            "not archived are still in the database."
+        ) from None
+
+
+def count_tasks(chosen: Settings, days: int) -> DryRun:
+    """Return what a run would archive."""
+
+    async def work() -> DryRun:
+        async with _open_archiver(chosen, write=False) as archiver:
+            with _counter("Counting") as update:
+                counts = await archiver.count_archivable(
+                    SystemClock().now() - days * DAY, lambda count: update(f"{count:,} tasks")
+                )
+        return DryRun(sum(counts.values()), counts)
+
+    return asyncio.run(work())
+
+
+def read_archives(chosen: Settings) -> list[TaskArchive]:
+    """Return the archives that the database knows."""
+    require_database(chosen)
+    driver = open_driver(chosen)
+    require_current_schema(driver)
+    connection = driver.reader()
+    try:
+        return store.list_archives(Tx(connection, connection.begin()))
+    finally:
+        connection.close()
+
+
+def verify_archives(chosen: Settings, folder: Path | None, progress: verification.Progress) -> ArchiveReport:
+    """Compare the archives with the run log. Raises CommandFailed and StartRefused."""
+    require_database(chosen)
+    driver = open_driver(chosen)
+    require_current_schema(driver)
+    return verification.verify_archives(driver, folder or chosen.storage.archive_dir, progress)
+
+
+@asynccontextmanager
+async def _open_archiver(chosen: Settings, *, write: bool) -> AsyncIterator[TaskArchiver]:
+    """Open the database; to write on SQLite, with the lock of the data folder. Raises CommandFailed, StartRefused."""
+    require_database(chosen)
+    driver = open_driver(chosen)
+    require_current_schema(driver)
+    clock = SystemClock()
+    lock = None
+    if write and not chosen.storage.database_url:
+        lock = DataFolderLock(chosen.storage.data_dir, format_iso(clock.now()))
+    try:
+        db = Database(driver if write else ReadOnlyDriver(driver))
+        try:
+            # On SQLite no service is running that would be slowed.
+            pause_factor = 1.0 if chosen.storage.database_url else 0.0
+            yield TaskArchiver(db, RunLog(Hub()), clock, chosen.storage.archive_dir, 0, pause_factor=pause_factor)
+        finally:
+            await asyncio.to_thread(db.close)
+    finally:
+        if lock is not None:
+            lock.release()
+
+
+@contextmanager
+def _counter(word: str) -> Iterator[Callable[[str], None]]:
+    columns = TextColumn(word), BarColumn(), TextColumn("{task.description}"), TimeElapsedColumn()
+    with Progress(*columns, console=error_console, transient=True) as progress:
+        task = progress.add_task("", total=None)
+        yield lambda text: progress.update(task, description=text)
+
+
+def describe_archive(archive: TaskArchive) -> JsonObject:
+    """Return an archive as plain values, with its times in ISO 8601."""
+    values: JsonObject = msgspec.to_builtins(archive)
+    times = ("first_at", "last_at", "started_at", "ended_at")
+    return values | {name: format_iso_or_none(values[name]) for name in times}
+
+
+def show_result(result: ArchiveResult) -> None:
+    """Print what was archived."""
+    if not result.tasks:
+        print_line("No task may be archived.")
+    else:
+        print_line(
+            f"Archived {result.tasks:,} tasks with {result.events:,} events in {result.archives:,} archives "
+            f"({result.size_bytes:,} bytes)."
+        )
+    if result.skipped:
+        print_notice(
+            f"{result.skipped:,} tasks stay, because their events are not in a signed checkpoint yet or differ from "
+            "the run log (see `stentor provenance verify`), or because a step is damaged (see the log).",
+            "yellow",
+        )
+
+
+def show_dry_run(result: DryRun) -> None:
+    """Print what a run would archive."""
+    print_line(f"{result.tasks:,} tasks would be archived, then those whose subtasks are all archived.")
+    for tenant, count in result.tenants.items():
+        print_line(f"  {tenant}: {count:,}")
+
+
+def show_archives(archives: list[TaskArchive]) -> None:
+    """Print a table of the archives."""
+    if not archives:
+        print_line("There are no archives.")
+        return
+    rows = [
+        (
+            archive.name,
+            archive.tenant,
+            f"{archive.tasks:,}",
+            f"{archive.events:,}",
+            f"{archive.size_bytes:,}",
+            (format_iso_or_none(archive.first_at) or "")[:10],
+            (format_iso_or_none(archive.last_at) or "")[:10],
+            "done" if archive.ended_at else "being written",
+        )
+        for archive in archives
+    ]
+    columns = ("archive", "tenant", "tasks", "events", "bytes", "first task", "last task", "state")
+    console.print(output.render_table(columns, rows))
+
+
+def report_document(report: ArchiveReport) -> JsonObject:
+    """Return the report as plain values."""
+    return {"intact": report.is_intact, **msgspec.to_builtins(report)}
+
+
+def show_report(report: ArchiveReport) -> None:
+    """Print the findings and the verdict."""
+    for finding in report.findings[:MAX_FINDINGS_SHOWN]:
+        print_notice(format_finding(finding), "red")
+    if len(report.findings) > MAX_FINDINGS_SHOWN:
+        print_line(f"and {len(report.findings) - MAX_FINDINGS_SHOWN} more findings (--json prints all)")
+    if report.unknown:
+        print_notice(
+            f"The database does not know {len(report.unknown)} folders, such as {report.unknown[0]}: it may have been "
+            "restored from a backup, and then has their tasks.",
+            "yellow",
+        )
+    verdict = "match the run log" if report.is_intact else "do not match the run log"
+    print_line(f"{report.archives:,} archives {verdict}; {report.events:,} events were verified.")

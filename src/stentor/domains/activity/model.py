@@ -10,8 +10,8 @@ import msgspec
 from stentor.core.clock import format_iso
 from stentor.core.jsontext import JsonObject
 from stentor.core.runlog import RunLogEvent
-from stentor.domains.reports import model as reports
-from stentor.domains.reports.model import VaultReport
+from stentor.domains.reports import service as reports
+from stentor.domains.reports.service import VaultReport
 from stentor.domains.tasks.model import Task
 
 MAX_EVENTS = 500

@@ -24,7 +24,7 @@ from stentor.core.text_checks import UUID_PATTERN
 from stentor.domains.activity import model
 from stentor.domains.activity.model import MAX_EVENTS, TaskEvents
 from stentor.domains.registry.agent_cache import AgentCache
-from stentor.domains.reports.model import VaultReport
+from stentor.domains.reports.service import VaultReport
 from stentor.domains.tasks import events as task_events
 from stentor.domains.tasks import store as task_store
 from stentor.domains.tasks import visibility_queries

@@ -22,8 +22,7 @@ from stentor.domains.registry.agent_cache import AgentCache
 from stentor.domains.steps import model, store
 from stentor.domains.steps.model import Step, StepDraft, StepOutcome, describe_question
 from stentor.domains.tasks import store as tasks
-from stentor.domains.tasks.access import require_task_id, require_visible_task
-from stentor.domains.tasks.leases import check_held
+from stentor.domains.tasks.access import check_held, require_task_id, require_visible_task
 from stentor.domains.tasks.model import Task
 
 

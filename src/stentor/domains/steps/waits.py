@@ -27,8 +27,7 @@ from stentor.domains.steps.starts import AFTER, START
 from stentor.domains.steps.wait_endings import Ending, WaitEndings, child_outcome, lock_waits
 from stentor.domains.tasks import store as tasks
 from stentor.domains.tasks import waiting
-from stentor.domains.tasks.access import check_approver, require_visible_task
-from stentor.domains.tasks.leases import require_held
+from stentor.domains.tasks.access import check_approver, require_held, require_visible_task
 from stentor.domains.tasks.model import TERMINAL_STATUSES, Task
 from stentor.domains.tasks.progress import MAX_WAITS, TaskWait
 

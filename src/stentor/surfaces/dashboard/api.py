@@ -18,7 +18,7 @@ from stentor.core.errors import InvalidRequest
 from stentor.domains.activity.model import MAX_EVENTS
 from stentor.domains.activity.operations import Cursor, ReportOut, decode_event_cursor, next_cursor_field
 from stentor.domains.learning.model import SENTINEL_WINDOW
-from stentor.domains.reports import model as reports_model
+from stentor.domains.reports.service import report_out
 from stentor.surfaces.dashboard import wire
 from stentor.surfaces.dashboard.instruction import Instruction
 from stentor.surfaces.dashboard.presenters import resources
@@ -77,7 +77,7 @@ def create_task_router(stores: DashboardStore) -> APIRouter:
     @api.get("/reports", tags=["tasks"], response_model=list[ReportOut], responses=UNREADABLE_RESPONSE)
     async def reports() -> JsonResponse:
         """List the reports in the vault's folder `Reports`, last written first, 500 at most."""
-        return JsonResponse([reports_model.report_out(report) for report in await stores.list_reports()])
+        return JsonResponse([report_out(report) for report in await stores.list_reports()])
 
     return api
 

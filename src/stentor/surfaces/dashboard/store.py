@@ -23,8 +23,7 @@ from stentor.domains.learning.model import SentinelAlert, Weight
 from stentor.domains.registry import queries as registry_queries
 from stentor.domains.registry import store as registry_store
 from stentor.domains.registry.model import Agent
-from stentor.domains.reports.model import VaultReport
-from stentor.domains.reports.service import ReportService
+from stentor.domains.reports.service import ReportService, VaultReport
 from stentor.domains.tasknotes import store as note_store
 from stentor.domains.tasknotes.model import TaskNoteRecord
 from stentor.domains.tasks.access import missing_task_of_tenant

@@ -7,6 +7,7 @@ mismatches into findings, `checkpoint_claims` checks the checkpoints on the way.
 from __future__ import annotations
 
 import heapq
+from collections import defaultdict
 from collections.abc import Callable, Iterable, Sequence
 from itertools import groupby, pairwise
 from typing import NamedTuple
@@ -17,13 +18,13 @@ from stentor.core.db import Tx
 from stentor.core.db.driver import Driver, Row
 from stentor.core.db.sqlite import SqliteConnection
 from stentor.core.errors import StoreUnavailable
-from stentor.core.runlog import leaf_hash
-from stentor.domains.provenance import merkle
+from stentor.core.runlog import EVENT_COLUMNS, leaf_hash
+from stentor.domains.provenance import archived_store, merkle
 from stentor.domains.provenance.audit import store
-from stentor.domains.provenance.audit.archived_leaves import ARCHIVED, ArchivedLeaves
 from stentor.domains.provenance.audit.checkpoint_claims import CheckpointClaim, ClaimChecker, read_stored_claims
 from stentor.domains.provenance.audit.findings import AuditFinding, AuditReport, Mismatch, classify_mismatches
 from stentor.domains.provenance.merkle import TILE_WIDTH, StreamingTree
+from stentor.domains.provenance.model import LeavesDigest, parse_record
 from stentor.domains.provenance.signed_note import NoteVerifier
 from stentor.domains.provenance.store import number_of
 
@@ -36,6 +37,9 @@ ZERO_HASH = bytes(32)
 
 Progress = Callable[[int, int], None]
 """Called with the numbers verified so far and all numbers."""
+ARCHIVED = object()
+"""Stands for the id of an event whose body is in an archive, in a row of a page."""
+_NO_BODY = (None,) * (len(EVENT_COLUMNS) - 1)
 
 
 class WitnessPolicy(NamedTuple):
@@ -317,3 +321,45 @@ def check_parents(tx: Tx) -> list[AuditFinding]:
         text = f"the first event of the task, {first}, or its last, {last}, is not in the log"
         findings.append(AuditFinding("chain", text, None, None, task_id))
     return findings
+
+
+class ArchivedLeaves:
+    """The archived leaves that the pass over all numbers has met, by the number of their archive."""
+
+    def __init__(self, tx: Tx) -> None:
+        self.count = 0
+        self._tx = tx
+        self._digests = defaultdict[int, LeavesDigest](LeavesDigest)
+
+    def fill_in(self, rows: list[Row], first: int, end: int) -> list[Row]:
+        """Return the rows of a page, with ARCHIVED as the event of those that are in an archive.
+
+        A row is number, event id, hash and the columns of the event, None if there is none.
+        """
+        archives = archived_store.list_numbers(self._tx, first, end)
+        if not archives:
+            return rows
+        return [self._fill_in(row, archives[row[0]]) if row[0] in archives else row for row in rows]
+
+    def _fill_in(self, row: Row, archive: int) -> Row:
+        self._digests[archive].add(row[0], str(row[2]))
+        if row[3] is not None:
+            return row
+        self.count += 1
+        return (*row[:3], ARCHIVED, *_NO_BODY)
+
+    def check(self) -> list[AuditFinding]:
+        """Compare the leaves of each archive with the event that recorded it."""
+        findings = []
+        for number, name, metadata in archived_store.iter_archives(self._tx):
+            record = None if metadata is None else parse_record(metadata)
+            digest = self._digests.pop(number, LeavesDigest())
+            if record is None or (record.number, record.archive) != (number, name):
+                findings.append(AuditFinding("archive", f"no event of the log records the archive {name}"))
+            elif (digest.count, digest.text) != (record.events, record.leaves):
+                text = f"{digest.count} events are marked as archived in {name}, not the {record.events} that it took"
+                findings.append(AuditFinding("archive", text))
+        for number, digest in self._digests.items():
+            text = f"{digest.count} events are marked as archived in an archive {number} that does not exist"
+            findings.append(AuditFinding("archive", text))
+        return findings

@@ -18,7 +18,7 @@ from stentor.domains.activity import model as activity
 from stentor.domains.learning import model as learning
 from stentor.domains.learning.model import SentinelAlert, Weight
 from stentor.domains.registry.model import AgentStatus
-from stentor.domains.reports.model import VaultReport
+from stentor.domains.reports.service import VaultReport
 from stentor.domains.routing.model import RoutingPolicy
 from stentor.domains.tasknotes.model import MAX_READ_CHARS, TaskNoteRecord, build_frontmatter, locate_note
 from stentor.domains.tasknotes.render import MAX_BLOCK_CHARS

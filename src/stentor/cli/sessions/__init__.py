@@ -1,1 +1,0 @@
-"""The responses and the output of `stentor session`."""
