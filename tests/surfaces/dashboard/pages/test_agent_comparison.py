@@ -16,7 +16,7 @@ def cells(page: str, row: str) -> list[str]:
 
 async def do_task(site: Site, agent_id: str, capability: str, seconds: int, *, well: bool = True) -> None:
     task_id = await site.world.submit(required_capabilities=[capability])
-    claim = await site.world.claim(agent_id)
+    claim = await site.world.claim(agent_id, lease_seconds=60)
     site.world.clock.advance(seconds=seconds)
     verb, body = ("complete", {"result": 1}) if well else ("fail", {"error": {"message": "no"}})
     answer = await site.world.admin.post(f"/api/v1/tasks/{task_id}/{verb}", json={"epoch": claim["epoch"], **body})
