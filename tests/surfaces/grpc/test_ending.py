@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
 import signal
 import sqlite3
 from collections.abc import AsyncIterator, Callable, Iterator
@@ -57,15 +58,24 @@ def test_a_deadline_ends_the_wait_and_not_the_task(serve: Serve) -> None:
     waiter(service)
     with connected(service) as client:
         client.submit(**WAITS)  # connected, so that the deadline is for the work alone
-        # Shorter than the store itself waits for a lock: past that it would answer before the deadline.
-        with waiting(service), refused(StatusCode.DEADLINE_EXCEEDED, None):
-            client.tasks.SubmitTask(request(id="late", **WAITS), metadata=keyed(), timeout=3)
-        with service.client() as http:
-            until(lambda: http.get("/api/v1/tasks/late").status_code == 200)
-        assert client.submit(id="late", **WAITS) == "late"
+        names = (f"late-{number}" for number in itertools.count())
+
+        def late() -> str | None:
+            """A task that a caller submitted and did not wait for. None if the request did not arrive in time."""
+            name = next(names)
+            # Shorter than the store itself waits for a lock: past that it would answer before the deadline.
+            with waiting(service), refused(StatusCode.DEADLINE_EXCEEDED, None):
+                client.tasks.SubmitTask(request(id=name, **WAITS), metadata=keyed(), timeout=3)
+            client.submit(**WAITS)  # written after it
+            with service.client() as http:
+                return name if http.get(f"/api/v1/tasks/{name}").status_code == 200 else None
+
+        name = until(late)
+        assert name is not None
+        assert client.submit(id=name, **WAITS) == name
         with refused(StatusCode.DEADLINE_EXCEEDED, None):
-            list(client.watch("late", timeout=1))
-        assert client.get("late").status == pb.TASK_STATUS_QUEUED
+            list(client.watch(name, timeout=1))
+        assert client.get(name).status == pb.TASK_STATUS_QUEUED
 
 
 @requirement("scale.grpc-leaving")
