@@ -164,7 +164,7 @@ class Run:
     def _receive(self, wire: Connection) -> None:
         try:
             nodeid, location, reports = pickle.loads(wire.recv_bytes())
-        except EOFError:
+        except (EOFError, OSError):  # OSError: in the middle of a report
             self._ended(wire)
             return
         for data in reports:

@@ -146,6 +146,28 @@ def test_two():
     assert out.count("the process of this test ended with -9") == 2
 
 
+def test_a_process_that_dies_while_it_reports_fails_its_test_alone(tmp_path: Path) -> None:
+    code, out = report(
+        tmp_path,
+        """
+from multiprocessing.connection import Connection
+
+def send_the_beginning(wire, data):
+    os.write(wire.fileno(), data[:6])
+    os.kill(os.getpid(), 9)
+
+@pytest.mark.together("a")
+@pytest.mark.parametrize("number", range(10))
+def test_one(number):
+    if number == 4:
+        Connection._send = send_the_beginning
+""",
+    )
+    assert code == 1
+    assert "1 failed, 9 passed" in out
+    assert out.count("the process of this test ended with -9") == 1
+
+
 def test_an_error_at_the_end_of_the_session_is_told(tmp_path: Path) -> None:
     code, out = report(
         tmp_path,
