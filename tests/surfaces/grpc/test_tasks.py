@@ -177,6 +177,15 @@ def test_a_number_that_no_double_holds_comes_back_as_it_was(client: Client, wait
 
 
 @requirement("scale.grpc-tasks")
+def test_null_is_an_input_and_a_result(client: Client, waiting: str) -> None:
+    task_id = client.submit(input_json="null", **WAITS)
+    claimed = claim(client, waiting, task_id)
+    assert claimed["input"] is None
+    say(client, claimed, "complete", result=None)
+    assert client.get(task_id).status == pb.TASK_STATUS_COMPLETED
+
+
+@requirement("scale.grpc-tasks")
 def test_the_same_id_is_the_same_task_whichever_way_it_comes(client: Client) -> None:
     body = {
         "id": "once",
