@@ -88,11 +88,6 @@ _LIST_ENDED_CHILDREN = Sql(
     "on child.tenant = task_steps.tenant and child.task_id = task_steps.reference "
     f"where task_steps.state = 'started' and task_steps.kind = 'child' and child.status in {_ENDED} limit :limit"
 )
-_LIST_ORPHANS = Sql(
-    f"select {COLUMNS_OF_OPEN} from task_steps join tasks "
-    "on tasks.tenant = task_steps.tenant and tasks.task_id = task_steps.task_id "
-    "where task_steps.state = 'started' and task_steps.kind = 'child' and tasks.status = 'cancelled' limit :limit"
-)
 _LIST_WAITS_FOR = RowsSql(
     ("tenant", "task_id"),
     f"""select {COLUMNS_OF_OPEN} from given
@@ -224,11 +219,6 @@ def list_due(tx: Tx, limit: int) -> list[OpenStep]:
 def list_ended_children(tx: Tx, limit: int) -> list[OpenStep]:
     """List waits for a child that has ended."""
     return _open_from_rows(tx.rows(_LIST_ENDED_CHILDREN, limit=limit))
-
-
-def list_orphans(tx: Tx, limit: int) -> list[OpenStep]:
-    """List waits for a child of tasks that were cancelled."""
-    return _open_from_rows(tx.rows(_LIST_ORPHANS, limit=limit))
 
 
 def list_waits_for(tx: Tx, children: list[TaskRef], limit: int) -> list[OpenStep]:

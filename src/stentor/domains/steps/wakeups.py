@@ -111,11 +111,10 @@ class WaitScheduler:
         if self._ended:
             ended, self._ended = sorted(self._ended), set()
             await self._end_each(lambda tx: store.list_waits_for(tx, ended, BATCH_SIZE), self._endings.end_children)
-            await self._end_each(lambda tx: store.list_orphans_of(tx, ended, BATCH_SIZE), self._endings.end_orphans)
 
     async def _cancel_subtasks(self, parents: list[TaskRef]) -> None:
         """Cancel subtasks of these cancelled tasks. The next look follows at once: it goes on, and a level deeper."""
-        # First the waits for them, which would end as those for a child that failed.
+        # First what they wait for: else their waits would end as those for a child that failed.
         await self._end_each(lambda tx: store.list_orphans_of(tx, parents, BATCH_SIZE), self._endings.end_orphans)
         found = await self._db.poll(lambda tx: subtask_store.list_open(tx, parents, SUBTASKS))
         for start in range(0, len(found), BATCH_SIZE):
@@ -139,7 +138,6 @@ class WaitScheduler:
     async def _scan_children(self) -> None:
         started = time.monotonic()
         await self._end_each(lambda tx: store.list_ended_children(tx, BATCH_SIZE), self._endings.end_children)
-        await self._end_each(lambda tx: store.list_orphans(tx, BATCH_SIZE), self._endings.end_orphans)
         # With 100,000 waits a scan takes a good part of a second.
         self._next_scan = started + (time.monotonic() - started) / SCAN_SHARE
 

@@ -1,4 +1,4 @@
-"""SQL of cancelled tasks whose subtasks are still to be cancelled.
+"""SQL of cancelled tasks whose subtasks, and waits for children, are still to be ended.
 
 A task is noted in the transaction that cancels it, and gets no subtask after it. So nobody has to search the tasks for
 those whose parent was cancelled, and a subtask that a person retries later goes on.
@@ -9,7 +9,14 @@ from __future__ import annotations
 from stentor.core.db import Sql, Tx
 from stentor.domains.tasks.store import TaskRef
 
-_HAS_SUBTASKS = Sql("select 1 from tasks where tenant = :tenant and parent_task_id = :parent limit 1")
+# A task that was run again from a step waits for children of the first one. With an expression, for which no database
+# reads all waits for children in their index.
+_HAS_SUBTASKS_OR_WAITS = Sql(
+    """select 1 from tasks where tenant = :tenant and parent_task_id = :parent
+    union all select 1 from task_steps
+        where tenant = :tenant and task_id = :parent and state = 'started' and kind || '' = 'child'
+    limit 1"""
+)
 _NOTE = Sql("insert into cancelled_parents (tenant, task_id) values (:tenant, :parent) on conflict do nothing")
 _LIST_PARENTS = Sql("select tenant, task_id from cancelled_parents limit :limit")
 # In the order of the index by parent, so that PostgreSQL takes no other one.
@@ -21,13 +28,13 @@ _FORGET = Sql("delete from cancelled_parents where tenant = :tenant and task_id 
 
 
 def note_cancelled(tx: Tx, tenant: str, task_id: str) -> None:
-    """Note that the subtasks of a task are to be cancelled, if it has any. Hold the lock of the task."""
-    if tx.row(_HAS_SUBTASKS, tenant=tenant, parent=task_id):
+    """Note a task if it has subtasks or waits for a child. Hold the lock of the task."""
+    if tx.row(_HAS_SUBTASKS_OR_WAITS, tenant=tenant, parent=task_id):
         tx.run(_NOTE, tenant=tenant, parent=task_id)
 
 
 def list_parents(tx: Tx, limit: int) -> list[TaskRef]:
-    """List cancelled tasks whose subtasks are still to be cancelled."""
+    """List cancelled tasks whose subtasks and waits are still to be ended."""
     return [(tenant, task_id) for tenant, task_id in tx.rows(_LIST_PARENTS, limit=limit)]
 
 
