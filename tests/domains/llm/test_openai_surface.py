@@ -86,6 +86,7 @@ async def test_a_streamed_chat_completion_is_read_to_its_end_with_usage(client: 
     assert [choice.finish_reason for choice in said if choice.finish_reason] == ["stop"]
     assert chunks[-1].usage is not None
     assert chunks[-1].usage.total_tokens == 18
+    assert all(chunk.to_dict()["usage"] is None for chunk in chunks[:-1])
 
 
 @requirement("llm.tool-calls")
@@ -329,6 +330,10 @@ async def test_a_text_completion_whole_and_streamed(client: openai.AsyncOpenAI) 
     assert (answer.choices[0].text, answer.choices[0].finish_reason) == (ANSWER, "stop")
     stream = await client.completions.create(model=MODELS[0], prompt="The sea is", stream=True)
     assert "".join([chunk.choices[0].text async for chunk in stream]) == ANSWER
+    options: Any = {"include_usage": True}
+    counted = await client.completions.create(model=MODELS[0], prompt="x", stream=True, stream_options=options)
+    *before, last = [chunk.to_dict()["usage"] async for chunk in counted]
+    assert (set(before), bool(last)) == ({None}, True)
 
 
 @requirement("llm.openai-embeddings")
@@ -372,7 +377,7 @@ async def test_the_baseline_on_this_machine_reads_texts_only() -> None:
 
 
 @requirement("llm.openai-errors")
-@pytest.mark.parametrize("given", [["a", [1]], [1, "a"], [[1], []], [[-1]], [True], [1.5], ["a"] * 2049])
+@pytest.mark.parametrize("given", [["a", [1]], [1, "a"], [[1], []], [[-1]], [True], [1.5], ["a"] * 2049, "", [""]])
 async def test_what_is_neither_texts_nor_tokens_is_400(world: World, upstream: Upstream, given: Any) -> None:
     assert (await refused(world, "embeddings", input=given))["param"].partition(".")[0] == "input"
     assert upstream.asked == []
@@ -420,6 +425,51 @@ async def test_a_response_is_asked_for_in_the_form_that_the_client_reads(
         assert (await stream.get_final_response()).output_parsed == Place(city="Łódź")
     for call in upstream.asked:
         assert '"city"' in json.dumps(call["body"])
+
+
+@requirement("llm.openai-compatible")
+async def test_a_refusal_is_no_content_that_the_client_would_parse(
+    client: openai.AsyncOpenAI, upstream: Upstream
+) -> None:
+    upstream.refuses, upstream.words = True, ["I can't ", "say."]
+    model = MODELS[0]
+    whole = await client.chat.completions.parse(model=model, messages=ASKED, response_format=Place)
+    async with client.chat.completions.stream(model=model, messages=ASKED, response_format=Place) as stream:
+        streamed = await stream.get_final_completion()
+    for message in (whole.choices[0].message, streamed.choices[0].message):
+        assert (message.refusal, message.content or None, message.parsed) == ("I can't say.", None, None)
+    response = await client.responses.parse(model=model, input="Where?", text_format=Place)
+    async with client.responses.stream(model=model, input="Where?", text_format=Place) as events:
+        kinds = [event.type async for event in events]
+        final = await events.get_final_response()
+    assert {"response.refusal.delta", "response.refusal.done"} <= set(kinds)
+    assert "response.output_text.delta" not in kinds
+    for answer in (response, final):
+        (item,) = answer.output
+        assert item.to_dict()["content"] == [{"type": "refusal", "refusal": "I can't say."}]
+    # The client sends it back as it came.
+    messages: Any = [*ASKED, whole.choices[0].message.to_dict(), *ASKED]
+    await client.chat.completions.create(model=MODELS[1], messages=messages)
+    assert "I can't say." in json.dumps(upstream.asked[-1]["body"])
+
+
+@requirement("llm.openai-errors")
+@pytest.mark.parametrize(
+    ("field", "given", "accepted"),
+    [
+        ("logprobs", True, False),
+        ("top_logprobs", 2, 0),
+        ("functions", [{"name": "f"}], []),
+        ("function_call", "auto", None),
+    ],
+)
+async def test_what_a_reply_would_not_contain_is_400(
+    world: World, upstream: Upstream, field: str, given: Any, accepted: Any
+) -> None:
+    assert (await refused(world, "chat/completions", **{field: given}))["param"] == field
+    assert upstream.asked == []
+    body = {"model": MODELS[0], "messages": ASKED, field: accepted}
+    assert (await world.admin.post("/v1/chat/completions", json=body)).status_code == 200
 
 
 @requirement("llm.openai-responses")

@@ -29,6 +29,8 @@ class Upstream:
     words: list[str] = field(default_factory=lambda: list(WORDS))
     reasoning: str = ""
     finish: str = "stop"
+    refuses: bool = False
+    """Whether it says its words as a refusal, in OpenAI's format."""
     usage: bool = True
     tool: dict[str, Any] | None = None
     more_tools: list[dict[str, Any]] = field(default_factory=list)
@@ -123,7 +125,10 @@ class Upstream:
         finish = "tool_calls" if self.tool else self.finish
         count = {"prompt_tokens": 11, "completion_tokens": 7, "total_tokens": 18}
         if not body.get("stream"):
-            message = {"role": "assistant", "content": "".join(self.said) or None, "refusal": None}
+            said = "".join(self.said) or None
+            message = {"role": "assistant", "content": said, "refusal": None}
+            if self.refuses:
+                message |= {"content": None, "refusal": said}
             message |= ({"tool_calls": calls} if calls else {}) | self._thinking("reasoning_content")
             choice = {"index": 0, "message": message, "finish_reason": finish, "logprobs": None}
             answer = {**head, "object": "chat.completion", "choices": [choice]} | (
@@ -137,7 +142,7 @@ class Upstream:
 
         parts = [chunk({"role": "assistant", "content": ""})]
         parts += [chunk(self._thinking("reasoning_content"))] if self.reasoning else []
-        parts += [chunk({"content": word}) for word in self.said]
+        parts += [chunk({"refusal" if self.refuses else "content": word}) for word in self.said]
         for at, call in enumerate(calls):
             function = call["function"]
             begun = {**function, "arguments": function["arguments"][:5]}

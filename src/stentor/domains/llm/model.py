@@ -179,7 +179,10 @@ class TokenUsage(msgspec.Struct, frozen=True):
 
 
 class ChatReply(msgspec.Struct, frozen=True):
-    """A complete reply. `anthropic_message` is the provider's own one, if both it and the client speak that format."""
+    """A complete reply. `anthropic_message` is the provider's own one, if both it and the client speak that format.
+
+    `is_refusal` means that the provider marks the content as the model's refusal to answer.
+    """
 
     model: str
     content: str
@@ -189,6 +192,7 @@ class ChatReply(msgspec.Struct, frozen=True):
     usage: TokenUsage | None = None
     id: str = ""
     degraded: bool = False
+    is_refusal: bool = False
     anthropic_message: JsonObject | None = None
 
 
@@ -203,7 +207,7 @@ class ToolCallDelta(msgspec.Struct, frozen=True):
 
 
 class ReplyDelta(msgspec.Struct, frozen=True):
-    """A part of a stream. `is_last` means that the provider ended the stream properly.
+    """A part of a stream. `is_last` means that the provider ended the stream properly, `is_refusal` is as in ChatReply.
 
     `anthropic_event` is the provider's own event, if both it and the client speak Anthropic's format.
     """
@@ -215,6 +219,7 @@ class ReplyDelta(msgspec.Struct, frozen=True):
     usage: TokenUsage | None = None
     id: str = ""
     is_last: bool = False
+    is_refusal: bool = False
     anthropic_event: JsonObject | None = None
 
 
@@ -345,6 +350,7 @@ class ReplyBuilder:
         self._finish: FinishReason = "stop"
         self._usage: TokenUsage | None = None
         self._id = ""
+        self._is_refusal = False
 
     def add(self, delta: ReplyDelta) -> None:
         self._content.append(delta.content)
@@ -352,6 +358,7 @@ class ReplyBuilder:
         self._finish = delta.finish or self._finish
         self._usage = delta.usage or self._usage
         self._id = delta.id or self._id
+        self._is_refusal = self._is_refusal or delta.is_refusal
         for part in delta.tool_calls:
             call = self._calls.get(part.index, ToolCall("", "", ""))
             self._calls[part.index] = ToolCall(
@@ -370,4 +377,6 @@ class ReplyBuilder:
             for index in sorted(self._calls)
         )
         content, reasoning = "".join(self._content), "".join(self._reasoning)
-        return ChatReply(model, content, self._finish, reasoning, calls, self._usage, self._id)
+        return ChatReply(
+            model, content, self._finish, reasoning, calls, self._usage, self._id, is_refusal=self._is_refusal
+        )

@@ -168,11 +168,12 @@ def parse_reply(body: bytes, model: str) -> ChatReply:
         )
         for call in message.tool_calls or ()
     )
-    content = _text(message.content) or message.refusal or ""
+    text = _text(message.content)
+    content, is_refusal = text or message.refusal or "", bool(message.refusal and not text)
     reasoning = message.reasoning_content or message.reasoning or ""
     usage = _usage(response.usage)
     finish = _finish_reason(choice.finish_reason or "stop", usage)
-    return ChatReply(model, content, finish, reasoning, calls, usage, response.id or "")
+    return ChatReply(model, content, finish, reasoning, calls, usage, response.id or "", is_refusal=is_refusal)
 
 
 class _OpenAiStreamReader:
@@ -200,14 +201,16 @@ class _OpenAiStreamReader:
         # Some servers put a `message` where a `delta` belongs.
         message = choice.delta or choice.message
         calls, usage = message.tool_calls or (), _usage(chunk.usage)
+        text = _text(message.content)
         return [
             ReplyDelta(
-                content=_text(message.content) or message.refusal or "",
+                content=text or message.refusal or "",
                 reasoning=message.reasoning_content or message.reasoning or "",
                 tool_calls=tuple(self._tool_call_delta(call, position) for position, call in enumerate(calls)),
                 finish=_finish_reason(choice.finish_reason, usage) if choice.finish_reason else None,
                 usage=usage,
                 id=chunk.id or "",
+                is_refusal=bool(message.refusal and not text),
             )
         ]
 

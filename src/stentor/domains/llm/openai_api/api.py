@@ -49,8 +49,9 @@ def router(gateway: LlmGateway, chats: ChatRouter, streams: StreamLimit) -> APIR
         if not body.stream:
             return await complete_reply(request, caller, body.to_request(raw), chat_completion, session)
         stream = await open_stream(request, caller, body.to_request(raw), session)
-        chunks = ChatChunks(stream.provenance_id, stream.name, int(time.time()), stream.agent_task or stream.choice)
-        frames = _chunk_frames(stream, chunks, usage=body.wants_usage)
+        origin, usage = stream.agent_task or stream.choice, body.wants_usage
+        chunks = ChatChunks(stream.provenance_id, stream.name, int(time.time()), origin, usage=usage)
+        frames = _chunk_frames(stream, chunks, usage=usage)
         return await RawStreamResponse.open(frames, streams, caller.stream_owner, _error_frame, stream.close)
 
     api.add_api_route("/chat/completions", chat, methods=["POST"], route_class_override=FastRoute)
@@ -62,7 +63,7 @@ def router(gateway: LlmGateway, chats: ChatRouter, streams: StreamLimit) -> APIR
         if not body.stream:
             return await complete_reply(http, caller, body.to_request(raw), completions.text_completion)
         stream = await open_stream(http, caller, body.to_request(raw))
-        chunks = TextChunks(stream.provenance_id, stream.name, int(time.time()))
+        chunks = TextChunks(stream.provenance_id, stream.name, int(time.time()), usage=body.wants_usage)
         frames = _chunk_frames(stream, chunks, usage=body.wants_usage)
         return await RawStreamResponse.open(frames, streams, caller.stream_owner, _error_frame, stream.close)
 

@@ -10,8 +10,8 @@ from __future__ import annotations
 from typing import Annotated, Any, Literal, TypeVar
 
 import msgspec
-from pydantic import BaseModel, ConfigDict, Field, ValidationInfo, field_validator
-from pydantic_core import PydanticKnownError
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationInfo, field_validator
+from pydantic_core import PydanticCustomError, PydanticKnownError
 
 from stentor.core.errors import InvalidRequest
 from stentor.core.jsontext import JsonObject
@@ -49,6 +49,15 @@ ROLES: dict[str, ChatRole] = {
 }
 ROLES_REQUIRING_FIELD = {"content": ("system", "developer", "user", "tool"), "tool_call_id": ("tool",)}
 """Roles by field that their messages must have; a message of the assistant may have only calls."""
+UNSUPPORTED_FIELDS = {
+    "logprobs": "log probabilities are not supported",
+    "top_logprobs": "log probabilities are not supported",
+    "functions": "is not supported: send tools",
+    "function_call": "is not supported: send tool_choice",
+}
+"""Reason by field that must be absent, null, false, 0 or empty."""
+NO_USAGE_YET: JsonObject = {"usage": None}
+"""Field of all chunks but the last one if the client wants the usage."""
 T = TypeVar("T")
 Items = Annotated[list[T], Field(fail_fast=True)]
 """A list that is read up to its first error: otherwise a million wrong items would give a million errors."""
@@ -100,6 +109,7 @@ class ToolCallIn(OpenAiModel):
 class ChatMessageIn(OpenAiModel):
     role: Literal["system", "developer", "user", "assistant", "tool", "function"]
     content: Annotated[str | Items[ContentPartIn] | None, Field(validate_default=True)] = None
+    refusal: str | None = None
     tool_calls: Items[ToolCallIn] | None = None
     tool_call_id: Annotated[str | None, Field(validate_default=True)] = None
     reasoning_content: Any = None
@@ -115,7 +125,9 @@ class ChatMessageIn(OpenAiModel):
         calls = tuple(call.to_tool_call() for call in self.tool_calls or ())
         # Not a field of OpenAI's, so another type is not an error.
         reasoning = self.reasoning_content if isinstance(self.reasoning_content, str) else ""
-        return LlmMessage(ROLES[self.role], to_parts(self.content), calls, self.tool_call_id or "", reasoning)
+        # A refusal that a client sends back has no content, which some providers do not accept.
+        content = to_parts(self.refusal if self.content is None else self.content)
+        return LlmMessage(ROLES[self.role], content, calls, self.tool_call_id or "", reasoning)
 
 
 class FunctionDefinitionIn(OpenAiModel):
@@ -153,6 +165,15 @@ ExactlyOne = Annotated[int, Field(ge=1, le=1)] | None
 """The gateway returns one reply per request."""
 
 
+def _reject_unsupported(value: Any, info: ValidationInfo) -> None:
+    # Not ignored like unknown fields: a client that sends them reads in the reply what no reply has here.
+    if value:
+        raise PydanticCustomError("unsupported", "{reason}", {"reason": UNSUPPORTED_FIELDS[str(info.field_name)]})
+
+
+Unsupported = Annotated[Any, AfterValidator(_reject_unsupported)]
+
+
 class StreamableIn(OpenAiModel):
     stream: bool | None = None
     stream_options: StreamOptionsIn | None = None
@@ -178,6 +199,10 @@ class ChatCompletionIn(StreamableIn):
     stop: str | Items[str] | None = None
     seed: int | None = None
     n: ExactlyOne = None
+    logprobs: Unsupported = None
+    top_logprobs: Unsupported = None
+    functions: Unsupported = None
+    function_call: Unsupported = None
     tools: Items[ChatToolIn] | None = None
     tool_choice: Literal["none", "auto", "required"] | ChatToolChoiceIn | None = None
     response_format: JsonObject | None = None
@@ -233,10 +258,17 @@ class ChatChunks:
     """Chunks of one streamed chat completion."""
 
     def __init__(
-        self, provenance_id: str, model: str, created: int, origin: AgentTaskRef | ModelChoice | None = None
+        self,
+        provenance_id: str,
+        model: str,
+        created: int,
+        origin: AgentTaskRef | ModelChoice | None = None,
+        *,
+        usage: bool = False,
     ) -> None:
         self._head = {
             **stentor_extension(origin),
+            **(NO_USAGE_YET if usage else {}),
             "id": f"chatcmpl-{provenance_id}",
             "object": "chat.completion.chunk",
             "created": created,
@@ -249,7 +281,7 @@ class ChatChunks:
     def delta_chunk(self, delta: ReplyDelta) -> JsonObject:
         out: JsonObject = {}
         if delta.content:
-            out["content"] = delta.content
+            out["refusal" if delta.is_refusal else "content"] = delta.content
         if delta.reasoning:
             out["reasoning_content"] = delta.reasoning
         if delta.tool_calls:
@@ -285,8 +317,9 @@ def _message(reply: ChatReply) -> JsonObject:
     out: JsonObject = {
         "role": "assistant",
         # OpenAI sends null, not an empty string, with tool calls.
-        "content": reply.content or (None if reply.tool_calls else ""),
-        "refusal": None,
+        "content": None if reply.is_refusal else reply.content or (None if reply.tool_calls else ""),
+        # Its SDK parses any content by the JSON schema of the request, and fails if that is a refusal.
+        "refusal": reply.content if reply.is_refusal else None,
         "annotations": [],
     }
     if reply.reasoning:

@@ -16,6 +16,7 @@ from stentor.core.errors import InvalidRequest
 from stentor.core.jsontext import JsonObject
 from stentor.domains.llm.model import ChatRequest, EmbeddingInput, LlmMessage, ReplyDelta, TextPart, TokenUsage
 from stentor.domains.llm.openai_api.chat import (
+    NO_USAGE_YET,
     ExactlyOne,
     Items,
     MaxTokens,
@@ -23,6 +24,7 @@ from stentor.domains.llm.openai_api.chat import (
     StreamableIn,
     Temperature,
     TopP,
+    Unsupported,
     as_strings,
     passthrough_fields,
     usage_object,
@@ -41,6 +43,7 @@ class TextCompletionIn(StreamableIn):
     seed: int | None = None
     n: ExactlyOne = None
     best_of: ExactlyOne = None
+    logprobs: Unsupported = None
     echo: Literal[False] | None = None
     suffix: Annotated[str, Field(max_length=0)] | None = None
 
@@ -69,7 +72,7 @@ TokenIdsIn = Annotated[Items[Annotated[int, Field(ge=0, le=2**31 - 1)]], Field(m
 
 class EmbeddingIn(OpenAiModel):
     model: Name
-    input: str | TextListIn | TokenIdsIn | Annotated[Items[TokenIdsIn], _INPUT_LIMITS]
+    input: Annotated[str, Field(min_length=1)] | TextListIn | TokenIdsIn | Annotated[Items[TokenIdsIn], _INPUT_LIMITS]
     encoding_format: Literal["float", "base64"] = "float"
     dimensions: Annotated[int, Field(ge=1, le=65_536)] | None = None
 
@@ -99,8 +102,9 @@ def text_completion(result: ChatResult, created: int) -> JsonObject:
 class TextChunks:
     """Chunks of one streamed text completion."""
 
-    def __init__(self, provenance_id: str, model: str, created: int) -> None:
-        self._head = {"id": f"cmpl-{provenance_id}", "object": "text_completion", "created": created, "model": model}
+    def __init__(self, provenance_id: str, model: str, created: int, *, usage: bool = False) -> None:
+        head = {"id": f"cmpl-{provenance_id}", "object": "text_completion", "created": created, "model": model}
+        self._head: JsonObject = head | (NO_USAGE_YET if usage else {})
 
     def first_chunk(self) -> JsonObject:
         return self._chunk("")

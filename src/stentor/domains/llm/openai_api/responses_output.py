@@ -50,7 +50,7 @@ class ResponseBuilder:
     def build(self, reply: ChatReply, usage: TokenUsage) -> JsonObject:
         """Build the response for a complete reply."""
         if reply.content:
-            self._open_item(None).append(reply.content)
+            self._open_item(None, is_refusal=reply.is_refusal).append(reply.content)
         for index, call in enumerate(reply.tool_calls):
             delta = ToolCallDelta(index, call.id, call.name, signature=call.signature)
             self._open_item(delta).append(call.arguments or "{}")
@@ -74,10 +74,13 @@ class ResponseBuilder:
             item = next((item for item in self._items if item.call_index is None and item.is_open), None)
             if item is None:
                 yield from self._close_items(None)
-                item = self._open_item(None)
+                item = self._open_item(None, is_refusal=delta.is_refusal)
                 yield from self._added_events(item)
             item.append(delta.content)
-            yield self._part_event(item, "response.output_text.delta", delta=delta.content, logprobs=[])
+            if item.is_refusal:
+                yield self._part_event(item, "response.refusal.delta", delta=delta.content)
+            else:
+                yield self._part_event(item, "response.output_text.delta", delta=delta.content, logprobs=[])
         for call in delta.tool_calls:
             yield from self._call_events(call)
 
@@ -101,10 +104,11 @@ class ResponseBuilder:
             item.append(call.arguments)
             yield self._item_event(item, "response.function_call_arguments.delta", delta=call.arguments)
 
-    def _open_item(self, call: ToolCallDelta | None) -> _OutputItem:
+    def _open_item(self, call: ToolCallDelta | None, *, is_refusal: bool = False) -> _OutputItem:
         index = len(self._items)
         if call is None:
-            item = _OutputItem(f"msg_{self._id}" + (f"_{index}" if index else ""), index)
+            id_ = f"msg_{self._id}" + (f"_{index}" if index else "")
+            item = _OutputItem(id_, index, is_refusal=is_refusal)
         else:
             call_id = encode_call_id(call.id or f"call_{self._id}_{call.index}", call.signature)
             item = _OutputItem(f"fc_{self._id}_{index}", index, call.index, call_id, call.name)
@@ -114,7 +118,7 @@ class ResponseBuilder:
     def _added_events(self, item: _OutputItem) -> Iterator[JsonObject]:
         yield self._event("response.output_item.added", output_index=item.index, item=item.to_json("in_progress"))
         if item.call_index is None:
-            yield self._part_event(item, "response.content_part.added", part=_text_part(""))
+            yield self._part_event(item, "response.content_part.added", part=item.part(""))
 
     def _close_items(self, finish: FinishReason | None) -> Iterator[JsonObject]:
         """Close the open items that are complete, or all of them at the end of the stream (`finish` is set)."""
@@ -125,8 +129,11 @@ class ResponseBuilder:
     def _close_item(self, item: _OutputItem, finish: FinishReason | None) -> Iterator[JsonObject]:
         item.is_open = False
         if item.call_index is None:
-            yield self._part_event(item, "response.output_text.done", text=item.text, logprobs=[])
-            yield self._part_event(item, "response.content_part.done", part=_text_part(item.text))
+            if item.is_refusal:
+                yield self._part_event(item, "response.refusal.done", refusal=item.text)
+            else:
+                yield self._part_event(item, "response.output_text.done", text=item.text, logprobs=[])
+            yield self._part_event(item, "response.content_part.done", part=item.part(item.text))
         else:
             if not item.text:
                 item.append("{}")  # clients parse the arguments as JSON, even if the model sent none
@@ -221,8 +228,17 @@ class ResponseTextCache:
 class _OutputItem:
     """One item of the output while it is streamed. `call_index` is None for a message."""
 
-    def __init__(self, id_: str, index: int, call_index: int | None = None, call_id: str = "", name: str = "") -> None:
-        self.id, self.index, self.call_index = id_, index, call_index
+    def __init__(
+        self,
+        id_: str,
+        index: int,
+        call_index: int | None = None,
+        call_id: str = "",
+        name: str = "",
+        *,
+        is_refusal: bool = False,
+    ) -> None:
+        self.id, self.index, self.call_index, self.is_refusal = id_, index, call_index, is_refusal
         self._call_id, self._name = call_id, name
         self._text = StreamedText()
         self.is_open = True
@@ -244,12 +260,14 @@ class _OutputItem:
         if self.call_index is not None:
             call = {"call_id": self._call_id, "name": self._name, "arguments": self.text}
             return {"id": self.id, "type": "function_call", "status": status, **call}
-        content = [] if status == "in_progress" else [_text_part(self.text)]
+        content = [] if status == "in_progress" else [self.part(self.text)]
         return {"id": self.id, "type": "message", "role": "assistant", "status": status, "content": content}
 
-
-def _text_part(text: str) -> JsonObject:
-    return {"type": "output_text", "text": text, "annotations": [], "logprobs": []}
+    def part(self, text: str) -> JsonObject:
+        """Return the content part of a message with this text."""
+        if self.is_refusal:
+            return {"type": "refusal", "refusal": text}
+        return {"type": "output_text", "text": text, "annotations": [], "logprobs": []}
 
 
 def _usage_object(usage: TokenUsage) -> JsonObject:
