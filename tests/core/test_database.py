@@ -225,6 +225,22 @@ async def test_many_rows_are_written_at_once(db: Database) -> None:
     assert len(await names(db)) == 9
 
 
+@pytest.mark.skipif(not Path("/proc/self/fd").exists(), reason="lists the open files of Linux")
+def test_a_statement_of_many_rows_writes_no_temporary_file(tmp_path: Path) -> None:
+    connection = SqliteDriver(tmp_path / "many.db").writer()
+    connection.control("create table numbers (n integer primary key, text text not null check (text <> ''))")
+    connection.many(Sql("insert into numbers values (:n, :text)"), [{"n": n, "text": "x" * 1_000} for n in range(400)])
+    connection.begin()
+    try:
+        # Each of its 100 pages must be kept until the statement ends: a later row may break the constraint.
+        assert connection.run(Sql("update numbers set text = 'y' || text"), {}) == 400
+        files = [str(file.readlink()) for file in Path("/proc/self/fd").iterdir() if file.is_symlink()]
+        assert [name for name in files if "etilqs" in name] == []
+    finally:
+        connection.rollback()
+        connection.close()
+
+
 async def test_a_closed_database_refuses_and_finishes_what_was_handed_in(driver: Driver) -> None:
     database = Database(driver)
     writes = [asyncio.create_task(database.write(put(f"{i}"))) for i in range(50)]

@@ -149,6 +149,8 @@ class SqliteDriver:
                 "foreign_keys=on",
                 # In KiB, because it is negative.
                 "cache_size=-16384",
+                # What a statement of many rows would undo is kept in memory: beyond 64 KiB it is a new file otherwise.
+                "temp_store=memory",
             ):
                 raw.execute(f"pragma {pragma}")
         # Takes the write lock at once: a transaction that began with a read fails at its first write, without waiting,
