@@ -79,6 +79,8 @@ class StrictRequest(Request):
             return await asyncio.to_thread(jsontext.decode, body)
         except InvalidRequest as error:
             # Of all exceptions in its body parsing, FastAPI only keeps its own.
+            if (find_header(self.scope, b"content-encoding") or "identity").lower() != "identity":
+                raise HTTPException(415, "A body with Content-Encoding is not decoded: send it uncompressed.") from None
             raise HTTPException(400, error.message) from None
 
 

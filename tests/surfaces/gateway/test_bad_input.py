@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gzip
 import json
 import re
 from collections.abc import AsyncIterator, Iterator
@@ -194,6 +195,16 @@ async def test_a_body_of_another_type_is_415_and_one_without_a_type_is_json(worl
         for kind in ("", "application/merge-patch+json"):
             well_formed(await send(world, operation, body, **{"Content-Type": kind}))
         refused(await send(world, operation, b"type=summarize", **{"Content-Type": ""}))
+
+
+@requirement("http.media-type-415")
+async def test_a_compressed_body_is_415_and_the_reason_says_so(world: World) -> None:
+    for operation in WITH_BODY:
+        body = json.dumps(operation.example).encode()
+        answer = await send(world, operation, gzip.compress(body), **{"Content-Encoding": "gzip"})
+        assert answer.status_code == 415, operation
+        assert "Content-Encoding" in answer.json()["error"]["message"]
+        well_formed(await send(world, operation, body, **{"Content-Encoding": "identity"}))
 
 
 @requirement("http.unknown-fields-400")
