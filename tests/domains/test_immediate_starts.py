@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Any
@@ -12,6 +13,7 @@ from aiohttp import web
 
 from stentor.core.db import Sql, Tx
 from stentor.core.runlog import RunLogEvent
+from stentor.domains.execution.executor import Reservation
 from tests.conftest import MakeWorld, World
 from tests.core.test_database import held
 from tests.domains import endpoint
@@ -97,6 +99,18 @@ async def test_no_more_tasks_run_than_the_agent_may_run_at_a_time(make_world: Ma
         gate.open.set()
         assert {(await world.ended(task_id))["status"] for task_id in ids} == {"completed"}
         assert gate.most == 2
+
+
+async def test_what_a_start_needed_is_freed_without_the_garbage_collector(make_world: MakeWorld) -> None:
+    async with gated(make_world, 1) as (world, gate):
+        gate.open.set()
+        gc.collect()  # what other tests have left
+        gc.disable()
+        try:
+            assert (await world.ended(await world.submit()))["status"] == "completed"
+            await soon(lambda: not any(type(found) is Reservation for found in gc.get_objects()))
+        finally:
+            gc.enable()
 
 
 async def test_a_task_waits_behind_those_that_wait_already(make_world: MakeWorld) -> None:

@@ -279,7 +279,9 @@ class Reservation:
         return True
 
     def release(self) -> None:
-        """Release the slot: it is not needed, or the attempt has it now."""
+        """Release the slot after its transaction: it is not needed, or the attempt has it now."""
+        # The transaction's hooks have this object: a cycle, with all rows of the commit, for the garbage collector.
+        self._checked = None, False
         self._running.release(self._agent_id)
 
     def _start(self, claim: TaskClaim) -> None:
