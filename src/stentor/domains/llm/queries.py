@@ -9,10 +9,12 @@ import msgspec
 
 from stentor.core.clock import DAY, HOUR
 from stentor.core.db import Sql, Tx
+from stentor.core.db.driver import Row
 from stentor.core.errors import NotFound
 from stentor.core.jsontext import JsonObject
 from stentor.domains.llm import costs, store
 from stentor.domains.llm.costs import NANOS_PER_DOLLAR, Budget, BudgetAccount
+from stentor.domains.llm.store import CallRow
 from stentor.domains.provenance import store as events
 from stentor.domains.provenance.model import parse_event
 
@@ -218,10 +220,7 @@ def read_cost_series(tx: Tx, tenant: str, start: int, width: int, count: int) ->
     return {"dollars": dollars, "tokens": tokens}
 
 
-_CALL_COLUMNS = (
-    "call_id, happened_at, key_name, agent_id, task_id, operation, provider, model, outcome, input_tokens, "
-    "output_tokens, estimated, cost, latency_ms, cached_tokens"
-)
+_CALL_COLUMNS = ", ".join(("happened_at", *CallRow.__struct_fields__))
 _CALL_CONDITIONS = {
     "provider": "provider = :provider",
     "model": "model = :model",
@@ -243,24 +242,10 @@ _statements: dict[tuple[str, ...], Sql] = {}
 _FIND_CALL = Sql(f"select {_CALL_COLUMNS} from llm_calls where tenant = :tenant and call_id = :call_id")
 
 
-class RecordedCall(msgspec.Struct, frozen=True):
-    """One ended call. `outcome` is `ok` or an error code; `cost` in billionths of a US dollar, None if unknown."""
+class RecordedCall(CallRow, frozen=True, kw_only=True):
+    """A call as it is stored; `happened_at` is its end, in microseconds."""
 
-    call_id: str
     happened_at: int
-    key_name: str
-    agent_id: str | None
-    task_id: str | None
-    operation: str
-    provider: str
-    model: str
-    outcome: str
-    input_tokens: int
-    output_tokens: int
-    estimated: int
-    cost: int | None
-    latency_ms: int
-    cached_tokens: int
 
     @property
     def cost_usd(self) -> float | None:
@@ -303,8 +288,12 @@ def list_calls(
             scope, params["since"] = tuple(dict.fromkeys((*scope, "since"))), window[0]
     params |= {name: getattr(call_filter, name) for name in names}
     rows = tx.rows(_page_sql((*scope, *names)), tenant=tenant, **params, limit=limit + 1)
-    calls = [RecordedCall(*row) for row in rows[:limit]]
+    calls = [_to_call(row) for row in rows[:limit]]
     return calls, (calls[-1].happened_at, calls[-1].call_id) if len(rows) > limit else window
+
+
+def _to_call(row: Row) -> RecordedCall:
+    return RecordedCall(*row[1:], happened_at=row[0])
 
 
 def require_call(tx: Tx, tenant: str, call_id: str) -> RecordedCall:
@@ -312,7 +301,7 @@ def require_call(tx: Tx, tenant: str, call_id: str) -> RecordedCall:
     row = tx.row(_FIND_CALL, tenant=tenant, call_id=call_id)
     if row is None:
         raise NotFound("No call of a model has this id.")
-    return RecordedCall(*row)
+    return _to_call(row)
 
 
 def read_event(tx: Tx, tenant: str, call_id: str) -> JsonObject:

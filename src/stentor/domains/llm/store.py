@@ -35,27 +35,6 @@ _SPENT_BY_TENANT = Sql(
     """select coalesce(sum(tokens), 0), coalesce(sum(cost), 0) from llm_spent
     where tenant = :tenant and kind = 'key' and day >= :day"""
 )
-_CALLS = AppendOnlyTable(
-    "llm_calls",
-    (
-        "call_id",
-        "tenant",
-        "key_name",
-        "agent_id",
-        "task_id",
-        "operation",
-        "provider",
-        "model",
-        "outcome",
-        "input_tokens",
-        "output_tokens",
-        "estimated",
-        "cost",
-        "latency_ms",
-        "cached_tokens",
-        "happened_at",
-    ),
-)
 
 
 class ProviderRow(msgspec.Struct, frozen=True):
@@ -89,6 +68,9 @@ class CallRow(msgspec.Struct, frozen=True):
     cost: int | None
     latency_ms: int
     cached_tokens: int = 0
+
+
+_CALLS = AppendOnlyTable("llm_calls", (*CallRow.__struct_fields__, "happened_at"))
 
 
 def list_providers(tx: Tx, tenant: str) -> list[ProviderRow]:
