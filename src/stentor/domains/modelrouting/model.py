@@ -18,11 +18,11 @@ from stentor.domains.learning.outages import count_outage_failures
 from stentor.domains.learning.service import LearningView
 from stentor.domains.llm.model import ChatRequest, ImagePart, estimate_input_tokens
 from stentor.domains.routing import explain
+from stentor.domains.routing.candidates import Candidate
 from stentor.domains.routing.model import MAX_RECORDED_CANDIDATES, DeniedCandidate, RoutingDecision
 from stentor.domains.routing.penalties import Preference
 from stentor.domains.routing.ranking import RULE_VERSION, rank_candidates
 from stentor.domains.routing.service import track_record_from_weight
-from stentor.domains.routing.track_record import TrackRecord
 
 NEUTRAL_PRIOR = 0.5
 """The prior of every model: models have no declared scores."""
@@ -74,20 +74,8 @@ class NamedModel(msgspec.Struct, frozen=True):
         return self.name
 
 
-class ModelCandidate(msgspec.Struct, frozen=True):
-    """A model with its track record. `ahead` is its number of open requests to `auto`; not `online` if it is paused."""
-
-    agent: NamedModel
-    track_record: TrackRecord
-    ahead: int = 0
-    online: bool = True
-    trust: float | None = None
-    concurrency: int = UNLIMITED_CONCURRENCY
-    resting: bool = False
-    unlearned: int = 0
-    stalled_ms: float = 0.0
-    failing: float = 0.0
-    overload: float = 0.0
+ModelCandidate = Candidate[NamedModel]
+"""Its `ahead` is the number of open requests to `auto`; it is not `online` while it is paused."""
 
 
 class ModelOption(msgspec.Struct, frozen=True):
@@ -158,7 +146,15 @@ def build_candidates(
         else:
             cost = relative_cost * option.usual_cost
         track_record = msgspec.structs.replace(track_record, cost=cost)
-        candidates.append(ModelCandidate(NamedModel(option.name), track_record, option.ahead, option.online))
+        candidates.append(
+            Candidate(
+                NamedModel(option.name),
+                track_record,
+                ahead=option.ahead,
+                concurrency=UNLIMITED_CONCURRENCY,
+                online=option.online,
+            )
+        )
     return candidates
 
 

@@ -5,7 +5,7 @@ The formula is in `ranking`; `penalties` compares times and costs.
 
 from __future__ import annotations
 
-from typing import Protocol
+from typing import Any, Generic, Protocol, TypeVar
 
 import msgspec
 
@@ -14,27 +14,6 @@ from stentor.domains.routing.track_record import TrackRecord
 
 NEUTRAL_TRUST = 0.5
 """Assumed trust of an agent without a trust score."""
-
-
-class AgentCandidate(msgspec.Struct, frozen=True):
-    """An agent with its load: `ahead` tasks are queued or running, and it runs `concurrency` at a time.
-
-    `resting`: its last attempts ended because of its provider. `unlearned`: tasks since its last outcome that counted.
-    `stalled_ms`: how long it has neither taken nor ended a task, if it runs all it can. `failing`: the share of its
-    last tasks that its provider failed or that were degraded. `overload`: the share of successes that its load costs.
-    """
-
-    agent: Agent
-    track_record: TrackRecord
-    trust: float | None = None
-    ahead: int = 0
-    concurrency: int = 1
-    online: bool = True
-    resting: bool = False
-    unlearned: int = 0
-    stalled_ms: float = 0.0
-    failing: float = 0.0
-    overload: float = 0.0
 
 
 class RankedSubject(Protocol):
@@ -48,31 +27,31 @@ class RankedSubject(Protocol):
     def composite(self) -> float: ...
 
 
-class RankableCandidate(Protocol):
-    """The fields of `AgentCandidate`, for an agent or a model."""
+Subject = TypeVar("Subject", bound=RankedSubject)
 
-    @property
-    def agent(self) -> RankedSubject: ...
-    @property
-    def track_record(self) -> TrackRecord: ...
-    @property
-    def trust(self) -> float | None: ...
-    @property
-    def ahead(self) -> int: ...
-    @property
-    def concurrency(self) -> int: ...
-    @property
-    def online(self) -> bool: ...
-    @property
-    def resting(self) -> bool: ...
-    @property
-    def unlearned(self) -> int: ...
-    @property
-    def stalled_ms(self) -> float: ...
-    @property
-    def failing(self) -> float: ...
-    @property
-    def overload(self) -> float: ...
+
+class Candidate(msgspec.Struct, Generic[Subject], frozen=True):
+    """An agent, or a model, with its load: `ahead` tasks are queued or running, and it runs `concurrency` at a time.
+
+    `resting`: its last attempts ended because of its provider. `unlearned`: tasks since its last outcome that counted.
+    `stalled_ms`: how long it has neither taken nor ended a task, if it runs all it can. `failing`: the share of its
+    last tasks that its provider failed or that were degraded. `overload`: the share of successes that its load costs.
+    """
+
+    agent: Subject
+    track_record: TrackRecord
+    trust: float | None = None
+    ahead: int = 0
+    concurrency: int = 1
+    online: bool = True
+    resting: bool = False
+    unlearned: int = 0
+    stalled_ms: float = 0.0
+    failing: float = 0.0
+    overload: float = 0.0
+
+
+AgentCandidate = Candidate[Agent]
 
 
 class RankedCandidate(msgspec.Struct, frozen=True):
@@ -116,6 +95,6 @@ class RankedCandidate(msgspec.Struct, frozen=True):
     time_known: bool = True
 
 
-def preference_tier(candidate: RankableCandidate | RankedCandidate) -> int:
+def preference_tier(candidate: Candidate[Any] | RankedCandidate) -> int:
     """Return 0 for an online candidate, 1 for one that rests, 2 for an offline one; the lowest are chosen first."""
     return int(candidate.resting) if candidate.online else 2

@@ -14,9 +14,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from math import log2
-from typing import Literal
+from typing import Any, Literal
 
-from stentor.domains.routing.candidates import RankableCandidate, RankedCandidate, preference_tier
+from stentor.domains.routing.candidates import Candidate, RankedCandidate, preference_tier
 from stentor.domains.routing.track_record import TrackRecord
 
 Preference = Literal["quality", "balanced", "fast", "cheap"]
@@ -76,7 +76,7 @@ def estimate_durations(records: Sequence[TrackRecord]) -> list[float]:
     ]
 
 
-def estimate_times(candidates: Sequence[RankableCandidate], mean: float) -> list[float]:
+def estimate_times(candidates: Sequence[Candidate[Any]], mean: float) -> list[float]:
     """Return when each candidate would have done the task, in milliseconds from now."""
     ready_ms = estimate_durations([candidate.track_record for candidate in candidates])
     for n, candidate in enumerate(candidates):
@@ -88,7 +88,7 @@ def estimate_times(candidates: Sequence[RankableCandidate], mean: float) -> list
     return ready_ms
 
 
-def estimate_costs(candidates: Sequence[RankableCandidate], mean: float) -> tuple[list[float], float | None]:
+def estimate_costs(candidates: Sequence[Candidate[Any]], mean: float) -> tuple[list[float], float | None]:
     """Return the cost of each candidate, and what replaces an unknown one; None if all are known."""
     known = [candidate.track_record.cost for candidate in candidates]
     costs = replace_unknown_costs(known)
@@ -102,7 +102,7 @@ def estimate_costs(candidates: Sequence[RankableCandidate], mean: float) -> tupl
     return costs, usual_cost
 
 
-def is_promising(candidate: RankableCandidate | RankedCandidate, record: _Evidence, mean: float) -> bool:
+def is_promising(candidate: Candidate[Any] | RankedCandidate, record: _Evidence, mean: float) -> bool:
     """Return whether an agent could begin its first task of the type now, and is not known to be worse at other types.
 
     Nobody knows its time and cost, so it is assumed to be quick and free: else an agent that always succeeds would keep

@@ -43,12 +43,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from math import sqrt
+from typing import Any
 
 import msgspec
 
 from stentor.domains.routing.candidates import (
     NEUTRAL_TRUST,
-    RankableCandidate,
+    Candidate,
     RankedCandidate,
     RankedSubject,
     preference_tier,
@@ -93,7 +94,7 @@ class RankingResult(msgspec.Struct, frozen=True):
 
 
 def rank_candidates(
-    candidates: Sequence[RankableCandidate], beta: float, prefer: Preference = "balanced", limit: int | None = None
+    candidates: Sequence[Candidate[Any]], beta: float, prefer: Preference = "balanced", limit: int | None = None
 ) -> RankingResult:
     """Rank by `preference_tier`, then by blended score, composite, name and id. List at most `limit` of them."""
     records = [candidate.track_record for candidate in candidates]
@@ -142,7 +143,7 @@ def rank_candidates(
     return ranking
 
 
-def _break_ties(order: list[tuple[int, float, int]], candidates: Sequence[RankableCandidate], limit: int) -> None:
+def _break_ties(order: list[tuple[int, float, int]], candidates: Sequence[Candidate[Any]], limit: int) -> None:
     """Sort candidates with equal scores among the first `limit`, in place.
 
     Sorting all by the longer key would take a tenth of the time of each decision.
@@ -205,7 +206,7 @@ def estimate_reward(
 
 
 def _ranked_candidate(
-    candidate: RankableCandidate,
+    candidate: Candidate[Any],
     ranking: RankingResult,
     ready_ms: float,
     cost: float,

@@ -26,7 +26,7 @@ from stentor.domains.learning.service import NO_RECORDS, LearningView, TaskTypeR
 from stentor.domains.registry.agent_cache import AgentCache
 from stentor.domains.registry.model import Agent
 from stentor.domains.routing import model
-from stentor.domains.routing.candidates import AgentCandidate
+from stentor.domains.routing.candidates import AgentCandidate, Candidate
 from stentor.domains.routing.model import Authority, RoutingDecision, RoutingPolicy, RoutingRequest
 from stentor.domains.routing.track_record import TrackRecord, build_track_record
 from stentor.domains.trust.service import TrustView
@@ -232,7 +232,7 @@ class RoutingEngine:
                 # A worker that does not poll at this moment may still have room: its concurrency is what it holds.
                 overload = 1 - factors[load_group(min(ahead, concurrency))]
             candidates.append(
-                AgentCandidate(
+                Candidate(
                     agent,
                     track_record,
                     score,
