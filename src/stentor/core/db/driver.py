@@ -145,6 +145,20 @@ class Sql:
         self.values = _picker(_PARAMETER.findall(self.text))
         """Returns the parameters in the order of the question marks. Raises KeyError if one is missing."""
 
+    @classmethod
+    def insert(cls, table: str, columns: Iterable[str], key: Sequence[str] = ()) -> Sql:
+        """Return the statement that inserts a row; its parameters have the names of the columns.
+
+        With `key`, some of the columns, a row that has the same key gets the other values.
+        """
+        columns = tuple(columns)
+        names = ", ".join(f":{name}" for name in columns)
+        text = f"insert into {table} ({', '.join(columns)}) values ({names})"  # noqa: S608 - as in _insert
+        if key:
+            changes = ", ".join(f"{name} = excluded.{name}" for name in columns if name not in key)
+            text += f" on conflict ({', '.join(key)}) do update set {changes}"
+        return cls(text)
+
     # Translated at the first use: a process with SQLite has no use for them.
     @cached_property
     def numbered(self) -> LiteralString:
@@ -205,9 +219,7 @@ class AppendOnlyTable:
     @cached_property
     def insert_new(self) -> Sql:
         """The statement that inserts one row unless its key is there. Its parameters are named like the columns."""
-        names = ", ".join(f":{name}" for name in self.columns)
-        text = f"insert into {self.table} ({', '.join(self.columns)}) values ({names}) on conflict do nothing"  # noqa: S608 - as in _insert
-        return Sql(text)
+        return Sql(f"{Sql.insert(self.table, self.columns).text} on conflict do nothing")
 
 
 @cache

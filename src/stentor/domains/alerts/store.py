@@ -56,10 +56,7 @@ _SET_MAILED = Sql(
     where alert_id = :alert_id and (:state = 'opened') = (resolved_at is null)"""
 )
 _MAIL_COLUMNS = ", ".join(AlertMail.__struct_fields__)
-_INSERT_MAIL = Sql(
-    f"""insert into alert_mails ({_MAIL_COLUMNS})
-    values ({", ".join(f":{name}" for name in AlertMail.__struct_fields__)})"""
-)
+_INSERT_MAIL = Sql.insert("alert_mails", AlertMail.__struct_fields__)
 _FIND_OPEN_MAIL = Sql(
     f"""select {_MAIL_COLUMNS} from alert_mails where sent_at is null and given_up = 0
     order by created_at, mail_id limit 1"""

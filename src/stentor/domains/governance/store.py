@@ -24,9 +24,7 @@ _MUTABLE = (
 _STRUCTURES = {"changes": Changes, "basis": TierBasis, "decision": JsonObject, "test_results": JsonObject}
 
 _FIND_UPDATE = Sql(f"select {_COLUMNS} from governance_updates where tenant = :tenant and update_id = :update_id")
-_INSERT_UPDATE = Sql(
-    f"insert into governance_updates ({_COLUMNS}) values ({', '.join(':' + name for name in _FIELDS)})"
-)
+_INSERT_UPDATE = Sql.insert("governance_updates", _FIELDS)
 # Fenced by status and head_id: every change appends an event, so a concurrent one has another head.
 _CHANGE_UPDATE = Sql(
     f"""update governance_updates set {", ".join(f"{name} = :{name}" for name in _MUTABLE)}
@@ -165,10 +163,7 @@ def _to_update(row: tuple[Any, ...]) -> Update:
 
 
 _CHECKPOINT_COLUMNS = ", ".join(Checkpoint.__struct_fields__)
-_INSERT_CHECKPOINT = Sql(
-    f"""insert into checkpoints ({_CHECKPOINT_COLUMNS})
-    values ({", ".join(":" + f for f in Checkpoint.__struct_fields__)})"""
-)
+_INSERT_CHECKPOINT = Sql.insert("checkpoints", Checkpoint.__struct_fields__)
 _FIND_CHECKPOINT = Sql(
     f"select {_CHECKPOINT_COLUMNS} from checkpoints where tenant = :tenant and checkpoint_id = :checkpoint_id"
 )
@@ -191,9 +186,7 @@ _LIST_EXPIRED_CHECKPOINTS = Sql(
 _DELETE_CHECKPOINT = Sql("delete from checkpoints where tenant = :tenant and checkpoint_id = :checkpoint_id")
 
 _ROLLBACK_COLUMNS = ", ".join(Rollback.__struct_fields__)
-_INSERT_ROLLBACK = Sql(
-    f"insert into rollbacks ({_ROLLBACK_COLUMNS}) values ({', '.join(':' + f for f in Rollback.__struct_fields__)})"
-)
+_INSERT_ROLLBACK = Sql.insert("rollbacks", Rollback.__struct_fields__)
 _FIND_ROLLBACK = Sql(f"select {_ROLLBACK_COLUMNS} from rollbacks where tenant = :tenant and rollback_id = :rollback_id")
 # Fenced only by the status, which never goes back.
 _CHANGE_ROLLBACK = Sql(

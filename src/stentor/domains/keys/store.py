@@ -28,8 +28,8 @@ _COUNT = Sql(
     where tenant = :tenant and revoked_at is null and (expires_at is null or expires_at > :now)"""
 )
 _ANY_OF_PERSON = Sql("select 1 from api_keys where tenant = :tenant and role <> 'agent' and created_by <> '' limit 1")
-_INSERT_TEXT = f"insert into api_keys ({_COLUMNS}) values ({', '.join(':' + name for name in _FIELDS)})"
-_INSERT, _INSERT_MISSING = Sql(_INSERT_TEXT), Sql(f"{_INSERT_TEXT} on conflict (name) do nothing")
+_INSERT = Sql.insert("api_keys", _FIELDS)
+_INSERT_MISSING = Sql(f"{_INSERT.text} on conflict (name) do nothing")
 _CHANGEABLE = tuple(name for name in _FIELDS if name not in ("name", "tenant", "created_by", "created_at"))
 _UPDATE = Sql(f"update api_keys set {', '.join(f'{name} = :{name}' for name in _CHANGEABLE)} where name = :name")
 # Not `updated_at`: other processes need not load the key again.

@@ -31,11 +31,7 @@ _CHANGED = Sql(
     f"""select {", ".join("w." + name for name in _FIELDS)}, a.tenant
     from hebbian_weights as w join agents as a on a.agent_id = w.agent_id where w.updated_at >= :since"""
 )
-_PUT = Sql(
-    f"""insert into hebbian_weights ({_COLUMNS}) values ({", ".join(":" + name for name in _FIELDS)})
-    on conflict (agent_id, task_type) do update set
-        {", ".join(f"{name} = excluded.{name}" for name in _FIELDS[2:])}"""
-)
+_PUT = Sql.insert("hebbian_weights", _FIELDS, key=("agent_id", "task_type"))
 _HISTORY_TABLE = AppendOnlyTable(
     "hebbian_history",
     (

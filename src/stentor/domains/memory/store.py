@@ -34,10 +34,7 @@ _LIST_INTENTS = Sql(
 )
 _COUNT_INTENTS = Sql("select count(*), min(created_at) from memory_intents")
 _FIND_RECORD_VERSION = Sql("select version, raw_hash from memory_records where path = :path")
-_SAVE_RECORD_VERSION = Sql(
-    """insert into memory_records (path, version, raw_hash) values (:path, :version, :raw_hash)
-    on conflict (path) do update set version = excluded.version, raw_hash = excluded.raw_hash"""
-)
+_SAVE_RECORD_VERSION = Sql.insert("memory_records", ("path", "version", "raw_hash"), key=("path",))
 # What is the first version of its note was there before the service; later ones on disk are edits.
 _CAUSE_ON_DISK = "case when exists (select 1 from memory_versions where path = :path) then 'edited' else 'found' end"
 _SAVE_VERSION = Sql(

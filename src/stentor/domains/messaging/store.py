@@ -28,9 +28,7 @@ _KEY = "tenant = :tenant and message_id = :message_id"
 # The fence: a processor whose claim was given to another updates no row.
 _CLAIMED = f"{_KEY} and status = 'executing' and epoch = :epoch"
 _ONE = Sql(f"select {_COLUMNS} from atp_messages where {_KEY}")
-_INSERT = Sql(
-    f"insert into atp_messages ({_COLUMNS}, priority) values ({', '.join(':' + name for name in _FIELDS)}, :priority)"
-)
+_INSERT = Sql.insert("atp_messages", (*_FIELDS, "priority"))
 _NEXT = Sql(
     """select tenant, message_id, epoch from atp_messages where status = 'queued' and due_at <= :now
     order by priority, created_at, message_id limit 1"""

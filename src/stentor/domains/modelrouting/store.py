@@ -15,19 +15,11 @@ _COLUMNS = tuple({"agent_id": "model", "task_type": "kind"}.get(name, name) for 
 _WEIGHT_COLUMNS = ", ".join(_COLUMNS)
 _ONE = Sql(f"select {_WEIGHT_COLUMNS} from model_weights where tenant = :tenant and model = :model and kind = :kind")
 _CHANGED = Sql(f"select {_WEIGHT_COLUMNS}, tenant from model_weights where updated_at >= :since")
-_UPSERT = Sql(
-    f"""insert into model_weights (tenant, {_WEIGHT_COLUMNS})
-    values (:tenant, {", ".join(":" + name for name in _COLUMNS)})
-    on conflict (tenant, model, kind) do update set
-        {", ".join(f"{name} = excluded.{name}" for name in _COLUMNS[2:])}"""
-)
+_UPSERT = Sql.insert("model_weights", ("tenant", *_COLUMNS), key=("tenant", "model", "kind"))
 _ANSWER_FIELDS = AutoAnswer.__struct_fields__
 _ANSWER_COLUMNS = ", ".join(_ANSWER_FIELDS)
 _FIND = Sql(f"select {_ANSWER_COLUMNS} from model_answers where tenant = :tenant and answer_id = :answer_id")
-_INSERT = Sql(
-    f"""insert into model_answers (tenant, {_ANSWER_COLUMNS})
-    values (:tenant, {", ".join(":" + name for name in _ANSWER_FIELDS)})"""
-)
+_INSERT = Sql.insert("model_answers", ("tenant", *_ANSWER_FIELDS))
 _GRADE = Sql(
     """update model_answers set grade = :grade, comment = :comment, graded_by = :graded_by, graded_at = :graded_at
     where tenant = :tenant and answer_id = :answer_id"""

@@ -16,7 +16,7 @@ _BY_NAME = Sql(f"select {_COLUMNS} from people where name = :name")
 _BY_SUBJECT = Sql(f"select {_COLUMNS} from people where issuer = :issuer and subject = :subject")
 _OF_TENANT = Sql(f"select {_COLUMNS} from people where tenant = :tenant order by name")
 _CHANGED = Sql(f"select {_COLUMNS} from people where updated_at >= :since")
-_INSERT = Sql(f"insert into people ({_COLUMNS}) values ({', '.join(':' + name for name in _FIELDS)})")
+_INSERT = Sql.insert("people", _FIELDS)
 _CHANGEABLE = tuple(name for name in _FIELDS if name not in ("name", "created_at"))
 _UPDATE = Sql(f"update people set {', '.join(f'{name} = :{name}' for name in _CHANGEABLE)} where name = :name")
 

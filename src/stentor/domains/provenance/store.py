@@ -56,10 +56,7 @@ _LIST_NUMBERED = Sql(
 _EVENT_OF_NUMBER = Sql("select event_id from provenance_leaves where number = :number")
 _TILE = Sql("select hashes from provenance_tiles where level = :level and position = :position")
 _LAST_TILE = Sql("select position, hashes from provenance_tiles where level = :level order by position desc limit 1")
-_PUT_TILE = Sql(
-    """insert into provenance_tiles (level, position, hashes) values (:level, :position, :hashes)
-    on conflict (level, position) do update set hashes = excluded.hashes"""
-)
+_PUT_TILE = Sql.insert("provenance_tiles", ("level", "position", "hashes"), key=("level", "position"))
 _CHECKPOINT = "select size, root, note, made_at from provenance_checkpoints"
 _NEWEST = Sql(f"{_CHECKPOINT} order by size desc limit 1")
 _NEWEST_ONES = Sql(f"{_CHECKPOINT} order by size desc limit :limit")

@@ -29,7 +29,7 @@ _ONE = Sql(f"select {_COLUMNS} from agents where tenant = :tenant and agent_id =
 _VERSIONS = Sql("select agent_id, updated_at from agents where agent_id = any(:agent_ids)")
 _CHANGED = Sql(f"select {_COLUMNS} from agents where updated_at >= :since")
 _OF_TENANT = Sql(f"select {_COLUMNS} from agents where tenant = :tenant order by created_at, agent_id")
-_INSERT = Sql(f"insert into agents ({_COLUMNS}) values ({', '.join(':' + name for name in _FIELDS)})")
+_INSERT = Sql.insert("agents", _FIELDS)
 _UPDATE = Sql(
     """update agents set capabilities = :capabilities, runtime = :runtime, sandbox_whitelist = :sandbox_whitelist,
         alignment_score = :alignment_score, accuracy_score = :accuracy_score,

@@ -91,7 +91,7 @@ _LEAVES = Sql(
     where a.archive = :archive"""
 )
 _LAST_NUMBER = Sql("select coalesce(max(number), 0) from archives")
-_INSERT = Sql(f"insert into archives ({', '.join(_FIELDS)}) values ({', '.join(':' + name for name in _FIELDS)})")
+_INSERT = Sql.insert("archives", _FIELDS)
 _FINISH = Sql(
     """update archives set ended_at = :ended_at, event_id = :event_id, size_bytes = :size_bytes
     where name = :name and ended_at is null"""

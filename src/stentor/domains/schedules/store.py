@@ -29,7 +29,7 @@ _DUE = Sql(
     order by next_at, tenant, name limit :limit"""
 )
 _WAITING = Sql(f"select {_COLUMNS} from schedules where next_at > :now")
-_INSERT = Sql(f"insert into schedules ({_COLUMNS}) values ({', '.join(':' + name for name in _FIELDS)})")
+_INSERT = Sql.insert("schedules", _FIELDS)
 _CHANGED = tuple(name for name in _FIELDS if name not in ("tenant", "name", "created_by", "created_at"))
 _UPDATE = Sql(
     f"""update schedules set {", ".join(f"{name} = :{name}" for name in _CHANGED)}
@@ -48,10 +48,7 @@ _DELETE = Sql("delete from schedules where tenant = :tenant and name = :name")
 
 _RUN_FIELDS = ScheduleRun.__struct_fields__
 _RUN_COLUMNS = ", ".join(_RUN_FIELDS)
-_INSERT_RUN = Sql(
-    f"""insert into schedule_runs (tenant, name, {_RUN_COLUMNS})
-    values (:tenant, :name, {", ".join(":" + name for name in _RUN_FIELDS)})"""
-)
+_INSERT_RUN = Sql.insert("schedule_runs", ("tenant", "name", *_RUN_FIELDS))
 _RUNS = Sql(
     f"""select {_RUN_COLUMNS} from schedule_runs
     where tenant = :tenant and name = :name order by run_id desc limit :limit"""

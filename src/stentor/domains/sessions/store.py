@@ -32,7 +32,7 @@ _LIST_BY_REFERENCE = Sql(
     and (cast(:creator as text) is null or created_by = :creator)
     order by case when session_id = :text then 0 else 1 end, updated_at desc, session_id desc limit :limit"""
 )
-_INSERT = Sql(f"insert into sessions ({_COLUMNS}) values ({', '.join(':' + name for name in _FIELDS)})")
+_INSERT = Sql.insert("sessions", _FIELDS)
 _UPDATE = Sql(f"update sessions set name = :name, metadata = :metadata, updated_at = :now where {_ONE}")
 _NOTE = Sql(
     f"""update sessions set item_count = item_count + :items, value_count = value_count + :values,

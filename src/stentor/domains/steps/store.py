@@ -117,10 +117,7 @@ _LIST_OPEN_WAITS = Sql(
     f"""select {COLUMNS_OF_OPEN} from task_steps where {_TASK} and state = 'started'
     and kind in ('sleep', 'signal', 'question', 'child') order by event_id limit :limit"""
 )
-_INSERT_SIGNAL = Sql(
-    "insert into task_signals (tenant, task_id, event_id, name, value) "
-    "values (:tenant, :task_id, :event_id, :name, :value)"
-)
+_INSERT_SIGNAL = Sql.insert("task_signals", ("tenant", "task_id", "event_id", "name", "value"))
 _COUNT_SIGNALS = Sql(f"select count(*) from task_signals where {_TASK}")
 _FIND_SIGNAL = Sql(f"select event_id, value from task_signals where {_TASK} and name = :name order by event_id limit 1")
 _DELETE_SIGNAL = Sql(f"delete from task_signals where {_TASK} and event_id = :event_id")

@@ -28,7 +28,7 @@ _LIST_BY_AGENT = Sql(
             and agents.status = 'active'
         ) order by grant_id limit :limit"""
 )
-_INSERT = Sql(f"insert into grants ({_COLUMNS}) values ({', '.join(':' + name for name in _FIELDS)})")
+_INSERT = Sql.insert("grants", _FIELDS)
 _REVOKE = Sql(
     "update grants set revoked_at = :now where tenant = :tenant and grant_id = :grant_id and revoked_at is null"
 )

@@ -115,13 +115,9 @@ _LIST_REASSIGNABLE = Sql(
 _LIST_UNLEARNED = Sql(
     f"select {_COLUMNS} from tasks where learning_pending = 1 and completion_time < :before limit :limit"
 )
-_GRADE_FIELDS = Grade.__struct_fields__
-_GRADE_COLUMNS = ", ".join(_GRADE_FIELDS)
+_GRADE_COLUMNS = ", ".join(Grade.__struct_fields__)
 _FIND_GRADE = Sql(f"select {_GRADE_COLUMNS} from task_grades where tenant = :tenant and task_id = :task_id")
-_INSERT_GRADE = Sql(
-    f"insert into task_grades (tenant, {_GRADE_COLUMNS})"
-    f" values (:tenant, {', '.join(':' + name for name in _GRADE_FIELDS)})"
-)
+_INSERT_GRADE = Sql.insert("task_grades", ("tenant", *Grade.__struct_fields__))
 
 
 def insert(tx: Tx, task: Task, content: Any, claim: TaskClaim | None = None) -> None:
@@ -372,7 +368,7 @@ def find_grade(tx: Tx, tenant: str, task_id: str) -> Grade | None:
     row = tx.row(_FIND_GRADE, tenant=tenant, task_id=task_id)
     if row is None:
         return None
-    values = dict(zip(_GRADE_FIELDS, row, strict=True))
+    values = dict(zip(Grade.__struct_fields__, row, strict=True))
     return Grade(**values | {"learned": bool(values["learned"])})
 
 

@@ -28,7 +28,7 @@ _ONE = Sql(
 _BY_ID = Sql(f"select {_COLUMNS} from webhook_subscriptions where subscription_id = :subscription_id")
 _OF_TENANT = Sql(f"select {_COLUMNS} from webhook_subscriptions where tenant = :tenant order by subscription_id")
 _ALL = Sql(f"select {_COLUMNS} from webhook_subscriptions order by subscription_id")
-_INSERT = Sql(f"insert into webhook_subscriptions ({_COLUMNS}) values ({', '.join(':' + name for name in _FIELDS)})")
+_INSERT = Sql.insert("webhook_subscriptions", _FIELDS)
 _UPDATE = Sql(
     f"""update webhook_subscriptions set {", ".join(f"{name} = :{name}" for name in _FIELDS[2:])}
     where subscription_id = :subscription_id and tenant = :tenant"""

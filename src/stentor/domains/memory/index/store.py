@@ -80,9 +80,7 @@ _LIST_RECENT = Sql(
 _LIST_TAGS = Sql("select tags from documents where tags <> '[]' order by doc_id limit 20000")
 _COUNT_BY_FOLDER = Sql("select folder, count(*) from documents group by folder order by folder")
 _READ_FACT = Sql("select value from facts where name = :name")
-_WRITE_FACT = Sql(
-    "insert into facts (name, value) values (:name, :value) on conflict (name) do update set value = excluded.value"
-)
+_WRITE_FACT = Sql.insert("facts", ("name", "value"), key=("name",))
 
 
 class StoredDocument(msgspec.Struct, frozen=True):
