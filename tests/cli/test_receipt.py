@@ -52,6 +52,13 @@ def test_a_receipt_is_the_only_thing_on_standard_output(program: Program) -> Non
 
 
 @requirement("authority.command-line")
+def test_capabilities_of_commas_only_are_a_wrong_option(program: Program) -> None:
+    done = program(*ISSUE[:-1], " , ")
+    assert (done.code, done.out) == (2, "")
+    assert "has only commas" in done.err
+
+
+@requirement("authority.command-line")
 def test_the_first_example_of_the_docs_grants_what_the_memory_asks_for(program: Program) -> None:
     found = re.search(r"```bash\n(.+?)\n```", DOCS.read_text(), re.DOTALL)
     assert found is not None

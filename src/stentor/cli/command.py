@@ -41,7 +41,10 @@ AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON document on
 
 def split_commas(given: list[str]) -> list[str]:
     """Return the names of an option that may be repeated, or have several names with commas between them."""
-    return [part.strip() for value in given for part in value.split(",") if part.strip() or not value.strip()]
+    names = [part.strip() for value in given for part in value.split(",") if part.strip() or not value.strip()]
+    if given and not names:
+        raise typer.BadParameter("has only commas, no name.")
+    return names
 
 
 Capabilities = Annotated[
