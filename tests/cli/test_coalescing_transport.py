@@ -3,14 +3,21 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import socket
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import pytest
+import uvicorn
+from starlette.responses import PlainTextResponse
+from uvicorn.server import ServerState
 
-from stentor.web.server.protocol import CoalescingTransport
+from stentor.web.server.connections import ConnectionLimits, ConnectionRegistry
+from stentor.web.server.protocol import CoalescingTransport, LimitedProtocol
 from tests.conftest import Service
+from tests.patience import soon
 
 
 class Wire:
@@ -90,3 +97,21 @@ def test_an_answer_of_the_service_comes_in_one_piece(serve: Callable[..., Servic
             head, _, body = connection.recv(65_536).partition(b"\r\n\r\n")
             assert head.startswith(b"HTTP/1.1 200")
             assert body.startswith(b"{")
+
+
+async def test_a_closed_connection_is_freed_without_the_garbage_collector() -> None:
+    config = uvicorn.Config(PlainTextResponse("there"), lifespan="off", log_config=None)
+    config.load()
+    connections = ConnectionRegistry(ConnectionLimits())
+    protocol = partial(LimitedProtocol, config, ServerState(), {}, connections=connections)
+    async with await asyncio.get_running_loop().create_server(protocol, "127.0.0.1", 0) as server:
+        gc.collect()  # what other tests have left
+        gc.disable()
+        try:
+            reader, writer = await asyncio.open_connection(*server.sockets[0].getsockname())
+            writer.write(b"GET / HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n")
+            assert (await reader.read()).endswith(b"there")
+            writer.close()
+            await soon(lambda: not any(type(found) is LimitedProtocol for found in gc.get_objects()))
+        finally:
+            gc.enable()

@@ -88,8 +88,8 @@ class LimitedProtocol(HttpToolsProtocol):
         return not self.pipeline and (is_complete or self._phase is ConnectionPhase.BODY)
 
     def connection_made(self, transport: asyncio.Transport) -> None:
-        coalescing = CoalescingTransport(transport, self.loop, self._may_close)
-        super().connection_made(coalescing)  # pyrefly: ignore[bad-argument-type] - it has the methods of a transport that uvicorn calls
+        self._coalescing = CoalescingTransport(transport, self.loop, self._may_close)
+        super().connection_made(self._coalescing)  # pyrefly: ignore[bad-argument-type] - it has the methods of a transport that uvicorn calls
         self._address = client_network(self.client[0] if self.client else "")
         if self.handshake is not None:
             # First: at a limit this connection would otherwise evict its own handshake, and with it itself.
@@ -108,6 +108,8 @@ class LimitedProtocol(HttpToolsProtocol):
         self._deadlines.cancel(self)
         self._deadlines.cancel(self.flow)
         super().connection_lost(exc)
+        # It refers to this object, which would be left to the garbage collector.
+        self._coalescing.may_close = _always
 
     def shutdown(self) -> None:
         self._is_stopping = True
@@ -292,6 +294,10 @@ def encode_reply(reply: ErrorReply) -> bytes:
     return head.encode() + body
 
 
+def _always() -> bool:
+    return True
+
+
 class CoalescingTransport:
     """A transport that buffers a write until the next one, at most until the next iteration of the event loop.
 
@@ -303,11 +309,11 @@ class CoalescingTransport:
         self,
         transport: asyncio.Transport,
         loop: asyncio.AbstractEventLoop,
-        may_close: Callable[[], bool] = lambda: True,
+        may_close: Callable[[], bool] = _always,
     ) -> None:
         self._transport = transport
         self._loop = loop
-        self._may_close = may_close
+        self.may_close = may_close
         self._buffer = b""
 
     def write(self, data: bytes) -> None:
@@ -320,7 +326,7 @@ class CoalescingTransport:
 
     def close(self) -> None:
         self._flush()
-        if self._may_close():
+        if self.may_close():
             self._transport.close()
 
     def write_eof(self) -> None:
