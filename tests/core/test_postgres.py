@@ -661,10 +661,11 @@ async def test_all_jobs_of_a_process_hold_their_locks_on_one_connection(postgres
 
 
 @pytest.mark.parametrize("rows", [1, 4, 16])
-async def test_the_end_of_a_task_is_found_by_its_key_whatever_the_statistics_say(
-    two: tuple[Database, Database], rows: int
+@pytest.mark.parametrize("change", ["claim", "end"])
+async def test_claims_and_ends_find_their_tasks_by_the_key_whatever_the_statistics_say(
+    two: tuple[Database, Database], change: str, rows: int
 ) -> None:
-    """By status it would pass all tasks that execute, and those that have executed since the last vacuum."""
+    """By status they would pass all tasks that are queued or execute, and those that were since the last vacuum."""
     database = two[0]
     columns = Sql(
         """select column_name, data_type from information_schema.columns
@@ -675,14 +676,19 @@ async def test_the_end_of_a_task_is_found_by_its_key_whatever_the_statistics_say
     filled = f"insert into tasks ({', '.join(row)}) select {', '.join(row.values())} from generate_series(1, 2000) as n"
     await database.write(lambda tx: tx.run(Sql(filled)))
     await database.write(lambda tx: tx.run(Sql("analyze tasks")))
-    params = dict.fromkeys(store._FINISH.one._numbers)
-    ((text, values),) = store._FINISH.statements([params] * rows)
-    nulls = ", ".join(["null"] * len(values))
+    if change == "end":
+        params = dict.fromkeys(store._FINISH.one._numbers)
+        ((text, values),) = store._FINISH.statements([params] * rows)
+        number = len(values)
+    else:
+        sql = store._CLAIM_ONE if rows == 1 else store._CLAIM_ALL.statements[rows]
+        text, number = sql.numbered, len(sql._numbers)
+    nulls = ", ".join(["null"] * number)
 
     def explain(tx: Tx) -> str:
         tx.run(Sql("set local plan_cache_mode = force_generic_plan"))
-        tx.run(Sql(f"prepare ending as {text}"))
-        return "\n".join(str(line) for (line,) in tx.rows(Sql(f"explain execute ending ({nulls})")))
+        tx.run(Sql(f"prepare changing as {text}"))
+        return "\n".join(str(line) for (line,) in tx.rows(Sql(f"explain execute changing ({nulls})")))
 
     plan = await database.write(explain)
     assert "Index Scan using tasks_pkey on tasks" in plan, plan

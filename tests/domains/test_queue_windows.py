@@ -83,12 +83,13 @@ class Executor:
         self.started: list[str] = []
         self.held_claims: dict[tuple[str, str], TaskClaim] = {}
 
-    def claim(self, tx: Tx, queued: QueuedTask, lease: int) -> TaskClaim | None:
-        return store.claim(tx, queued, lease, queued.head_id)
+    def claim_all(self, tx: Tx, tasks: list[QueuedTask], lease: int) -> list[TaskClaim]:
+        claims = store.claim_all(tx, [(queued, queued.head_id) for queued in tasks], lease)
+        return [claims[queued.tenant, queued.task_id] for queued in tasks if (queued.tenant, queued.task_id) in claims]
 
     async def claim_and_run(self, queued: QueuedTask, _done: Callable[[], None]) -> None:
         self.started.append(queued.task_id)
-        if await self._db.write(partial(self.claim, queued=queued, lease=SECOND), NO_LOCKS) is not None:
+        if await self._db.write(partial(self.claim_all, tasks=[queued], lease=SECOND), NO_LOCKS):
             await self._db.write(lambda tx: tx.run(FINISH, task_id=queued.task_id))
 
 

@@ -214,6 +214,23 @@ async def test_what_a_process_finds_and_cannot_take_is_passed_on(together: Toget
     await tasks.until_started(2)
 
 
+async def test_a_task_that_is_parked_leaves_its_slot_to_the_next_one_of_the_same_claim(
+    together: Together, tasks: Tasks
+) -> None:
+    gateway = await together.start()
+    agent_id, worker = await together.register(gateway, "http"), await together.register(gateway)
+    limit = {"key": "k", "max": 1}
+    await gateway.submit(limit=limit, agent_preference=worker)
+    await gateway.claim(worker)
+    for number in range(3):
+        await gateway.submit(input=number, limit=limit, agent_preference=agent_id)
+    await gateway.submit(input="free", agent_preference=agent_id)
+    together.looks.clear()
+    await together.start("worker")
+    await tasks.until_started(1)
+    assert (tasks.started, together.looks) == (["free"], [4])
+
+
 @requirement("scale.one-process-is-told")
 async def test_a_process_that_joins_is_told_at_once_and_one_that_leaves_no_more(
     together: Together, tasks: Tasks

@@ -10,6 +10,7 @@ from urllib.parse import quote
 import pytest
 
 from stentor.core.clock import SECOND, format_iso
+from stentor.core.db import Sql, Tx
 from stentor.domains.tasks import lease_store
 from stentor.domains.tasks.model import TaskClaim
 from tests.conftest import World
@@ -103,6 +104,24 @@ async def test_tasks_come_by_priority_and_then_in_the_order_of_submission(world:
         world.clock.advance(seconds=1)
     taken = [task["task_id"] for task in (await claims(world, agent, max=10)).json()["tasks"]]
     assert [made[task_id][1] for task_id in taken] == [2, 4, 1, 5, 0, 3]
+
+
+async def test_many_tasks_are_claimed_in_few_statements_and_in_their_order(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    agent = await world.register()
+    ids = [await world.submit(metadata={"priority": priority}) for priority in ("low", "high") for _ in range(10)]
+    statements = list[Sql]()
+    rows = Tx.rows
+
+    def counted(tx: Tx, sql: Sql, **params: Any) -> list[Any]:
+        statements.append(sql)
+        return rows(tx, sql, **params)
+
+    monkeypatch.setattr(Tx, "rows", counted)
+    answer = await claims(world, agent, max=19)
+    assert [claim["task_id"] for claim in answer.json()["tasks"]] == [*ids[10:], *ids[:9]]
+    assert sum("status = 'executing'" in sql.text and sql.writes for sql in statements) == 2
 
 
 @requirement("execution.claim-long-poll")

@@ -8,7 +8,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from functools import partial
 
 import msgspec
@@ -90,7 +90,7 @@ class TaskExecutor:
 
         `done` is called when the agent has done its work, before the outcome is stored.
         """
-        # Needs no lock: `store.claim` changes the row only while it has the status and the epoch of the queue's entry.
+        # Needs no lock: the row changes only while it has the status and the epoch of the queue's entry.
         claim = await self._db.write(lambda tx: self.claim(tx, queued, self.lease_us), NO_LOCKS)
         if claim is not None:
             await self.run_claim(claim, done)
@@ -121,27 +121,43 @@ class TaskExecutor:
                 self._hub.drop_tokens(*key)
 
     def claim(self, tx: Tx, queued: QueuedTask, lease: int) -> TaskClaim | None:
-        """Check admission again and claim the task; `lease` in microseconds.
+        """Claim one task like `claim_all`; None if it was not claimed."""
+        claims = self.claim_all(tx, [queued], lease)
+        return claims[0] if claims else None
 
-        A task that is denied now fails, and one whose limit is reached is parked. Return None for these, and if the
-        task changed in the meantime.
+    def claim_all(self, tx: Tx, tasks: Iterable[QueuedTask], lease: int) -> list[TaskClaim]:
+        """Check admission again and claim tasks; `lease` in microseconds. Return the claims in the order of the tasks.
+
+        A task that is denied now fails, and one whose limit is reached is parked. There is no claim for these, nor for
+        a task that changed in the meantime.
         """
-        denied = self._find_denial(tx, queued)
-        if denied is not None:
-            self._deny(tx, *denied)
-            return None
-        if queued.limit is not None and not self._limits.admit(tx, queued, queued.limit):
-            return None
-        started = started_event(queued.agent_id, queued.epoch + 1)
-        claim = store.claim(tx, queued, lease, started.event_id)
-        if claim is None:
-            return None
-        if queued.limit is not None:
-            self._limits.record_start(tx, claim, queued.limit)
-        self._runlog.append(tx, claim.tenant, [started], task_id=claim.task_id, parent=queued.head_id)
-        changes = ("queued", claim.agent_id, -1), ("executing", claim.agent_id, 1)
-        queries.update_counts(tx, claim.tenant, claim.created_at, *changes)
-        return claim
+        queue = {(queued.tenant, queued.task_id): queued for queued in tasks}
+        claims, unlimited = dict[store.TaskRef, TaskClaim](), list[QueuedTask]()
+        for queued in queue.values():
+            denied = self._find_denial(tx, queued)
+            if denied is not None:
+                self._deny(tx, *denied)
+            elif queued.limit is None:
+                unlimited.append(queued)
+            elif self._limits.admit(tx, queued, queued.limit):
+                # Before the next one is admitted, which counts it.
+                claims |= self._claim(tx, [queued], lease)
+        claims |= self._claim(tx, unlimited, lease)
+        return [claims[ref] for ref in queue if ref in claims]
+
+    def _claim(self, tx: Tx, tasks: list[QueuedTask], lease: int) -> dict[store.TaskRef, TaskClaim]:
+        started = [(queued, started_event(queued.agent_id, queued.epoch + 1)) for queued in tasks]
+        claims = store.claim_all(tx, [(queued, event.event_id) for queued, event in started], lease)
+        for queued, event in started:
+            claim = claims.get((queued.tenant, queued.task_id))
+            if claim is None:
+                continue
+            if queued.limit is not None:
+                self._limits.record_start(tx, claim, queued.limit)
+            self._runlog.append(tx, claim.tenant, [event], task_id=claim.task_id, parent=queued.head_id)
+            changes = ("queued", claim.agent_id, -1), ("executing", claim.agent_id, 1)
+            queries.update_counts(tx, claim.tenant, claim.created_at, *changes)
+        return claims
 
     def is_surely_admitted(self, tenant: str, agent_id: str) -> bool:
         """Return whether admission needs no check: active and unchanged, no trust floor, no policy file."""

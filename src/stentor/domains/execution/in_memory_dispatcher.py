@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import partial
 
-from stentor.core.db import NO_LOCKS, Database, Tx
+from stentor.core.db import NO_LOCKS, Database
 from stentor.core.db.polling import PollQuery
 from stentor.domains.execution.agent_queues import AgentQueues
 from stentor.domains.execution.dispatcher import RunningTasks, TaskPoll
@@ -87,7 +87,9 @@ class InMemoryDispatcher:
         # empty queue may give an empty result: otherwise the worker would wait although tasks are queued.
         while taken := await self._take(agent_id, limit):
             try:
-                if claims := await self._db.write(partial(self._claim, queued=taken, lease=lease), NO_LOCKS):
+                if claims := await self._db.write(
+                    partial(self._executor.claim_all, tasks=taken, lease=lease), NO_LOCKS
+                ):
                     return claims
             except Exception:
                 # Not on cancellation: the transaction still runs and may commit. If it does not, the refill finds them.
@@ -109,10 +111,6 @@ class InMemoryDispatcher:
     def _put_back(self, taken: list[QueuedTask]) -> None:
         for queued in taken:
             self.enqueue(queued)
-
-    def _claim(self, tx: Tx, queued: list[QueuedTask], lease: int) -> list[TaskClaim]:
-        claims = (self._executor.claim(tx, entry, lease) for entry in queued)
-        return [claim for claim in claims if claim is not None]
 
     async def wait_for_task(self, agent_id: str, seconds: float) -> bool:
         try:

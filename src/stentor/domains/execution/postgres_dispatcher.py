@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from collections import Counter
 from collections.abc import Awaitable, Callable, Iterator
 from contextlib import contextmanager
 from functools import partial
@@ -147,8 +148,7 @@ class PostgresDispatcher:
             # Rounds, because all may be parked or denied; only an empty queue may give an empty result.
             for _ in range(MAX_ROUNDS):
                 tasks = queue_store.next_for_agent(tx, agent_id, limit)
-                attempts = (self._executor.claim(tx, queued, lease) for queued in tasks)
-                count, claims = len(tasks), [claim for claim in attempts if claim is not None]
+                count, claims = len(tasks), self._executor.claim_all(tx, tasks, lease)
                 if claims or not tasks:
                     break
             return count, claims, has_others and count == limit and queue_store.has_queued(tx, agent_id)
@@ -254,15 +254,16 @@ class PostgresDispatcher:
 
         def work(tx: Tx) -> tuple[int, list[TaskClaim], set[str]]:
             running = self._running.count_taken()
-            claims, left = list[TaskClaim](), set[str]()
             tasks = queue_store.next_in_process(tx, list(excluded), CLAIM_BATCH)
             current = self._freshness.current_agents(tx, sorted({queued.agent_id for queued in tasks}))
-            for queued in tasks:
-                if queued.agent_id not in current or running[queued.agent_id] >= self._concurrency:
-                    left.add(queued.agent_id)
-                elif claim := self._executor.claim(tx, queued, self._executor.lease_us):
-                    running[queued.agent_id] += 1
-                    claims.append(claim)
+            claims, waiting = list[TaskClaim](), [queued for queued in tasks if queued.agent_id in current]
+            # In rounds, because a task that is denied or parked leaves its slot to the next one.
+            while fitting := self._fit(waiting, running):
+                claimed = self._executor.claim_all(tx, fitting, self._executor.lease_us)
+                running.update(claim.agent_id for claim in claimed)
+                claims += claimed
+                waiting = [queued for queued in waiting if queued not in fitting]
+            left = {queued.agent_id for queued in tasks if queued.agent_id not in current or queued in waiting}
             if len(tasks) == CLAIM_BATCH:
                 left |= {agent_id for agent_id, n in running.items() if n >= self._concurrency} - excluded
             return len(tasks), claims, left
@@ -284,6 +285,15 @@ class PostgresDispatcher:
         for claim in claims:
             self._change_depth(claim.agent_id, -1)
         return claims
+
+    def _fit(self, waiting: list[QueuedTask], running: Counter[str]) -> list[QueuedTask]:
+        """Return the first tasks of each agent for which it has free slots."""
+        running, fitting = running.copy(), list[QueuedTask]()
+        for queued in waiting:
+            if running[queued.agent_id] < self._concurrency:
+                running[queued.agent_id] += 1
+                fitting.append(queued)
+        return fitting
 
     def _pass_on(self, agent_ids: set[str]) -> None:
         for agent_id in agent_ids:
