@@ -292,6 +292,8 @@ async def test_routes_of_the_settings_stay_and_are_told_apart(make_llm: Gate) ->
         ("group", "fast", ["auto"]),
         ("group", "fast", []),
         ("group", "openai/fast", ["openai/a"]),
+        ("group", "agent:fast", ["openai/a"]),
+        ("group", "auto:fast", ["openai/a"]),
         ("fallbacks", "openai/a", ["openai/b*3"]),
         ("fallbacks", "nobody/x", ["openai/b"]),
         ("other", "fast", ["openai/a"]),

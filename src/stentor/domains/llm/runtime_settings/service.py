@@ -264,6 +264,8 @@ class RuntimeSettings:
         groups = self._gateway.routes.of(tenant).groups
         if kind == "group" and "/" in name:
             raise InvalidRequest("name: the name of a group has no slash; provider/model is a model")
+        if kind == "group" and name.startswith((AGENT_PREFIX, AUTO_GROUP_PREFIX)):
+            raise InvalidRequest(f"name: {AGENT_PREFIX} and {AUTO_GROUP_PREFIX} begin other names than those of groups")
         if kind == "fallbacks" and name != "*" and name not in groups:
             # A model that has fallbacks must exist too, or they would never be used.
             models = [*models, name]
