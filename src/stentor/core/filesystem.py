@@ -14,7 +14,7 @@ import secrets
 import stat
 import time
 from collections.abc import Iterator
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -80,18 +80,8 @@ def restrict_permissions(data_dir: Path) -> None:
 
 def write_atomically(path: Path, text: str) -> None:
     """Replace a file atomically and durably: even after a power cut it has the old or the new text. Raises OSError."""
-    path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-    temporary = path.with_name(f".{path.name}.{secrets.token_hex(8)}")
-    descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
-    try:
-        with os.fdopen(descriptor, "w", encoding="utf-8") as file:
-            file.write(text)
-            file.flush()
-            os.fsync(file.fileno())
+    with _synced_copy(path, text) as temporary:
         temporary.replace(path)
-    except BaseException:
-        temporary.unlink(missing_ok=True)
-        raise
     fsync_path(path.parent)
 
 
@@ -100,20 +90,27 @@ def create_once(path: Path, text: str, mode: int = 0o600) -> None:
 
     Another process sees either no file or a complete one, and of two that create it one wins: its file stays.
     """
+    # A link, not a rename, which would replace the file of another process that was first.
+    with _synced_copy(path, f"{text}\n", mode) as temporary, suppress(FileExistsError):
+        os.link(temporary, path)
+
+
+@contextmanager
+def _synced_copy(path: Path, text: str, mode: int = 0o600) -> Iterator[Path]:
+    """Write the text to a new file beside `path`, which is deleted in the end unless it was renamed."""
     path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
     temporary = path.with_name(f".{path.name}.{secrets.token_hex(8)}")
     descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode)
     try:
         with os.fdopen(descriptor, "w", encoding="utf-8") as file:
-            os.fchmod(file.fileno(), mode)  # others must be able to read a public key, whatever the umask is
-            file.write(f"{text}\n")
+            if mode & GROUP_OTHER_BITS:
+                os.fchmod(file.fileno(), mode)  # others must be able to read a public key, whatever the umask is
+            file.write(text)
             file.flush()
             os.fsync(file.fileno())
-        # A link, not a rename, which would replace the file of another process that was first.
-        with suppress(FileExistsError):
-            os.link(temporary, path)
+        yield temporary
     finally:
-        temporary.unlink()
+        temporary.unlink(missing_ok=True)
 
 
 def fsync_path(path: Path) -> None:
