@@ -19,7 +19,7 @@ from stentor.auth.oidc.provider import OidcProvider
 from stentor.core.clock import SECOND
 from stentor.core.db import Database, Sql
 from stentor.core.errors import ServiceUnavailable
-from stentor.core.settings.sign_in import SignInSettings
+from stentor.core.settings.installation import SignInSettings
 from stentor.testing import FixedClock
 from tests.conftest import MakeWorld, World
 from tests.domains.governance.conftest import DECISION_FIELDS, proposal

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from stentor.surfaces.notestore import text_edits
+from stentor.surfaces.notestore import tools as note_tools
 from stentor_vault.notes.model import NoteTooLarge
 from tests.requirements import requirement
 from tests.surfaces.notestore.note_store import TOOLS, NoteStore
@@ -162,8 +162,8 @@ def test_manage_tags_with_an_unknown_action_returns_400(store: NoteStore) -> Non
 
 def test_as_many_tags_as_a_request_may_have_are_compared_at_once() -> None:
     tags = [str(n) for n in range(100_000)]
-    assert text_edits.apply_tags(["0", {"a": 1}, {"a": 1}], tags, "add") == ["0", {"a": 1}, *tags[1:]]
-    assert text_edits.apply_tags([*tags, {"a": 1}], tags[1:], "remove") == ["0", {"a": 1}]
+    assert note_tools.apply_tags(["0", {"a": 1}, {"a": 1}], tags, "add") == ["0", {"a": 1}, *tags[1:]]
+    assert note_tools.apply_tags([*tags, {"a": 1}], tags[1:], "remove") == ["0", {"a": 1}]
 
 
 def test_manage_tags_without_a_change_writes_nothing(store: NoteStore) -> None:
@@ -221,14 +221,14 @@ def test_search_replace_matches_any_line_ending(
 def test_a_search_of_many_lines_takes_time_linear_in_the_note() -> None:
     """If each line were compared with all lines of the search, this would take hours."""
     content = b"\r\n" * 1_000_000
-    assert text_edits.replace_text(content, b"\n" * 100_000 + b"z", b"y") == (content, 0)
-    assert text_edits.replace_text(content, b"\n" * 100_000, b"\n") == (b"\r\n" * 10, 10)
+    assert note_tools.replace_text(content, b"\n" * 100_000 + b"z", b"y") == (content, 0)
+    assert note_tools.replace_text(content, b"\n" * 100_000, b"\n") == (b"\r\n" * 10, 10)
 
 
 @pytest.mark.parametrize(("content", "search"), [(b"a", b"a"), (b"a\r\n", b"a\n")], ids=["text", "line end"])
 def test_a_replacement_larger_than_a_note_may_be_is_not_built(content: bytes, search: bytes) -> None:
     with pytest.raises(NoteTooLarge):
-        text_edits.replace_text(content * 30, search, b"x" * (1 << 20))
+        note_tools.replace_text(content * 30, search, b"x" * (1 << 20))
 
 
 def test_search_replace_keeps_bytes_that_are_not_utf8(store: NoteStore) -> None:

@@ -25,7 +25,7 @@ from stentor.core.errors import ServiceUnavailable, SignInFailed
 from stentor.core.http_client.outbound import OutboundHttp
 from stentor.core.jsontext import JsonObject
 from stentor.core.lazy_import import lazy_module
-from stentor.core.settings.sign_in import SignInSettings
+from stentor.core.settings.installation import SignInSettings
 
 if TYPE_CHECKING:
     import aiohttp

@@ -24,7 +24,7 @@ from stentor.core.clock import SystemClock
 from stentor.core.errors import SandboxUnavailable, ServiceUnavailable, StartRefused, StentorError
 from stentor.core.filesystem import read_lock_holder
 from stentor.core.settings import Settings
-from stentor.core.settings.sign_in import SignInSettings
+from stentor.core.settings.installation import SignInSettings
 from stentor.domains.memory.embedding import local
 from stentor.domains.sandbox.broker import command_tools
 from stentor.domains.sandbox.process_sandbox import ProcessSandbox, check_folder

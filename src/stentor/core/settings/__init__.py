@@ -21,6 +21,7 @@ from stentor.core.settings.installation import (
     ClientSettings,
     ProcessSettings,
     ProvenanceSettings,
+    SignInSettings,
     StorageSettings,
 )
 from stentor.core.settings.listeners import (
@@ -36,7 +37,6 @@ from stentor.core.settings.listeners import (
 from stentor.core.settings.llm import LlmSettings
 from stentor.core.settings.memory import MemorySettings
 from stentor.core.settings.parsers import SettingInfo
-from stentor.core.settings.sign_in import SignInSettings
 from stentor.core.settings.tasks import (
     GovernanceSettings,
     KubernetesSettings,

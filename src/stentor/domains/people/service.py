@@ -23,7 +23,7 @@ from stentor.core.db.polling import PollQuery
 from stentor.core.errors import Conflict, Forbidden, NotFound, SignInFailed, SignInRefused
 from stentor.core.jsontext import JsonObject
 from stentor.core.runlog import EventDraft, RunLog
-from stentor.core.settings.sign_in import SignInSettings
+from stentor.core.settings.installation import SignInSettings
 from stentor.domains.people import model, store
 from stentor.domains.people.model import Granted, Person, PersonSession
 
