@@ -463,3 +463,26 @@ async def test_a_schedule_whose_task_no_agent_can_do_is_made_with_a_notice(world
     assert "None has 'echo'" in (await create(world))["notice"]
     await world.register()
     assert (await read(world))["notice"] is None
+
+
+@requirement("schedules.times")
+async def test_schedules_that_are_due_together_do_not_wait_for_each_other(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await world.register()
+    names = ["a", "b", "c"]
+    for name in names:
+        await create(world, name)
+    here, are_all_here, prepare_run = list[str](), asyncio.Event(), scheduler.Scheduler._prepare
+
+    async def prepare(self: scheduler.Scheduler, schedule: model.Schedule, *args: Any) -> Any:
+        here.append(schedule.name)
+        if len(here) == len(names):
+            are_all_here.set()
+        await asyncio.wait_for(are_all_here.wait(), 60)
+        return await prepare_run(self, schedule, *args)
+
+    monkeypatch.setattr(scheduler.Scheduler, "_prepare", prepare)
+    await later(world, MINUTE)
+    for name in names:
+        assert [run["outcome"] for run in await runs(world, name)] == ["submitted"]

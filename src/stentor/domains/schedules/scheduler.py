@@ -6,6 +6,7 @@ are one transaction, and of two processes only one makes it, so each time has on
 
 from __future__ import annotations
 
+import asyncio
 import logging
 from collections.abc import Callable
 from contextlib import AsyncExitStack
@@ -27,8 +28,8 @@ from stentor.domains.tasks import store as tasks
 from stentor.domains.tasks.model import TERMINAL_STATUSES
 from stentor.domains.tasks.submission import SubmissionService
 
-BATCH_SIZE = 100
-"""Schedules that one look acts on."""
+BATCH_SIZE = 20
+"""Schedules that one look acts on, at the same time: they share commits, and few enough that others wait little."""
 STALE_KEY_US, UNKNOWN_KEY_US = 30 * SECOND, 600 * SECOND
 """How long after its time a schedule waits whose key is not valid here, and one whose key is not known here."""
 Write = Callable[[Tx], None]
@@ -52,8 +53,12 @@ class Scheduler:
         now, due = await self._list_due(after)
         await self._clock_watch.look(now, self._bring_back)
         while due:
-            # A list and not any(): every schedule of the batch gets its turn before the next look.
-            if not [schedule for schedule in due if await self._run(schedule, now)]:
+            runs = await asyncio.gather(*(self._run(schedule, now) for schedule in due), return_exceptions=True)
+            # Only now: an error of one must leave none of the others running.
+            for run in runs:
+                if isinstance(run, BaseException):
+                    raise run
+            if not any(runs):
                 # All of these wait for their keys, and hold up none behind them.
                 after = due[-1]
             now, due = await self._list_due(after)
