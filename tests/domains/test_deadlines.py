@@ -6,7 +6,8 @@ import pytest
 
 from tests.conftest import World
 from tests.domains.test_starts import HOUR, at, later, status
-from tests.domains.test_steps import Attempt
+from tests.domains.test_steps import Attempt, refused
+from tests.domains.test_waits import wait
 from tests.requirements import requirement
 
 
@@ -33,6 +34,23 @@ async def test_a_task_that_has_not_ended_by_its_deadline_is_aborted(world: World
         assert (ended.status_code, ended.json()["error"]["code"]) == (409, "LEASE_LOST")
     again = await world.admin.post(f"/api/v1/tasks/{task_id}/retry")
     assert (again.status_code, "deadline of the task has passed" in again.text) == (409, True)
+
+
+@requirement("tasks.deadline", "steps.waits")
+async def test_a_question_is_not_answered_after_the_deadline(world: World) -> None:
+    agent = await world.register()
+    task_id = await world.submit(deadline=at(world, HOUR), timeout_seconds=10_800)
+    attempt = Attempt(world, task_id, (await world.claim(agent))["epoch"])
+    for key in ("first", "second"):
+        await wait(attempt, "question", key=key, question="Go on?")
+    path = f"/api/v1/tasks/{task_id}/steps"
+    assert (await world.admin.post(f"{path}/first/answer", json={"value": "yes"})).status_code == 200
+    await later(world, HOUR + 2)
+    assert await status(world, task_id) == "aborted"
+    answer = await world.admin.post(f"{path}/second/answer", json={"value": "yes"})
+    refused(answer, 409, "CONFLICT")
+    assert "deadline of the task has passed" in answer.text
+    assert (await world.admin.post(f"{path}/first/answer", json={"value": "yes"})).status_code == 200, "said before"
 
 
 @requirement("tasks.deadline")

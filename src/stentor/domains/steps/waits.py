@@ -30,6 +30,7 @@ from stentor.domains.tasks import waiting
 from stentor.domains.tasks.access import check_approver, require_held, require_visible_task
 from stentor.domains.tasks.model import TERMINAL_STATUSES, Task
 from stentor.domains.tasks.progress import MAX_WAITS, TaskWait
+from stentor.domains.tasks.service import is_late
 
 _BEGINS = {
     "sleep": "Sleeps: {name}.",
@@ -159,8 +160,8 @@ class WaitService:
         """Answer the question of a task.
 
         Raises NotFound, Forbidden for a key of the task's agent or submitter, InvalidRequest for an answer that is not
-        one of the options, and Conflict if it was answered before or the task is completed or cancelled. Idempotent for
-        the same answer by the same key.
+        one of the options, and Conflict if it was answered before, the task is completed or cancelled, or its deadline
+        has passed. Idempotent for the same answer by the same key.
         """
         outcome, said = StepOutcome.of_value(value), {"by": principal.name}
 
@@ -173,6 +174,8 @@ class WaitService:
             # One that failed may be retried, and then has the answer; these never ask again.
             if task.status in ("completed", "cancelled"):
                 raise Conflict(f"The task is {task.status}; its question needs no answer.")
+            if is_late(tx, task):
+                raise Conflict("The deadline of the task has passed; its question needs no answer.")
             if step.options is not None and value not in step.options:
                 raise InvalidRequest(f"value: must be one of {', '.join(map(str, step.options))}.")
             return self._end_by_person(tx, task, step, outcome, said)
