@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import math
 from functools import cached_property
-from operator import ne
 
 import msgspec
 
@@ -269,7 +268,7 @@ def add_to_weight(weight: float, delta: float) -> float:
 
 def oscillation_rate(recent: str) -> float:
     """Return the number of alternations between S and F over the number of outcomes; 0 without outcomes."""
-    changes = sum(map(ne, recent, recent[1:]))
+    changes = recent.count("SF") + recent.count("FS")
     return changes / len(recent) if recent else 0.0
 
 
