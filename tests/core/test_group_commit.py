@@ -203,7 +203,7 @@ def named(name: str, tokens: int) -> tuple[str, str, int, int]:
 async def ahead_together(db: Database, *units: tuple[Callable[[Tx], Any], str]) -> list[Any]:
     """Run units in one group, with what each of them reads ahead."""
     holding, go_on = await held(db)
-    waiting = [asyncio.create_task(db.write(unit, ahead=(NAMES_AHEAD, (name,)))) for unit, name in units]
+    waiting = [asyncio.create_task(db.write(unit, ahead=[(NAMES_AHEAD, (name,))])) for unit, name in units]
     await asyncio.sleep(0)
     go_on.set()
     await holding
@@ -276,7 +276,7 @@ async def test_a_read_that_units_share_is_executed_again_only_after_a_write_to_i
 async def test_a_read_ahead_that_fails_fails_its_unit_alone(db: Database) -> None:
     broken = RowsSql(("agent_id",), "select agent_id, missing from given")
     holding, go_on = await held(db)
-    wrong = asyncio.create_task(db.write(lambda tx: tx.rows_ahead(broken, ("a",)), ahead=(broken, ("a",))))
+    wrong = asyncio.create_task(db.write(lambda tx: tx.rows_ahead(broken, ("a",)), ahead=[(broken, ("a",))]))
     right = asyncio.create_task(db.write(lambda tx: tx.insert_new(NAMED, named("a", 1))))
     await asyncio.sleep(0)
     go_on.set()

@@ -49,7 +49,7 @@ def add(name: str, leaf: Any = None) -> Any:
 async def test_a_transaction_that_reads_ahead_and_adds_rows_takes_two_messages(
     db: Database, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    await db.write(add("first"), (), (FIND, ("first",)))  # connects
+    await db.write(add("first"), (), [(FIND, ("first",))])  # connects
     sent: list[int] = []
     run = Pipeline.run
 
@@ -59,7 +59,7 @@ async def test_a_transaction_that_reads_ahead_and_adds_rows_takes_two_messages(
 
     monkeypatch.setattr(Pipeline, "run", counted)
     monkeypatch.setattr(LimitedConnection, "wait", None)  # nothing besides may wait for the server
-    assert await db.write(add("second"), ("a lock",), (FIND, ("second",))) == []
+    assert await db.write(add("second"), ("a lock",), [(FIND, ("second",))]) == []
     assert sent == [3, 2]  # begin, locks with the time, and the read; the insert and the commit
     monkeypatch.undo()
     assert await db.read(lambda tx: tx.rows(LIST)) == [("first", None), ("second", None)]
@@ -131,7 +131,7 @@ async def test_a_process_that_stands_still_after_its_first_reads_loses_its_trans
         tx.append(NAMES, ("still", None))
         return tx.rows_ahead(FIND, ("other",))
 
-    waiting = asyncio.create_task(stopped.write(still, None, (FIND, ("other",))))
+    waiting = asyncio.create_task(stopped.write(still, None, [(FIND, ("other",))]))
     await asyncio.to_thread(inside.wait)
     await other.write(add("other"), None)  # waits for the lock of the one that stands still
     go_on.set()
@@ -229,7 +229,7 @@ async def test_prepared_statements_outlive_a_rollback_and_are_made_again_if_they
         outcomes = await asyncio.gather(db.write(add(f"{n}")), db.write(refuse), return_exceptions=True)
         assert [type(outcome) for outcome in outcomes] == [list, ValueError]
     await db.write(deallocate)
-    await db.write(add("last"), (), (FIND, ("last",)))
+    await db.write(add("last"), (), [(FIND, ("last",))])
     assert len(await db.read(lambda tx: tx.rows(LIST))) == 9
 
 

@@ -3,14 +3,19 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Sequence
 from typing import Any
 
 import pytest
 
+from stentor.core.db import RowsSql, Tx
+from stentor.core.db.driver import Row
 from stentor.domains.execution.model import AgentFailed, AttemptOutcome
 from stentor.domains.execution.runtimes import EmitToken, RuntimeDriver
+from stentor.domains.learning import store as learning_store
 from stentor.domains.registry.model import Agent
 from stentor.domains.tasks.model import TaskClaim
+from stentor.domains.trust import store as trust_store
 from tests.conftest import World
 from tests.domains.test_starts import at
 from tests.requirements import requirement
@@ -59,6 +64,26 @@ async def test_a_call_of_a_driver_that_times_out_is_not_the_timeout_of_the_task(
     task = await run_with(world, Raising(at_once=True))
     assert (task["status"], task["error"]["code"], task["outcome_class"]) == ("failed", "AGENT_BROKEN", "agent_failure")
     assert "executor: agent failed unexpectedly" in caplog.text
+
+
+async def test_what_the_end_of_a_task_changes_is_read_at_the_beginning_of_the_transaction(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """For PostgreSQL a statement of its own is one more message and its answer."""
+    statements = list[RowsSql]()
+    rows_for = Tx.rows_for
+
+    def record(tx: Tx, sql: RowsSql, given: Sequence[Row], **params: Any) -> list[Row]:
+        statements.append(sql)
+        return rows_for(tx, sql, given, **params)
+
+    monkeypatch.setattr(Tx, "rows_for", record)
+    agent = await world.register(runtime={"kind": "builtin", "name": "summarizer"})
+    await asyncio.gather(*[world.ended(await world.submit()) for _ in range(3)])
+    await world.ended(await world.submit())
+    (learned,) = (await weights(world, agent)).values()
+    assert learned > 0.5
+    assert not {learning_store._FIND, trust_store._FIND}.intersection(statements)
 
 
 async def test_a_task_that_runs_longer_than_its_timeout_is_aborted(world: World) -> None:

@@ -13,7 +13,7 @@ import logging
 import queue
 import threading
 import time
-from collections.abc import Awaitable, Callable, Iterable
+from collections.abc import Awaitable, Callable, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import TypeVar
 
@@ -82,7 +82,7 @@ class Database:
         self,
         fn: Callable[[Tx], T],
         locks: Locks = None,
-        ahead: Ahead | None = None,
+        ahead: Sequence[Ahead] = (),
         ended: Callable[[], None] | None = None,
     ) -> T:
         """Run `fn` in a transaction and return its result after the commit. An error of `fn` undoes only `fn`.
@@ -92,7 +92,7 @@ class Database:
         only transactions with a common name exclude each other. With empty `locks`, every statement of `fn` must be
         correct whatever other processes write between two of them.
 
-        `ahead` is what `fn` reads first, with `Tx.rows_ahead`: one statement reads it for all that share the commit.
+        `ahead` is what `fn` reads first, with `Tx.rows_ahead`: a statement reads it for all that share the commit.
         If `fn` meets a malformed row, and the part that owns the table sets that aside, it runs again.
         `ended` is called once on the event loop, after the commit and its hooks or after the failure, also if the
         caller was cancelled in the meantime.

@@ -13,7 +13,7 @@ import copy
 import logging
 import random
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from itertools import chain
 from typing import Any
@@ -42,7 +42,7 @@ class WriteUnit:
     hooks: list[Callable[[], None]] = field(default_factory=list)
     added: list[CounterIncrement] = field(default_factory=list)
     queued_at: float = field(default_factory=time.perf_counter)
-    ahead: Ahead | None = None
+    ahead: Sequence[Ahead] = ()
     ended: Callable[[], None] | None = None
 
 
@@ -78,7 +78,7 @@ def run_group(connection: DbConnection, group: list[WriteUnit]) -> None:
 
 
 def _attempt(connection: DbConnection, group: list[WriteUnit], locks: Locks, *, with_savepoints: bool) -> None:
-    ahead = ReadAhead(unit.ahead for unit in group if unit.ahead is not None and not with_savepoints)
+    ahead = ReadAhead(() if with_savepoints else chain.from_iterable([unit.ahead for unit in group]))
     now, results = connection.begin_reading(locks, reads) if (reads := ahead.reads) else (connection.begin(locks), [])
     ahead.fill(results)
     for unit in group:

@@ -107,7 +107,9 @@ class TaskExecutor:
             # Take the lock of learning up front: requested midway while another process holds it, it makes the whole
             # group run again.
             await self._db.write(
-                lambda tx: self.record_outcome(tx, claim, outcome, load), (locks.agent_lock(claim.agent_id),)
+                lambda tx: self.record_outcome(tx, claim, outcome, load),
+                (locks.agent_lock(claim.agent_id),),
+                self._outcomes.list_reads(claim, outcome),
             )
         except LeaseLost:
             log.info("executor: lease lost task_id=%s", claim.task_id)

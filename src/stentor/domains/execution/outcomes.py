@@ -13,7 +13,7 @@ from typing import Protocol
 
 from stentor.auth.principal import RoleRegistry
 from stentor.core import runlog_queries
-from stentor.core.db import Tx
+from stentor.core.db import Ahead, Tx
 from stentor.core.errors import LeaseLost, StoreConflict
 from stentor.core.jsontext import JsonObject
 from stentor.core.runlog import EventDraft, EventType, RunLog
@@ -24,8 +24,9 @@ from stentor.domains.learning.service import EligibleOutcome, LearningService, l
 from stentor.domains.registry import authorization
 from stentor.domains.registry.agent_cache import AgentCache
 from stentor.domains.tasks import queries, store, visibility_queries
-from stentor.domains.tasks.model import Task, TaskStatus
+from stentor.domains.tasks.model import Task, TaskClaim, TaskStatus
 from stentor.domains.trust import model as trust_model
+from stentor.domains.trust import store as trust_store
 from stentor.domains.trust.model import ChangeKind
 from stentor.domains.trust.service import TrustService
 
@@ -147,6 +148,15 @@ class OutcomeRecorder:
         assert eligible is not None
         head = self._learn(tx, eligible, task, task.head_id)
         store.set_head(tx, task.tenant, task.task_id, task.epoch, head)
+
+    def list_reads(self, claim: TaskClaim, outcome: AttemptOutcome) -> list[Ahead]:
+        """Return what `record` reads of the agent of a claim, for `Database.write` with the lock of the agent."""
+        if not outcome.is_learnable:
+            return []
+        return [
+            learning.weight_ahead(claim.agent_id, claim.type),
+            trust_store.score_ahead(claim.tenant, claim.agent_id),
+        ]
 
     def _try_learning(self, tx: Tx, eligible: EligibleOutcome, attempt: TaskAttempt, parent: str) -> str | None:
         """Return the new head, None if learning failed. Fails open: the outcome is recorded, the reconciler retries."""

@@ -12,13 +12,17 @@ from prometheus_client.core import Metric
 
 from stentor.core import ids
 from stentor.core.clock import DAY
-from stentor.core.db import AppendOnlyTable, Sql, Tx
+from stentor.core.db import Ahead, AppendOnlyTable, RowsSql, Sql, Tx
 from stentor.core.metrics import counter_family, gauge_family
 from stentor.domains.learning.model import AgentConnection, HistoryEntry, SentinelAlert, Weight, decay_weight
 
 _FIELDS = Weight.__struct_fields__
 _COLUMNS = ", ".join(_FIELDS)
-_FIND = Sql(f"select {_COLUMNS} from hebbian_weights where agent_id = :agent_id and task_type = :task_type")
+_FIND = RowsSql(
+    _FIELDS[:2],
+    f"""select {", ".join("w." + name for name in _FIELDS)} from given join hebbian_weights as w
+    on w.agent_id = given.agent_id and w.task_type = given.task_type""",
+)
 _LIST_BY_AGENT = Sql(f"select {_COLUMNS} from hebbian_weights where agent_id = :agent_id order by task_type")
 _IN_TENANT = "agent_id in (select agent_id from agents where tenant = :tenant)"
 """Weights and alerts have no tenant of their own, only that of their agent."""
@@ -125,8 +129,13 @@ _COUNT_TENANT_ALERTS = Sql(f"select count(*) from sentinel_alerts where resolved
 def find(tx: Tx, agent_id: str, task_type: str) -> Weight | None:
     if put := tx.find_put(_PUT, (agent_id, task_type)):
         return Weight(**put)
-    row = tx.row(_FIND, agent_id=agent_id, task_type=task_type)
-    return Weight(*row) if row else None
+    rows = tx.rows_ahead(_FIND, (agent_id, task_type))
+    return Weight(*rows[0]) if rows else None
+
+
+def weight_ahead(agent_id: str, task_type: str) -> Ahead:
+    """Return what `find` reads, for `Database.write`."""
+    return _FIND, (agent_id, task_type)
 
 
 def list_agent_weights(tx: Tx, agent_id: str) -> list[Weight]:

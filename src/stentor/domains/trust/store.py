@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from stentor.core import ids
-from stentor.core.db import AppendOnlyTable, Sql, Tx
+from stentor.core.db import Ahead, AppendOnlyTable, RowsSql, Sql, Tx
 from stentor.domains.trust.model import ChangeKind, TrustChange, TrustEntity
 
-_FIND = Sql(
-    "select entity_id, entity_type, score, updated_at from trust_scores "
-    "where tenant = :tenant and entity_id = :entity_id"
+_FIND = RowsSql(
+    ("tenant", "entity_id"),
+    """select t.tenant, t.entity_id, t.entity_type, t.score, t.updated_at from given join trust_scores as t
+    on t.tenant = given.tenant and t.entity_id = given.entity_id""",
 )
 _LIST = Sql(
     "select entity_id, entity_type, score, updated_at from trust_scores where tenant = :tenant order by entity_id"
@@ -40,8 +41,13 @@ _LIST_CHANGES_OF_ENTITY = Sql(
 def find(tx: Tx, tenant: str, entity_id: str) -> TrustEntity | None:
     if put := tx.find_put(_PUT, (tenant, entity_id)):
         return TrustEntity(entity_id, put["entity_type"], put["score"], put["now"])
-    row = tx.row(_FIND, tenant=tenant, entity_id=entity_id)
-    return TrustEntity(*row) if row else None
+    rows = tx.rows_ahead(_FIND, (tenant, entity_id))
+    return TrustEntity(*rows[0][1:]) if rows else None
+
+
+def score_ahead(tenant: str, entity_id: str) -> Ahead:
+    """Return what `find` reads, for `Database.write`."""
+    return _FIND, (tenant, entity_id)
 
 
 def list_entities(tx: Tx, tenant: str) -> list[TrustEntity]:
