@@ -192,6 +192,22 @@ def test_a_live_change_leaves_what_the_reader_has_done(tab: Tab, installation: I
 
 
 @requirement("dashboard.live-kept")
+def test_a_page_that_does_not_show_a_change_says_so_until_it_does(tab: Tab, installation: Installation) -> None:
+    seed, page = installation.seed, tab.page
+    agent = seed.post("/registry/agents", {"name": "warden", "capabilities": ["guard"], "trust_tier": "human"})
+    task = seed.post("/tasks", {"type": "guard", "input": "Open?", "agent_preference": agent["agent_id"]})
+    tab.open(f"/tasks/{task['task_id']}").live()
+    page.get_by_label("Reason").fill("It is late.")
+    seed.post(f"/tasks/{task['task_id']}/approve")
+    expect(page.locator("#live")).to_have_text("paused")
+    expect(page.get_by_label("Reason")).to_have_value("It is late.")
+    page.get_by_label("Reason").fill("")
+    page.locator("h1").first.click()
+    expect(page.locator("main .status").first).to_have_text("queued")
+    expect(page.locator("#live")).to_have_text("live")
+
+
+@requirement("dashboard.live-kept")
 def test_details_stay_open_when_the_row_before_them_goes(tab: Tab, installation: Installation) -> None:
     page = tab.page
     page.add_init_script(HELD)

@@ -61,6 +61,10 @@ async def test_a_search_whose_index_is_behind_says_so(site: Site, monkeypatch: p
     assert "No task matches so far" in part
     assert re.search(r"does not cover the latest \d+ events of the run log yet", part)
     assert 'hx-get="/tasks?type=echo&amp;q=pear"' in part
+    again = {"HX-Request": "true", "X-Live": "1", "X-Again": "1"}
+    part = (await (await site.browser()).get("/tasks?q=plum", headers=again)).text
+    assert "No task matches<" in part
+    assert "hx-trigger" not in part, "later events are those of later tasks, which the page hears of"
     await index(site.world)
     await site.world.submit(input="an apple")
     assert "does not cover" not in await site.part("/tasks", q="pear")

@@ -33,6 +33,8 @@ _LIKE_AN_ID = re.compile(r"(?=\S*[\d-])\S+")
 MIN_PART_CHARACTERS = 8
 """A shorter text is looked up as a complete id, then as a word such as an error code: many ids would end in it."""
 MAX_REFERENCE_CHARACTERS = 255
+AGAIN_HEADER = "X-Again"
+"""Sent by the page of an empty search that waits for the index."""
 SEARCHES = (("tasks", "task_id"), ("agents", "agent_id"))
 """What the search field finds: resource, field of its id."""
 
@@ -49,6 +51,9 @@ async def list_tasks(page: PageRequest) -> Response:
         _read_choices(page, filters),
     )
     chosen = {name: value for name, value in {**filters, "since": since, "q": text}.items() if value}
+    unindexed = result["unindexed_events"] or 0
+    if unindexed <= EVENTS_PER_BATCH and not result["tasks"] and page.request.headers.get(AGAIN_HEADER):
+        unindexed = 0  # newer events than those of the first search: in a busy service there are always some
     costs = await page.read(llm_queries.read_task_costs, [task["task_id"] for task in result["tasks"]])
     return page.render(
         "tasks.html",
@@ -62,7 +67,7 @@ async def list_tasks(page: PageRequest) -> Response:
         costs=costs,
         total=result["total"],
         total_is_exact=result["total_is_exact"],
-        unindexed=result["unindexed_events"] or 0,
+        unindexed=unindexed,
         max_normal_lag=EVENTS_PER_BATCH,
         agents=selectable_agents(page, current, result["tasks"], filters["agent"]),
         choices=choices,

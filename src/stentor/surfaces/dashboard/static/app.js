@@ -24,7 +24,12 @@
   let pressed = null; // were it exchanged before the pointer lets go, the click would be lost
   const held = new Set(); // parts that wait for that
   const left = new Set(); // filters that do
-  const say = (text, state) => { live.textContent = text; live.className = `live ${state}`; };
+  const paused = new Set(); // parts whose change waits until the reader has finished what they began in them
+  const say = (text, state) => { live.textContent = text; live.className = `live ${state}`; live.title = paused.size && state.startsWith("on") ? "A change is shown after what you began here" : "Live updates"; };
+  const sayLive = () => {
+    paused.forEach((part) => { if (!part.isConnected) paused.delete(part); });
+    if (paused.size) say("paused", "on paused"); else say("live", "on");
+  };
   // The session has ended: the page stays, with what was typed into it.
   const askToSignIn = () => {
     if (!live || $("a", live)) return;
@@ -64,6 +69,7 @@
     } catch { /* the connection says so at the top */ } finally { busy.delete(part); }
     const { focused, at, open } = chosen.get(part) || { open: [] };
     chosen.delete(part);
+    if (!inUse(part) && paused.delete(part) && live.className.includes("on")) sayLive();
     if (at) all("[data-row] a", part).find((a) => a.getAttribute("href") === at)?.closest("[data-row]").classList.add("at");
     for (const [name, one] of detailsOf(part)) if (open.includes(name)) one.open = true;
     const alike = focused && !focused.isConnected ? focusable(part).filter((one) => isLike(one, focused)) : [];
@@ -104,13 +110,15 @@
       const topics = JSON.parse(event.data).topics;
       if (!topics.length) return;
       for (const part of all("[data-live]")) {
-        if (part.dataset.live.split(" ").some((topic) => topics.includes(topic))) refresh(part);
+        if (!part.dataset.live.split(" ").some((topic) => topics.includes(topic))) continue;
+        if (inUse(part)) { paused.add(part); sayLive(); }
+        refresh(part);
       }
       document.dispatchEvent(new CustomEvent("stentor:change", { detail: topics }));
     };
     const hear = () => {
       source = new EventSource(`/live${since}`);
-      source.addEventListener("open", () => { if (!since || live.className.includes("off")) missed(); say("live", "on"); });
+      source.addEventListener("open", () => { if (!since || live.className.includes("off")) missed(); sayLive(); });
       source.addEventListener("change", changed);
       source.addEventListener("error", async ({ target }) => {
         if (!$("a", live)) say("not live", "off");
@@ -128,6 +136,9 @@
     addEventListener("pagehide", leave);
     if (!document.hidden) hear();
   };
+  // A field that was emptied or left as it was: what waited for it is shown.
+  const resume = () => setTimeout(() => paused.forEach((part) => { if (!inUse(part)) refresh(part); }));
+  ["focusout", "change"].forEach((kind) => document.addEventListener(kind, resume));
   if (live) {
     listen();
     setInterval(() => all("[data-live]").forEach(refresh), REFRESH);
@@ -244,10 +255,11 @@
 
   // Selection. The box for all is of no use without this program, so it is hidden until then.
   const countSelected = () => all("form.selected").forEach((form) => { // without this program the buttons are always on
-    const n = [...form.elements].filter((one) => one.checked).length;
+    const boxes = [...form.elements].filter((one) => one.type === "checkbox");
+    const n = boxes.filter((one) => one.checked).length;
     const { least = 1, most = Infinity } = form.dataset;
     all("button", form).forEach((button) => { button.disabled = n < least || n > most; });
-    all("[data-count]", form).forEach((text) => { text.textContent = `${n} selected${n > most ? `, at most ${most}` : ""}`; });
+    all("[data-count]", form).forEach((text) => { text.textContent = `${n} selected${n >= most && boxes.length > most ? `, at most ${most}` : ""}`; });
   });
   const selectAll = () => {
     all("[data-select-all]").forEach((box) => { box.hidden = false; });
@@ -258,7 +270,7 @@
   window.addEventListener("pageshow", countSelected); // "back" restores the boxes
   document.addEventListener("change", (event) => {
     if (event.target.matches("[data-select-all]")) {
-      all("[data-select]", event.target.closest("table")).forEach((box) => { box.checked = event.target.checked; });
+      all("[data-select]", event.target.closest("table")).forEach((box, n) => { box.checked = event.target.checked && n < (box.form?.dataset.most ?? Infinity); });
     }
     countSelected();
   });
