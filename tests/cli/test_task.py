@@ -57,6 +57,9 @@ def test_waiting_for_a_task_that_fails_ends_with_1(shared: Served) -> None:
     assert retried.json["task_id"] == failed.json["task_id"]
     again = program("task", "rerun", failed.json["task_id"][-8:], "--agent", "summarizer", "--json")
     assert again.json["task_id"] != failed.json["task_id"]
+    other = program("task", "rerun", failed.json["task_id"], "--input", "Agents do tasks. It works.", "--json")
+    assert program("task", "show", other.json["task_id"], "--json").json["title"] == "Agents do tasks. It works."
+    assert program("task", "rerun", failed.json["task_id"], "--input", "a", "--from-step", "b").code == 3
 
 
 def test_the_input_comes_as_text_as_json_from_a_file_or_from_standard_input(shared: Served) -> None:

@@ -231,6 +231,9 @@ def rerun(
     service: ServiceTarget,
     task_id: TaskId,
     agent: Annotated[str | None, typer.Option(metavar="AGENT", help="The agent to run it: its name or id.")] = None,
+    text: Annotated[str | None, typer.Option("--input", help="Another input, as text.")] = None,
+    input_json: Annotated[str | None, typer.Option(help="Another input, as JSON.")] = None,
+    file: Annotated[Path | None, typer.Option(help="File with another input as text; - for standard input.")] = None,
     from_step: Annotated[
         str | None,
         typer.Option(
@@ -238,11 +241,13 @@ def rerun(
         ),
     ] = None,
 ) -> None:
-    """Submit a task again as a new one, with the same input, or from one of its steps on."""
+    """Submit a task again as a new one, with the same input, another one, or from one of its steps on."""
+    has_input = [text, input_json, file].count(None) < 3
+    changed = {"input": read_input(text, input_json, file)} if has_input else {}
 
     async def submit(api: ServiceClient, found: str) -> Response[SubmittedTask]:
         preferred = None if agent is None else await api.find_id(AgentList, agent, must_exist=True)
-        body = omit_none({"agent_preference": preferred, "from_step": from_step})
+        body = omit_none({"agent_preference": preferred, "from_step": from_step}) | changed
         return await api.post(f"{task_path(found)}/rerun", SubmittedTask, body)
 
     service.call(on_task(task_id, submit), task_view.show_submitted, access="change")

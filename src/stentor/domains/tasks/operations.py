@@ -167,10 +167,18 @@ class TaskOperations:
     async def rerun(self, caller: Caller, task_id: TaskId, body: RerunIn | None = None) -> SubmittedOut:
         """Submit a task again as a new task with the same input, in any status, on another agent if one is given.
 
-        With `from_step` the new task continues from that step, with the outcomes of those before it.
+        With `input` the new task has that one. With `from_step` the new task continues from that step, with the
+        outcomes of those before it.
         """
         body = body or RerunIn()
+        has_input = "input" in body.model_fields_set
+        if has_input and body.from_step is not None:
+            raise InvalidRequest(
+                "input: cannot be combined with from_step, whose recorded outcomes are of the old input."
+            )
         draft = await self._tasks.prepare_rerun(caller, task_id, body.agent_preference, body.from_step)
+        if has_input:
+            draft = msgspec.structs.replace(draft, input=body.input)
         result = await self._submission.submit(caller, draft)
         return SubmittedOut.of(result, **events.build_envelope(result.provenance_id, result.priority))
 

@@ -161,6 +161,7 @@ class RerunIn(RequestModel):
     model_config = example_config(agent_preference="0190f5f0-0000-7000-8000-000000000000")
 
     agent_preference: UuidText | None = None
+    input: Annotated[Any, Field(description="Another input, null included. Not with `from_step`.")] = None
     from_step: Annotated[
         Annotated[Text, StringConstraints(min_length=1, max_length=1024)] | None,
         Field(description="The key of a step. The outcomes before it are kept; it and the steps after it run again."),

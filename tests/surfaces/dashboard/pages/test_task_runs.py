@@ -138,3 +138,39 @@ async def test_an_agent_that_cannot_do_it_is_refused_on_the_page_of_the_task(sit
     assert {"", "/rerun", "/cancel", "/stream"} == {address.removeprefix(f"/tasks/{task_id}") for address in addresses}
     entered_again = await (await site.browser()).get(f"/tasks/{task_id}/rerun")
     assert (entered_again.status_code, entered_again.headers["location"]) == (303, f"/tasks/{task_id}")
+
+
+@requirement("tasks.rerun")
+async def test_a_task_is_run_again_with_another_input(world: World) -> None:
+    agent_id = await world.register()
+    first = await world.submit(input={"n": 1})
+    for given in ({"n": 2}, "text", None):
+        response = await world.admin.post(f"/api/v1/tasks/{first}/rerun", json={"input": given})
+        assert response.status_code == 202, response.text
+        assert (await world.task(response.json()["task_id"]))["metadata"]["rerun_of"] == first
+    assert [(await world.claim(agent_id))["input"] for _ in range(4)] == [{"n": 1}, {"n": 2}, "text", None]
+    both = {"input": None, "from_step": "a"}
+    refused = await world.admin.post(f"/api/v1/tasks/{first}/rerun", json=both)
+    assert (refused.status_code, refused.json()["error"]["code"]) == (400, "INVALID_REQUEST")
+
+
+@requirement("dashboard.page-compare")
+async def test_the_input_is_changed_in_the_page_and_kept_when_it_is_refused(site: Site) -> None:
+    agent_id = await site.world.register()
+    for task_input, sent, expected in (
+        ({"n": 1}, '{\r\n  "n": 2\r\n}', {"n": 2}),
+        ({"n": 1}, '{\r\n  "n": 1\r\n}', {"n": 1}),
+        ("[not JSON\nbut text", "[not JSON\r\nbut text", "[not JSON\nbut text"),
+        ("one", "two", "two"),
+    ):
+        first = await site.world.submit(input=task_input)
+        assert "Change the input" in await site.read(f"/tasks/{first}")
+        second = new_id(await site.send(f"/tasks/{first}/rerun", input=sent))
+        claims = [await site.world.claim(agent_id), await site.world.claim(agent_id)]
+        assert {claim["task_id"]: claim["input"] for claim in claims} == {first: task_input, second: expected}
+    refused = await site.send(f"/tasks/{first}/rerun", 400, input='{"n": ')
+    assert "looks like JSON but is not valid" in refused.text
+    assert "{&#34;n&#34;: </textarea>" in refused.text
+    other = await site.world.register("ben", capabilities=["other"])
+    refused = await site.send(f"/tasks/{first}/rerun", 409, input="three", agent=other)
+    assert "three</textarea>" in refused.text

@@ -13,7 +13,7 @@ from stentor.core import jsontext
 from stentor.core.errors import InvalidRequest
 from stentor.core.jsontext import JsonObject
 from stentor.surfaces.dashboard.gateway import GatewayError, quote_segment
-from stentor.surfaces.dashboard.site.forms import find_changed, read_shown
+from stentor.surfaces.dashboard.site.forms import find_changed, read_shown, read_task_input
 from stentor.surfaces.dashboard.site.page import PageRequest
 
 LISTED_RUNS = 50
@@ -159,22 +159,13 @@ def _read_task(form: Mapping[str, str], fields: Collection[str] = TASK_FIELDS) -
     if "type" in fields:
         task["type"] = form.get("type", "")
     if "input" in fields:
-        task["input"] = _read_input(form.get("input", ""))
+        task["input"] = read_task_input(form.get("input", ""))
     if "capability" in fields:
         parts = form.get("capability", "").split(",")
         task["required_capabilities"] = [part.strip() for part in parts if part.strip()]
     if "title" in fields:
         task["title"] = form.get("title") or None
     return task
-
-
-def _read_input(text: str) -> object:
-    if text[:1] not in ("{", "["):
-        return text
-    try:
-        return jsontext.decode(text.encode())
-    except InvalidRequest as error:
-        raise InvalidRequest(f"The input looks like JSON but is not valid: {error}") from None
 
 
 def _fields(schedule: JsonObject) -> dict[str, str]:

@@ -5,12 +5,14 @@ with the agent as it is now, or with another agent or model.
 from __future__ import annotations
 
 import asyncio
+import re
 from typing import Any
 
 import msgspec
 from starlette.responses import RedirectResponse, Response
 
 from stentor.core import jsontext, runlog
+from stentor.core.errors import InvalidRequest
 from stentor.core.jsontext import JsonObject
 from stentor.domains.governance.impact import diff_documents
 from stentor.domains.llm import queries as llm_queries
@@ -21,13 +23,15 @@ from stentor.surfaces.dashboard.gateway import GatewayError, quote_segment
 from stentor.surfaces.dashboard.pages.agents import label_agents
 from stentor.surfaces.dashboard.pages.tasks import show_task
 from stentor.surfaces.dashboard.presenters.change_review import review_diff
-from stentor.surfaces.dashboard.presenters.filters import explain_denial
+from stentor.surfaces.dashboard.presenters.filters import explain_denial, format_input
 from stentor.surfaces.dashboard.presenters.replay_view import SUMMARIES, build_rows, color_of
+from stentor.surfaces.dashboard.site.forms import read_task_input
 from stentor.surfaces.dashboard.site.page import PageRequest
 
 MAX_STEPS, MAX_AGENTS = 200, 1_000
 MAX_TEXT_CHARACTERS = 20_000
 ALL_CHARACTERS = 2**31 - 1
+_LINE_ENDS = re.compile(r"\r\n|\r|\n")
 
 
 class RunSummary(msgspec.Struct, frozen=True):
@@ -47,15 +51,32 @@ async def rerun_task(page: PageRequest) -> Response:
     task_id = page.path_param("task_id")
     form = await page.read_form()
     given = {"agent_preference": form.get("agent"), "from_step": await page.read_field("step")}
-    body = {name: value for name, value in given.items() if value}
+    body: JsonObject = {name: value for name, value in given.items() if value}
+    text = _normalize_lines(await page.read_field("input"))
+    # A text that looks like JSON stays a text as long as nobody changes it.
+    if text and text != _normalize_lines(format_input(await _read_input(page, task_id))):
+        try:
+            body["input"] = read_task_input(text)
+        except InvalidRequest as error:
+            return await show_task(page, error.message, error.status, text)
     try:
         submitted = await page.call("tasks.rerun", task_id=task_id, body=body)
     except GatewayError as error:
         # The user chose the agent on this page, so the page says why it cannot be used.
         if not error.code.startswith("ROUTING_"):
             raise
-        return await show_task(page, _explain_refusal(error), error.status)
+        return await show_task(page, _explain_refusal(error), error.status, text)
     return page.redirect(f"/tasks/{quote_segment(submitted['task_id'])}", "submitted-again")
+
+
+def _normalize_lines(text: str) -> str:
+    """Return a text with the line ends that browsers do not keep as they were."""
+    return "\n".join(_LINE_ENDS.split(text))
+
+
+async def _read_input(page: PageRequest, task_id: str) -> Any:
+    text = await page.read(task_queries.read_input, task_id, ALL_CHARACTERS)
+    return jsontext.decode_or_none((text or "").encode()) or text or ""
 
 
 def _explain_refusal(error: GatewayError) -> str:
@@ -87,16 +108,16 @@ async def compare_tasks(page: PageRequest) -> Response:
 
 
 async def _read_run(page: PageRequest, task_id: str) -> RunSummary:
-    task, text, calls, tool_calls, grade = await asyncio.gather(
+    task, task_input, calls, tool_calls, grade = await asyncio.gather(
         page.call("tasks.get", task_id=task_id),
-        page.read(task_queries.read_input, task_id, ALL_CHARACTERS),
+        _read_input(page, task_id),
         page.read(llm_queries.read_task_calls, task_id),
         page.read(runlog.count_task_events, task_id, "tool_called"),
         page.find("tasks.get_grade", task_id=task_id),
     )
     return RunSummary(
         task,
-        jsontext.decode_or_none((text or "").encode()) or text,
+        task_input,
         calls.calls,
         calls.input_tokens,
         calls.output_tokens,

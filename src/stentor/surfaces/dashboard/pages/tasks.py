@@ -35,6 +35,7 @@ from stentor.surfaces.dashboard.pages.agents import label_agents
 from stentor.surfaces.dashboard.pages.decisions import CHOICES
 from stentor.surfaces.dashboard.pages.task_list import selectable_agents
 from stentor.surfaces.dashboard.presenters import agent_view
+from stentor.surfaces.dashboard.presenters.filters import escape_bidi
 from stentor.surfaces.dashboard.presenters.task_view import (
     MAX_BODY_CHARACTERS,
     build_journal,
@@ -60,8 +61,8 @@ MAX_TEXT_CHARACTERS = 20_000
 """Characters of an input or a result on a page."""
 
 
-async def show_task(page: PageRequest, problem: str = "", status: int = 200) -> Response:
-    """Show a task. `problem` is why a requested rerun was refused."""
+async def show_task(page: PageRequest, problem: str = "", status: int = 200, rerun_input: str = "") -> Response:
+    """Show a task. `problem` is why a requested rerun was refused, with the input `rerun_input` if it had one."""
     task_id = page.path_param("task_id")
     (trail, has_gap), subtasks, (names, current, input_text, calls) = await asyncio.gather(
         _read_trail(page, task_id),
@@ -86,6 +87,11 @@ async def show_task(page: PageRequest, problem: str = "", status: int = 200) -> 
         status,
         block="live",
         problem=problem,
+        rerun_input=rerun_input,
+        # Not one that was cut, nor one that a field would show in another order than it has.
+        may_change_input=input_text is not None
+        and len(input_text) < MAX_TEXT_CHARACTERS
+        and escape_bidi(input_text) == input_text,
         address=f"/tasks/{quote_segment(task_id)}",  # not the request's path, which may end in /rerun
         task=trail["task"],
         task_id=task_id,

@@ -163,7 +163,12 @@ def allow_breaks(text: str) -> Markup:
 
 def format_json(value: Any) -> str:
     """Format as indented JSON; return a text as it is."""
-    return escape_bidi(value if isinstance(value, str) else json.dumps(value, indent=2, ensure_ascii=False))
+    return escape_bidi(format_input(value))
+
+
+def format_input(value: Any) -> str:
+    """Format an input for a form that sends it: as indented JSON, a text as it is."""
+    return value if isinstance(value, str) else json.dumps(value, indent=2, ensure_ascii=False)
 
 
 def humanize(text: str | None) -> str:
@@ -280,6 +285,7 @@ FILTERS: dict[str, Callable[..., Any]] = {
     "escape_bidi": escape_bidi,
     "actor": name_actor,
     "breakable": allow_breaks,
+    "rerun_text": format_input,
     "sentence": render_sentence,
     "denial": explain_denial,
     "pretty": format_json,

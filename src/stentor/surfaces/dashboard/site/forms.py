@@ -95,3 +95,16 @@ def int_or_text(text: str) -> int | str:
 
 def _strip(value: Any) -> Any:
     return value.strip() if isinstance(value, str) else value
+
+
+def read_task_input(text: str) -> object:
+    """Return the input of a task from a form: JSON if it begins like an object or a list, otherwise the text.
+
+    Raises InvalidRequest.
+    """
+    if text[:1] not in ("{", "["):
+        return text
+    try:
+        return jsontext.decode(text.encode())
+    except InvalidRequest as error:
+        raise InvalidRequest(f"The input looks like JSON but is not valid: {error}") from None
