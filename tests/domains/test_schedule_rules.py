@@ -164,6 +164,14 @@ def test_of_very_many_missed_runs_the_newest_are_made() -> None:
 
 
 @requirement("schedules.missed")
+def test_the_first_missed_run_keeps_its_time_where_the_clock_is_set_ahead_after_it() -> None:
+    # At 00:01 local time the clock became 03:01: backwards in time, 00:00 is found at another moment.
+    midnight = micros_from_datetime(datetime(2020, 10, 3, 16, tzinfo=UTC))
+    each = schedule(missed="all", cron="0 */6 * * *", timezone="Antarctica/Casey", next_at=midnight)
+    assert find_occurrence(each, midnight + 7 * 24 * HOUR).due_at == midnight
+
+
+@requirement("schedules.missed")
 @pytest.mark.parametrize("missed", ["skip", "one", "all"])
 def test_times_that_are_years_apart_are_made_up_for(missed: Any) -> None:
     for cron, first in (

@@ -188,8 +188,9 @@ def find_occurrence(schedule: Schedule, now: int) -> Occurrence:
         due = first
         # There cannot be more times than minutes.
         if now - first > MAX_MISSED * MINUTE:
-            # `list_until` has the newest first, so the last is the oldest of the runs that are still made up for.
-            due = ([first, *times.list_until(now, MAX_MISSED, first)])[-1]
+            # The newest first. If they are fewer, none is given up.
+            newest_times = times.list_until(now, MAX_MISSED, first)
+            due = newest_times[-1] if len(newest_times) == MAX_MISSED else first
         return Occurrence(due, times.after(due), first if due > first else None)
     # None where the times backwards are not those forwards, as in zones that move by half an hour.
     newest = max(times.list_until(now, 1, first), default=first)
