@@ -17,7 +17,7 @@ from stentor.domains.routing import explain
 from stentor.domains.routing.model import describe_denial
 
 
-class Candidate(msgspec.Struct, frozen=True):
+class ListedCandidate(msgspec.Struct, frozen=True):
     """A candidate with the terms of its score; a decision made with the older formula has only the first six."""
 
     agent_id: str
@@ -61,7 +61,7 @@ class Decision(msgspec.Struct, frozen=True):
     trust_floor: float
     trust_available: bool
     duration_us: int
-    candidates: list[Candidate]
+    candidates: list[ListedCandidate]
     candidates_total: int
     denied: list[DeniedAgent]
     denied_total: int
@@ -237,7 +237,7 @@ def _show_terms(decision: Decision, terms: str) -> None:
         console.print(f"The best {len(best)} of {decision.candidates_total}; `--json` has all.", style="dim")
 
 
-def _shown_terms(candidates: list[Candidate]) -> list[str]:
+def _shown_terms(candidates: list[ListedCandidate]) -> list[str]:
     return [term for term in TERMS if term not in RARE_TERMS or any(getattr(each, term) for each in candidates)]
 
 
@@ -247,11 +247,11 @@ def _formula(shown: list[str]) -> str:
     return f"{'(expected + uncertainty)' if factors else 'expected + uncertainty'}{factors} - time - cost"
 
 
-def _mark(candidate: Candidate, decision: Decision) -> str:
+def _mark(candidate: ListedCandidate, decision: Decision) -> str:
     return f"{candidate.name} (chosen)" if candidate.agent_id == decision.agent_id else candidate.name
 
 
-def _cells(candidate: Candidate) -> dict[str, str]:
+def _cells(candidate: ListedCandidate) -> dict[str, str]:
     elsewhere, outcomes = candidate.elsewhere_outcomes, candidate.outcomes
     age = ", before its failures" if candidate.retry else ", stale" if candidate.stale else ""
     return {
