@@ -141,6 +141,8 @@ async def _started(api: KubernetesApi) -> str:
     found: str = await soon(
         lambda: next((job for job, pod in api.pods.items() if pod["status"]["phase"] == "Running"), None)
     )
+    # The service knows the Pod: one that is deleted before has never been there for it.
+    await soon(lambda: any(f"/pods/{found}-pod/log" in call for call in api.calls))
     return found
 
 
