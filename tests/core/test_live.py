@@ -100,6 +100,31 @@ async def test_the_tokens_of_a_worker_that_speaks_to_several_processes_all_arriv
         assert sorted(await tokens(late, 4)) == ["a", "b", "c", "d"]
 
 
+@requirement("scale.streams-across-instances")
+async def test_tokens_have_been_sent_before_the_worker_can_speak_to_another_process(pair: Pair) -> None:
+    pair.runs.append_token(*KEY, "attempt", "a")
+    with pair.watches.watch(*KEY) as watcher:
+        assert await tokens(watcher, 1) == ["a"]
+        for text in ("b", "c"):
+            pair.runs.append_token(*KEY, "attempt", text)
+            await pair.runs.wait_tokens_sent(*KEY)
+            # They are there already: the wire delivers at once what is sent.
+            assert not watcher.is_empty
+            assert await tokens(watcher, 1) == [text]
+
+
+async def test_a_wire_that_is_stuck_stops_nobody(pair: Pair, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(fanout, "MAX_WAIT_SECONDS", 0.01)
+    pair.runs.append_token(*KEY, "attempt", "a")
+    with pair.watches.watch(*KEY) as watcher:
+        assert await tokens(watcher, 1) == ["a"]
+        monkeypatch.setattr(pair.wire, "publish", lambda payloads: asyncio.Event().wait())
+        pair.runs.append_token(*KEY, "attempt", "b")
+        async with asyncio.timeout(60):
+            await pair.runs.wait_tokens_sent(*KEY)
+        assert watcher.is_empty
+
+
 async def test_more_than_one_message_can_hold_arrives_in_order(pair: Pair) -> None:
     said = [f"{n} " * 50 for n in range(200)]
     for text in said:

@@ -548,6 +548,21 @@ async def test_events_of_an_end_that_is_read_before_it_is_announced_are_streamed
     assert kinds[-3:] == ["task_cancelled", "learning_skipped", "error"]
 
 
+@requirement("scale.streams-across-instances")
+async def test_a_request_with_tokens_is_answered_when_they_have_been_sent(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    hub = world.kernel.infra.hub
+    waits: list[tuple[str, str, list[str]]] = []
+
+    async def wait(tenant: str, task_id: str) -> None:
+        waits.append((tenant, task_id, [token.text for token in hub.tokens(tenant, task_id)]))
+
+    monkeypatch.setattr(hub, "wait_tokens_sent", wait)
+    task_id, _ = await talking(world)
+    assert waits == [("default", task_id, ["a", "b"])]
+
+
 @requirement("activity.stream-events-with-ids")
 async def test_events_reach_a_reader_if_later_ones_are_committed_or_announced_first(
     world: World, monkeypatch: pytest.MonkeyPatch

@@ -137,6 +137,11 @@ class Hub:
             if self._remote:
                 self._remote.token((tenant, task_id), attempt, number, piece)
 
+    async def wait_tokens_sent(self, tenant: str, task_id: str) -> None:
+        """Wait until the tokens so far of a task have been sent to the other processes that watch it, if any."""
+        if self._remote:
+            await self._remote.wait_tokens_sent((tenant, task_id))
+
     def add_token(
         self, tenant: str, task_id: str, attempt: str, number: int, text: str, process: str | None = None
     ) -> None:
@@ -300,6 +305,10 @@ class RemoteWatchers:
         """Send the `number`-th token that this process received to the processes that watch the task."""
         for process in self._interest.get(key, ()):
             self._fanout.send(TokenBatch(*key, attempt, number, (text,), process=self._fanout.own_id), process)
+
+    async def wait_tokens_sent(self, key: TaskKey) -> None:
+        if self._interest.get(key):
+            await self._fanout.wait_sent()
 
     def _on_watched(self, message: TaskWatched) -> None:
         key = message.tenant, message.task_id

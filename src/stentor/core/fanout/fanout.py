@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any, Protocol, TypeVar
 
 import msgspec
@@ -18,6 +18,8 @@ FLUSH_SECONDS = 0.01
 """Pause between two payloads, in which messages gather."""
 MAX_QUEUED_MESSAGES = 20_000
 """Messages that may wait to be sent; further ones are dropped."""
+MAX_WAIT_SECONDS = 1.0
+"""How long `wait_sent` waits at most: messages are hints, and an outage must not stop who sends them."""
 MAX_BATCH_CHARACTERS = 1_200
 """Characters of tokens in one message; more would not fit in the smallest payload (PostgreSQL's)."""
 PAUSE_SECONDS, MAX_PAUSE_SECONDS = 0.2, 10.0
@@ -185,6 +187,8 @@ class Fanout:
         self._handlers: dict[type[FanoutMessage], list[Callable[[Any], None]]] = {}
         self._queued: dict[tuple[Address, FanoutMessage], None] = {}
         self._wake = asyncio.Event()
+        self._next_flush: asyncio.Future[None] | None = None
+        """Done when what is queued now has been sent, or was lost; only made for who waits for it."""
         self._background: list[asyncio.Task[None]] = []
         self.is_connected = False
         """Whether messages are being received."""
@@ -206,6 +210,15 @@ class Fanout:
             return
         self._queued[to, message] = None  # a dict as an ordered set: equal messages are sent once
         self._wake.set()
+
+    async def wait_sent(self) -> None:
+        """Wait until the queued messages have been sent, or were lost; at most MAX_WAIT_SECONDS."""
+        if not self._queued:
+            return
+        if self._next_flush is None:
+            self._next_flush = asyncio.get_running_loop().create_future()
+        # Waits do not raise, and do not cancel the future that others wait for too.
+        await asyncio.wait((self._next_flush,), timeout=MAX_WAIT_SECONDS)
 
     async def start(self) -> None:
         if self._transport is not None:
@@ -259,6 +272,14 @@ class Fanout:
         # No await between the two lines: a message that is queued from now on sets the event again.
         self._wake.clear()
         queued, self._queued = self._queued, {}
+        sent, self._next_flush = self._next_flush, None
+        try:
+            await self._send_queued(transport, queued)
+        finally:
+            if sent is not None:
+                sent.set_result(None)
+
+    async def _send_queued(self, transport: FanoutTransport, queued: Iterable[tuple[Address, FanoutMessage]]) -> None:
         by_address: dict[Address, list[FanoutMessage]] = {}
         for to, message in queued:
             by_address.setdefault(to, []).append(message)

@@ -173,6 +173,8 @@ class WorkerService:
         task = await self._db.read(lambda tx: require_held(tx, self._agents, principal, task_id, epoch))
         for text in tokens:
             self._hub.append_token(task.tenant, task_id, task.head_id, text)
+        # The worker's next request may go to another process, which should have these tokens by then.
+        await self._hub.wait_tokens_sent(task.tenant, task_id)
 
     async def run(self) -> None:
         """Delete the tokens of ended attempts at intervals, until cancelled."""
