@@ -47,6 +47,20 @@ def test_an_update_is_proposed_shown_with_its_diff_and_approved(served: Served, 
 
 
 @requirement("governance.command-line")
+def test_a_null_that_is_removed_is_shown(shared: Served, tmp_path: Path) -> None:
+    program, _ = shared
+    file = tmp_path / "agent.json"
+    runtime = {"kind": "external", "options": {"strict": None}}
+    file.write_text(json.dumps({"name": "nil", "capabilities": ["echo"], "runtime": runtime}))
+    agent = program("call", "agents.register", "--body", f"@{file}").json["agent_id"]
+    patch = {"runtime": {"options": {"strict": None}}}
+    update = proposed(program, tmp_path, agent, agent_patch=patch)["update_id"]
+    shown = program("governance", "show", update).out
+    assert "runtime.options.strict" in shown
+    assert "null is added or removed" in " ".join(shown.split())
+
+
+@requirement("governance.command-line")
 def test_a_long_name_of_an_agent_hides_no_column_of_a_list(shared: Served, tmp_path: Path) -> None:
     program, _ = shared
     agent = program("agent", "register", "long-name-" * 8, "--capability", "echo", "--json").json["agent_id"]

@@ -10,6 +10,8 @@ from typing import Any, Literal
 DiffMarker = Literal["-", "+", " ", "@"]
 DiffLine = tuple[DiffMarker, str]
 """A marker and a line: removed, added, unchanged, or a note about omitted unchanged lines."""
+ONLY_NULL: DiffLine = ("@", "A member with the value null is added or removed.")
+"""The line of a difference between null and an absent value, which has no other lines."""
 CONTEXT = 3
 MAX_LINES = 2_000
 """Maximum number of lines that are compared; beyond it, all old lines count as removed and all new ones as added."""

@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from stentor.core.jsontext import JsonObject
 from stentor.domains.governance import impact
 from stentor.domains.governance.impact import AgentConfig
 from stentor.domains.registry.model import AllowedNetwork, AllowedTool, Runtime, SandboxWhitelist
@@ -136,6 +137,12 @@ def test_diff_lists_changed_paths_with_old_and_new_values() -> None:
     assert changes[0]["before"][0]["rate_limit"] == 60
     assert changes[0]["after"][0]["rate_limit"] == 1
     assert impact.diff_documents(CONFIG.document, CONFIG.document) == []
+
+
+@pytest.mark.parametrize(("before", "after"), [({"a": {"x": None}}, {"a": {}}), ({"a": {}}, {"a": {"x": None}})])
+def test_a_null_that_is_added_or_removed_is_a_difference(before: JsonObject, after: JsonObject) -> None:
+    assert impact.diff_documents(before, after) == [{"path": "a.x", "before": None, "after": None}]
+    assert impact.diff_documents(before, before) == []
 
 
 def test_a_deep_document_is_compared_once_and_not_once_for_each_level(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -299,7 +299,10 @@ def _show_diff(diff: list[AgentChange]) -> None:
     """Print what the patch changes in the agent, line by line."""
     for change in diff:
         console.print(f"\n{strip_controls(json_diff.escape_invisible(change.path))}", style="bold", markup=False)
-        for sign, line in json_diff.diff_lines(change.before, change.after):
+        lines = json_diff.diff_lines(change.before, change.after)
+        if not lines:
+            console.print(json_diff.ONLY_NULL[1])
+        for sign, line in lines:
             if sign in STYLES:
                 console.print(f"{sign} {strip_controls(line)}", style=STYLES[sign], markup=False, soft_wrap=True)
 

@@ -83,12 +83,19 @@ def check_runtime_kind(before: AgentConfig, after: AgentConfig) -> None:
 
 
 def diff_documents(before: Any, after: Any, path: str = "") -> list[JsonObject]:
-    """Return the differences as `{path, before, after}`; a missing value is null, lists are compared as a whole."""
+    """Return the differences as `{path, before, after}`; a missing value is null, lists are compared as a whole.
+
+    Both are null for a member that is null on one side and missing on the other.
+    """
     if not (isinstance(before, dict) and isinstance(after, dict)):
         return [] if json_diff.is_same(before, after) else [{"path": path, "before": before, "after": after}]
     differences = []
     for name in dict.fromkeys((*before, *after)):
-        differences += diff_documents(before.get(name), after.get(name), f"{path}.{name}" if path else name)
+        inner = f"{path}.{name}" if path else name
+        changed = diff_documents(before.get(name), after.get(name), inner)
+        if not changed and (name in before) != (name in after):
+            changed = [{"path": inner, "before": None, "after": None}]
+        differences += changed
     return differences
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from stentor.core import json_diff
 from stentor.core.security.redaction import MASK
 from stentor.surfaces.dashboard.presenters import agent_view, change_review, filters, note_validity
 from stentor.surfaces.dashboard.presenters.agent_view import mask_secrets, present_runtime, url_origin
@@ -64,6 +65,8 @@ def test_a_change_of_a_secret_is_told_and_not_shown() -> None:
         (["--token", "a", "--verbose"], ["--token", "b", "--quiet"]),
         ([{"api_key": "a", "depth": 1}], [{"api_key": {"run": "b"}, "depth": 2}]),
         (None, ["run", "token=1;evil"]),
+        ([{"a_key": "s1", "b_key": "s2", "depth": 1}], [{"b_key": "s1", "a_key": "s2", "depth": 2}]),
+        ([{"a_key": "s1", "b_key": "s2", "depth": 1}], [{"b_key": "s1", "c_key": "s2", "depth": 1}]),
     ],
 )
 def test_a_change_of_a_secret_next_to_another_change_is_told(before: object, after: object) -> None:
@@ -71,6 +74,21 @@ def test_a_change_of_a_secret_next_to_another_change_is_told(before: object, aft
     assert (change.masked, change.hidden) == (True, False)
     change = change_review.review_diff([{"path": "runtime.options.args", "before": before, "after": before}]).changes[0]
     assert not change.masked
+
+
+@requirement("dashboard.page-governance")
+def test_secrets_in_another_order_of_members_are_the_same() -> None:
+    before, after = [{"a_key": "1", "b_key": "2", "depth": 1}], [{"b_key": "2", "a_key": "1", "depth": 2}]
+    (change,) = change_review.review_diff([{"path": "runtime.options.args", "before": before, "after": after}]).changes
+    assert not change.masked
+
+
+@requirement("dashboard.page-governance")
+@pytest.mark.parametrize("path", ["runtime.options.strict", "runtime.options.api_key"])
+def test_a_null_that_is_removed_is_told_and_not_called_a_secret(path: str) -> None:
+    (change,) = change_review.review_diff([{"path": path, "before": None, "after": None}]).changes
+    assert change.lines == [json_diff.ONLY_NULL]
+    assert not change.hidden
 
 
 @requirement("dashboard.page-governance")

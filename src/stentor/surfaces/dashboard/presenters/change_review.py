@@ -78,6 +78,8 @@ def _review_field(field: JsonObject) -> FieldChange:
     path = str(field["path"])
     name = path.rpartition(".")[2]
     before, after = mask_secrets(field["before"], name), mask_secrets(field["after"], name)
+    if before is None and after is None:
+        return FieldChange(json_diff.escape_invisible(path), [json_diff.ONLY_NULL], 0, 0, masked=False, hidden=False)
     lines = json_diff.diff_lines(before, after, deep=True, width=LINE_CHARACTERS)
     added, deleted = (sum(line_sign == sign for line_sign, _ in lines) for sign in ("+", "-"))
     masked = not json_diff.is_same(_masked_parts(field["before"], before), _masked_parts(field["after"], after))
@@ -86,9 +88,9 @@ def _review_field(field: JsonObject) -> FieldChange:
 
 
 def _masked_parts(value: Any, masked: Any) -> list[Any]:
-    """Return what masking took away, in the order of the value."""
+    """Return what masking took away, with the names of members: in another order of members they are the same."""
     if isinstance(value, dict) and isinstance(masked, dict):
-        return [part for name in value for part in _masked_parts(value[name], masked[name])]
+        return [[name, part] for name in sorted(value) for part in _masked_parts(value[name], masked[name])]
     if isinstance(value, list) and isinstance(masked, list):
         return [part for pair in zip(value, masked, strict=True) for part in _masked_parts(*pair)]
     return [] if value == masked else [value]
