@@ -50,7 +50,7 @@ def test_an_update_is_proposed_shown_with_its_diff_and_approved(served: Served, 
 def test_a_null_that_is_removed_is_shown(shared: Served, tmp_path: Path) -> None:
     program, _ = shared
     file = tmp_path / "agent.json"
-    runtime = {"kind": "external", "options": {"strict": None}}
+    runtime = {"kind": "worker", "options": {"strict": None}}
     file.write_text(json.dumps({"name": "nil", "capabilities": ["echo"], "runtime": runtime}))
     agent = program("call", "agents.register", "--body", f"@{file}").json["agent_id"]
     patch = {"runtime": {"options": {"strict": None}}}
