@@ -468,3 +468,20 @@ def test_a_newer_entry_replaces_the_older_one_and_an_older_task_comes_first(sqli
         assert held.depths() == {}
 
     run(sqlite_file, script)
+
+
+def test_a_task_that_comes_while_its_lane_is_read_counts_for_the_age_of_the_lane(sqlite_file: Path) -> None:
+    async def script(queues: Queues) -> None:
+        await queues.push("bob", 1, "kim")
+        await queues.push("bob", 1, "may")
+        missed, params = queues.insert("ann", 1, "kim", queues.time)
+        queues.model.add(missed)
+        await queues.change(INSERT, lambda: None, **params)
+        queues.db.gate.clear()
+        (await queues.db.read(queues.dispatcher.refill_query()))()
+        # Older than the task that is being read, and younger than the one that moves there.
+        await queues.push("ann", 1, "lee", 2)
+        await queues.move(0)
+        await queues.drain()
+
+    run(sqlite_file, script)

@@ -70,6 +70,7 @@ class AgentQueues:
             self._announce(queue)
         else:
             queue.count_in_rows(1)
+            queue.lower_age(lane, queued)
             if lane.attempt is not None:
                 self._arrivals[ref] = queued
 

@@ -104,8 +104,8 @@ class SubmitterTurns:
         turn = max(self._current, self._next_turns.get(lane.submitter, 0))
         heapq.heappush(self._turns, (turn, age, lane.submitter))
 
-    def push(self, lane: Lane, queued: QueuedTask) -> None:
-        lane.push(queued)
+    def lower_age(self, lane: Lane, queued: QueuedTask) -> None:
+        """Let a task count for the age of its lane, also if it is only in the database."""
         if queued.queued_at < lane.age:
             # Rare: a task that moved here from another agent, or after the clock was set back.
             lane.age = queued.queued_at
@@ -193,7 +193,11 @@ class FairQueue:
         return None
 
     def push(self, lane: Lane, queued: QueuedTask) -> None:
-        self._levels[lane.priority].push(lane, queued)
+        lane.push(queued)
+        self.lower_age(lane, queued)
+
+    def lower_age(self, lane: Lane, queued: QueuedTask) -> None:
+        self._levels[lane.priority].lower_age(lane, queued)
 
     def pop(self, lane: Lane) -> QueuedTask:
         """Remove the oldest task of `next_lane`, which must hold one."""
