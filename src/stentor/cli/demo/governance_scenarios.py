@@ -73,7 +73,7 @@ def update_agent(call: ApiCall, second: ApiCall, agent_id: str) -> JsonObject:
     """Propose a patch of an agent with one key, approve it with another, deploy it and roll it back."""
     patch = {"runtime": {"options": {"method": "salience"}}}
     flags = dict.fromkeys(("breaking", "new_dependencies", "touches_policy"), False)
-    lines = {"files_modified": [], "lines_added": 1, "lines_deleted": 1, "lines_total": 400}
+    lines = {"files_modified": ["agents/quick"], "lines_added": 1, "lines_deleted": 1, "lines_total": 400}
     proposal = {
         "agent_id": agent_id,
         "update_type": "runtime",

@@ -25,6 +25,9 @@ AUTO_MAX_RATIO, MONITORED_MAX_RATIO = 0.01, 0.10
 """Tier auto below the first, monitored up to the second."""
 # Whole words only: "policyholder.py" is not a policy, but "policyEngine.py" and "IAMPolicy.json" are.
 _HUMP = re.compile("(?<=[a-z0-9])(?=[A-Z])|(?<=[A-Z])(?=[A-Z][a-z])")
+_INVISIBLE = re.compile(
+    "[\u00ad\u034f\u061c\u115f\u1160\u180b-\u180f\u200b-\u200f\u202a-\u202e\u2060-\u206f\u3164\ufe00-\ufe0f\ufeff]"
+)
 _POLICY_WORDS = re.compile(r"(?:^|[^a-z0-9])(?:polic(?:y|ies)|governance)(?:[^a-z0-9]|$)|\.cedar$")
 
 
@@ -176,7 +179,7 @@ def _human_reasons(facts: TierFacts) -> list[str]:
         f"more than {MONITORED_MAX_RATIO:.0%} of the lines change": ratio is not None and ratio > MONITORED_MAX_RATIO,
         # Without names the check for files of policy would find nothing.
         "the changed files are unknown": bool(changes.lines_added or changes.lines_deleted)
-        and not changes.files_modified,
+        and not (changes.files_modified and all(_to_visible(name) for name in changes.files_modified)),
         "whether the change is breaking is unknown": changes.breaking is None,
         "the change is breaking": changes.breaking is True,
         "whether there are new dependencies is unknown": changes.new_dependencies is None,
@@ -202,5 +205,9 @@ def _monitored_reasons(facts: TierFacts) -> list[str]:
 def touches_governance(facts: TierFacts) -> bool:
     """Return whether the kind of update or a file names policy or governance, regardless of the proposer's flag."""
     texts = (facts.update_type, *facts.changes.files_modified)
-    # NFKC: full-width letters are letters too.
-    return any(_POLICY_WORDS.search(_HUMP.sub("_", unicodedata.normalize("NFKC", text)).lower()) for text in texts)
+    return any(_POLICY_WORDS.search(_HUMP.sub("_", _to_visible(text)).lower()) for text in texts)
+
+
+def _to_visible(text: str) -> str:
+    """Return what a reader sees of a name: full-width letters as letters, and no characters without a glyph."""
+    return _INVISIBLE.sub("", unicodedata.normalize("NFKC", text)).strip()
