@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gzip
 import socket
 import stat
 import time
@@ -412,6 +413,15 @@ def test_change_without_conditions_does_not_read_a_file_above_100_mb(
     assert sorted(path.name for path in vault.root.iterdir() if path.name != ".trash") == left
     if "film.mp4" in left:
         assert vault.http.get("/vault/film.mp4").text == "small"
+
+
+def test_a_compressed_body_is_415_and_not_stored(vault: Vault) -> None:
+    body, encoded = gzip.compress(b"# Title"), {"Content-Encoding": "gzip"}
+    assert_error(vault.http.put("/vault/n.md", content=body, headers=encoded), 41500)
+    assert_error(vault.http.post("/vault/n.md", content=body, headers=encoded), 41500)
+    assert vault.http.get("/vault/n.md").status_code == 404
+    plain = vault.http.put("/vault/n.md", content="# Title", headers={"Content-Encoding": "identity"})
+    assert plain.status_code == 204
 
 
 @pytest.mark.requirement("memory.read-only-notes")

@@ -23,6 +23,7 @@ from stentor_vault.server.errors import (
     BAD_INSTRUCTION,
     BAD_TARGET,
     BAD_VERSION,
+    ENCODED_BODY,
     IS_FOLDER,
     NOT_FOUND,
     OUTSIDE_VAULT,
@@ -84,7 +85,10 @@ def encode_path(path: str) -> str:
 
 
 async def read_body(request: Request, max_bytes: int) -> bytes:
-    """Return the body. Raises VaultApiError if it is larger than `max_bytes`."""
+    """Return the body. Raises VaultApiError if it is larger than `max_bytes`, or compressed."""
+    if request.headers.get("content-encoding", "identity").strip().lower() not in ("", "identity"):
+        # Stored as it is, it would be a note that nobody can read.
+        raise VaultApiError(ENCODED_BODY, "A body with Content-Encoding is not decoded: send it uncompressed.")
     chunks, size = [], 0
     async for chunk in request.stream():
         size += len(chunk)
