@@ -162,6 +162,7 @@ async def test_the_input_is_changed_in_the_page_and_kept_when_it_is_refused(site
         ({"n": 1}, '{\r\n  "n": 1\r\n}', {"n": 1}),
         ("[not JSON\nbut text", "[not JSON\r\nbut text", "[not JSON\nbut text"),
         ("one", "two", "two"),
+        ("one", "", ""),
     ):
         first = await site.world.submit(input=task_input)
         assert "Change the input" in await site.read(f"/tasks/{first}")

@@ -52,13 +52,15 @@ async def rerun_task(page: PageRequest) -> Response:
     form = await page.read_form()
     given = {"agent_preference": form.get("agent"), "from_step": await page.read_field("step")}
     body: JsonObject = {name: value for name, value in given.items() if value}
-    text = _normalize_lines(await page.read_field("input"))
-    # A text that looks like JSON stays a text as long as nobody changes it.
-    if text and text != _normalize_lines(format_input(await _read_input(page, task_id))):
-        try:
-            body["input"] = read_task_input(text)
-        except InvalidRequest as error:
-            return await show_task(page, error.message, error.status, text)
+    text = None
+    if "input" in form:
+        # A text that looks like JSON stays a text as long as nobody changes it.
+        text, before = _normalize_lines(await page.read_field("input")), await _read_input(page, task_id)
+        if text != _normalize_lines(format_input(before)):
+            try:
+                body["input"] = read_task_input(text)
+            except InvalidRequest as error:
+                return await show_task(page, error.message, error.status, text)
     try:
         submitted = await page.call("tasks.rerun", task_id=task_id, body=body)
     except GatewayError as error:

@@ -61,7 +61,9 @@ MAX_TEXT_CHARACTERS = 20_000
 """Characters of an input or a result on a page."""
 
 
-async def show_task(page: PageRequest, problem: str = "", status: int = 200, rerun_input: str = "") -> Response:
+async def show_task(
+    page: PageRequest, problem: str = "", status: int = 200, rerun_input: str | None = None
+) -> Response:
     """Show a task. `problem` is why a requested rerun was refused, with the input `rerun_input` if it had one."""
     task_id = page.path_param("task_id")
     (trail, has_gap), subtasks, (names, current, input_text, calls) = await asyncio.gather(
