@@ -461,6 +461,7 @@ async def test_a_refusal_is_no_content_that_the_client_would_parse(
         ("top_logprobs", 2, 0),
         ("functions", [{"name": "f"}], []),
         ("function_call", "auto", None),
+        ("function_call", "auto", "none"),
     ],
 )
 async def test_what_a_reply_would_not_contain_is_400(

@@ -178,6 +178,14 @@ async def test_models_list_auto_and_the_groups_and_embeddings_are_not_for_it(
     assert code == 400
 
 
+@requirement("modelrouting.everywhere")
+async def test_a_group_that_cannot_be_called_by_its_name_is_not_listed(make_auto: Make) -> None:
+    world = await make_auto(SERVICE_LLM_GROUPS="pair=east/m|west/m,agent:a=east/m,auto:b=east/m")
+    listed = {model["id"] for model in (await world.admin.get("/v1/models")).json()["data"]}
+    assert {"pair", "auto:pair"} <= listed
+    assert not {"agent:a", "auto:b"} & listed
+
+
 @requirement("modelrouting.candidates")
 async def test_a_group_has_its_own_models_and_an_unknown_one_is_404_with_the_known_names(
     client: openai.AsyncOpenAI, world: World, providers: Providers

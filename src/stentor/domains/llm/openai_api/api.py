@@ -27,7 +27,7 @@ from stentor.domains.llm.openai_api.completions import EmbeddingIn, TextChunks, 
 from stentor.domains.llm.openai_api.responses_output import ResponseBuilder, ResponseTextCache
 from stentor.domains.llm.openai_api.responses_request import ResponseIn
 from stentor.domains.llm.results import AnswerStream, ChatResult
-from stentor.domains.llm.service import AGENT_PREFIX, AUTO_MODEL, LlmGateway
+from stentor.domains.llm.service import AGENT_PREFIX, AUTO_GROUP_PREFIX, AUTO_MODEL, LlmGateway
 from stentor.domains.llm.streaming import DONE_FRAME, stream_error_message
 from stentor.web import errors
 from stentor.web.cancel_on_disconnect import cancel_on_disconnect
@@ -131,8 +131,11 @@ def router(gateway: LlmGateway, chats: ChatRouter, streams: StreamLimit) -> APIR
             for listing in listings
             for name in listing.models or ()
         ]
-        # A group named auto has the models of `auto`, which is listed with the other names of its kind.
-        group_names = [name for name in gateway.routes.of(caller.tenant).groups if name != AUTO_MODEL]
+        # A group named auto is listed as `auto`. One whose name begins like an agent's or auto's cannot be called by
+        # it: the settings may have such a name, and an earlier version stored them.
+        prefixes = (AGENT_PREFIX, AUTO_GROUP_PREFIX)
+        names = gateway.routes.of(caller.tenant).groups
+        group_names = [name for name in names if name != AUTO_MODEL and not name.startswith(prefixes)]
         groups = [_model_object(name, "stentor") for name in group_names]
         agents = [_model_object(name, AGENT_PREFIX.rstrip(":")) for name in chats.agent_model_names(caller.tenant)]
         return auto_models + groups + provider_models + agents

@@ -55,7 +55,7 @@ UNSUPPORTED_FIELDS = {
     "functions": "is not supported: send tools",
     "function_call": "is not supported: send tool_choice",
 }
-"""Reason by field that must be absent, null, false, 0 or empty."""
+"""Reason by field that must be absent, null, false, 0 or empty; function_call may also be "none"."""
 NO_USAGE_YET: JsonObject = {"usage": None}
 """Field of all chunks but the last one if the client wants the usage."""
 T = TypeVar("T")
@@ -167,7 +167,8 @@ ExactlyOne = Annotated[int, Field(ge=1, le=1)] | None
 
 def _reject_unsupported(value: Any, info: ValidationInfo) -> None:
     # Not ignored like unknown fields: a client that sends them reads in the reply what no reply has here.
-    if value:
+    # "none" is OpenAI's default without functions.
+    if value and not (info.field_name == "function_call" and value == "none"):
         raise PydanticCustomError("unsupported", "{reason}", {"reason": UNSUPPORTED_FIELDS[str(info.field_name)]})
 
 
