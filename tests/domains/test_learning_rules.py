@@ -9,6 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from stentor.core.clock import DAY
+from stentor.domains.learning import evidence
 from stentor.domains.learning.model import (
     MIN_WEIGHT,
     Weight,
@@ -98,6 +99,18 @@ def test_grades_make_a_change_noticed_as_failures_do() -> None:
             weight = apply_grade(weight, sample=sample, was=1.0, grade=0.0, now=0)
     assert weight.changed_tick > 0
     assert weight.counted_rewards[1] <= 12 + 8
+
+
+@requirement("tasks.grade")
+@pytest.mark.parametrize("late", [0, 24, 25, 40, 49, 50, 200])
+def test_grades_count_as_long_however_late_they_come(late: int) -> None:
+    weight = initial_weight("a", "t", 0)
+    for sample in range(1, 301):
+        weight = apply_outcome(weight, success=True, performance=1, duration_ms=100, now=0)
+        if sample > late and sample % 5 == 0:
+            weight = apply_grade(weight, sample=sample - late, was=1.0, grade=0.6, now=0)
+    # A fifth of the outcomes is graded, so at least half as many of the stored ones.
+    assert len(evidence.list_grades(weight.rewards)) >= 5
 
 
 @requirement("learning.sentinel-alert")

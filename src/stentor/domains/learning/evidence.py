@@ -28,6 +28,8 @@ NO_CHANGE = -1
 
 UNGRADED_WEIGHT = 2.0
 """Grades of 1 that the estimate of an ungraded success begins with."""
+LATE_GRADE = MAX_OUTCOMES // 2
+"""The age of an outcome, in later outcomes of the agent, from which on its grade takes the place of a newer one."""
 GOOD_GRADE = 0.5
 """A grade from which on an answer is good: it shows that not only bad answers are graded."""
 
@@ -105,15 +107,15 @@ def append_reward(rewards: str, reward: float) -> str:
 def replace_reward(rewards: str, age: int, grade: float) -> str | None:
     """Put a grade for the outcome `age` outcomes ago (0 is the newest); None if it changes nothing.
 
-    If the outcome is no longer stored, the grade takes the place of the newest ungraded success: it says more about the
-    agent than an outcome that nobody has judged.
+    If the outcome is no longer stored, or will soon not be, the grade takes the place of the newest ungraded success:
+    it says more about the agent than an outcome that nobody has judged, and would be dropped with the outcome.
     """
     if age < 0:
         return None
     parts = bytes.fromhex(rewards)
     at = len(parts) - 1 - age
     # Without the failures of an outage the outcome may be another one than this many ago.
-    if at < 0 or not parts[at] % 2:
+    if at < 0 or age >= LATE_GRADE or not parts[at] % 2:
         at = next((n for n in range(len(parts) - 1, -1, -1) if parts[n] % 2), -1)
     if at < 0:
         return None
