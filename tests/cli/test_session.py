@@ -46,7 +46,7 @@ def test_a_session_is_made_read_as_a_transcript_and_deleted(program: Program) ->
 
 @requirement("cli.sessions")
 def test_a_session_is_made_without_an_item_and_made_again_without_a_change(program: Program) -> None:
-    assert program("session", "create", "empty-1", "--name", "An empty one").out == "Made session empty-1.\n"
+    assert program("session", "create", "empty-1", "--name", "An empty one").out == "Created session empty-1.\n"
     again = program("session", "create", "empty-1", "--name", "Another name")
     assert (again.code, again.out) == (0, "Session empty-1 exists already; it has 0 items.\n")
     assert program("session", "show", "empty-1", "--json").json["name"] == "An empty one"

@@ -60,7 +60,7 @@ def test_the_steps_are_a_tree_and_a_question_is_answered(shared: Served, work: W
     assert "attempt 1  key plan/fetch\n" in tree, "what --step and --from-step take"
     shown = program("task", "show", work.task_id).out
     assert re.search(r"agent +ann \([0-9a-f-]{36}\)", shown)
-    assert re.search(r"waits for +Waits for an answer to 'Book Sol\?' \(yes, no\)", shown)
+    assert re.search(r"waits for +an answer to 'Book Sol\?' \(yes, no\)", shown)
     assert "waits for" in program("task", "show", work.task_id, "--activity").out
     assert program("task", "steps", work.task_id, "--step", "plan/fetch").out == "x" * 5_000 + "\n"
     with program.start("task", "watch", work.task_id) as watch:

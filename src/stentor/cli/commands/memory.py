@@ -213,4 +213,4 @@ def _describe_parts(report: IndexReport) -> str:
     if not report.task_notes:
         return ""
     own = report.notes - report.task_notes
-    return f": {own} of the vault, as the Memory page counts, and {report.task_notes} of tasks"
+    return f": {report.task_notes} task notes, and {own} others, which the Memory page lists"

@@ -106,7 +106,7 @@ def show_list(page: SessionList) -> None:
 
 def show_created(session: MadeSession) -> None:
     if session.created:
-        output.print_line(f"Made session {session.session_id}.")
+        output.print_line(f"Created session {session.session_id}.")
     else:
         output.print_line(f"Session {session.session_id} exists already; it has {count_items(session.item_count)}.")
 

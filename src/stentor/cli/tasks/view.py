@@ -142,7 +142,7 @@ def show_task(record: JsonObject) -> None:
         fields["took"] += f" in {record['attempts']} attempts, the last one {last}"
     waits = fields.pop("waits_for", [])
     if waits:
-        fields["waits for"] = "\n".join(map(describe_wait, waits))
+        fields["waits for"] = "\n".join(describe_wait(wait).removeprefix("Waits for ") for wait in waits)
         if any(wait["kind"] in ("agent", "limit") for wait in waits):
             fields.pop("notice", None)  # it says the same
     console.print(output.render_record(fields))
