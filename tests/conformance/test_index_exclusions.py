@@ -86,6 +86,7 @@ class Program:
         self.notes, self.sources = {}, set()
         for index in self.indexes:
             await index.delete([f"{name}.md" for name in NAMES])
+            await index.mark_reconciled(0)
         await self.mark_sources()
 
     async def mark_sources(self) -> None:
@@ -169,6 +170,23 @@ async def test_vectors_of_excluded_documents_take_no_place_among_the_nearest(ind
     assert await near(index, unit(1, 0), similarity_min=0.5, excluded=excluded) == (["good.md"], 1)
     assert await near(index, unit(1, 0), folder="", excluded=excluded) == (["good.md", "far.md"], 2)
     assert await index.list_excluded(exclude_at(0, include_invalid=True)) == ()
+
+
+@requirement("memory.invalid-excluded")
+async def test_what_was_derived_is_not_found_before_the_note_that_it_was_derived_from(index: SearchIndex) -> None:
+    derived = [
+        document("b.md", "zebra", derived_from="[[z]]"),
+        document("c.md", "zebra", derived_from="[[b]]"),
+        document("d.md", "zebra", derived_from="[[z#Claim]]"),
+    ]
+    await fill(index, document("a.md", "zebra"), document("page.md", "zebra", derived_from="https://x.example"))
+    assert await searched(index) == ["a.md", "page.md"]
+    await fill(index, *derived)
+    assert await searched(index) == ["a.md", "page.md"]
+    assert len(await index.list_excluded(exclude_at(0))) == 3
+    await fill(index, document("z.md", TEXT, invalid_claims=["#Claim"]))
+    await index.mark_reconciled(0)
+    assert await searched(index) == ["a.md", "b.md", "c.md", "page.md", "z.md"]
 
 
 @requirement("memory.invalid-claim")

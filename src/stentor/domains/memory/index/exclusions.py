@@ -31,11 +31,19 @@ _INSERT_DERIVATION = Sql(
     values (:doc_id, :ordinal, :name, :text, :target, :anchor)"""
 )
 _LIST_OUTSIDE_PERIOD = Sql("select doc_id from periods where valid_from > :at or valid_to <= :at order by doc_id")
+# Until the index was compared with the whole vault, what a derived note names may be invalid and not indexed yet.
 _LIST_LEFT_OUT = Sql(
     """select doc_id from periods where valid_from > :at or valid_to <= :at
-    union select doc_id from excluded order by doc_id"""
+    union select doc_id from excluded
+    union select doc_id from (select 1 where not exists (select 1 from facts where name = 'compared_at')) building
+        cross join derivations where target <> ''
+    order by doc_id"""
 )
-_IS_RESTRICTED = Sql("select 1 where exists (select 1 from excluded) or exists (select 1 from periods)")
+_IS_RESTRICTED = Sql(
+    """select 1 where exists (select 1 from excluded) or exists (select 1 from periods)
+    or not exists (select 1 from facts where name = 'compared_at')
+        and exists (select 1 from derivations where target <> '')"""
+)
 _LIST_MARKS = Sql("select m.doc_id, d.path, m.anchor, m.claim, m.mark from marks m join documents d using (doc_id)")
 _LIST_SOURCES = Sql("select name, mark from invalid_sources order by name")
 _FIND_SOURCE = Sql("select 1 from invalid_sources where name = :name")
@@ -107,7 +115,7 @@ def delete(tx: Tx, doc_id: int) -> None:
 
 
 def is_restricted(tx: Tx) -> bool:
-    """Return whether any document is excluded, or holds for a time only."""
+    """Return whether any document is excluded, or holds for a time only, or waits for the one it was derived from."""
     return tx.row(_IS_RESTRICTED) is not None
 
 
@@ -118,7 +126,10 @@ def has_derived(tx: Tx, dialect: str, paths: Iterable[str]) -> bool:
 
 
 def list_excluded_ids(tx: Tx, at: int, *, include_invalid: bool) -> tuple[int, ...]:
-    """Return the documents that do not hold at a time (microseconds), and those that are invalid unless included."""
+    """Return the documents that do not hold at a time (microseconds), and those that are invalid unless included.
+
+    As long as the index lacks notes, each one that was derived from a note counts as invalid.
+    """
     # One statement, because each search asks: on PostgreSQL it is a round trip.
     return tuple(row[0] for row in tx.rows(_LIST_OUTSIDE_PERIOD if include_invalid else _LIST_LEFT_OUT, at=at))
 
