@@ -184,6 +184,8 @@ async def test_a_task_that_starts_later_is_a_try_once_it_starts(world: World) ->
     new = await world.register("new", **MODEST)
     chosen: list[str] = []
     for _ in range(8):
+        # It stays online. Before there is a task, which it must not get.
+        await world.admin.post(f"/api/v1/agents/{old}/claims", json={})
         task_id = await world.submit(start_at=format_iso(world.clock.now() + 5 * SECOND))
         # It stays online; before the task's time, or it could get the task here.
         await world.admin.post(f"/api/v1/agents/{old}/claims", json={})
