@@ -182,10 +182,13 @@ async def test_a_schedule_that_is_made_anew_while_the_old_one_is_due_stays_as_it
     await world.register()
     await create(world, "s")
     db = world.kernel.infra.db
-    world.clock.advance(seconds=MINUTE)
-    (due,) = await db.read(lambda tx: store.list_due(tx, 10))
+    due = await db.read(lambda tx: store.find(tx, "default", "s"))
+    assert due is not None
+    world.clock.advance(seconds=0.001)  # the new one is made later
     await world.admin.delete(f"{PATH}/s")
     made = await create(world, "s", "WRITER", cron="@yearly", task={**TASK, "input": "new"})
+    # Not before: the scheduler itself would run the old one.
+    world.clock.advance(seconds=MINUTE)
     await world.kernel.schedules.scheduler._run(due, world.clock.now())
     assert await read(world) == made
     assert await tasks(world) == []
