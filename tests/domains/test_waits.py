@@ -14,6 +14,7 @@ from stentor.core.errors import StoreUnavailable
 from stentor.domains.steps import store, wakeups
 from stentor.domains.steps.store import OpenStep
 from stentor.domains.steps.wait_endings import BATCH_SIZE
+from stentor.domains.steps.waits import WaitService
 from tests.conftest import World
 from tests.domains.test_steps import Attempt, begin_attempt, refused
 from tests.patience import soon
@@ -180,6 +181,23 @@ async def test_a_task_goes_on_when_its_child_has_ended(world: World) -> None:
     await Attempt(world, child, claim["epoch"]).post("fail", error={"message": "no"})
     await world.kernel.tasks.wakeups.tick()
     assert await status(attempt) == "queued"
+
+
+@requirement("steps.children")
+async def test_a_child_that_ends_while_the_wait_for_it_begins_wakes_its_parent(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    attempt = await begin_attempt(world)
+    child = await world.submit(metadata={"parent_task_id": attempt.task_id})
+    claim = await world.claim((await world.task(child))["assigned_agent"])
+    await Attempt(world, child, claim["epoch"]).post("complete", result=1)
+    await world.kernel.tasks.wakeups.tick()
+    # The transaction read the child before its end, and commits after it, as on PostgreSQL in another process.
+    monkeypatch.setattr(WaitService, "_find_outcome", lambda *args: None)
+    assert (await wait(attempt, "child", child_task_id=child)).json()["state"] == "started"
+    await suspend(attempt, "child")
+    await world.kernel.tasks.wakeups.tick(scans=False)
+    assert (await world.task(attempt.task_id))["status"] == "queued"
 
 
 @requirement("steps.children")

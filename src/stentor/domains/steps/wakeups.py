@@ -1,8 +1,8 @@
 """Ends the waits of tasks whose time is over, those for children that have ended, and tasks past their deadline.
 
 It also cancels the subtasks of cancelled tasks. Each process looks once a second, and also when the next wait is due,
-when a task is cancelled in it, and when one ends in it while any task waits for a child. The rows decide: of two
-processes only one ends a wait.
+when a task is cancelled or begins to wait for a child in it, and when one ends in it while any task waits for a child.
+The rows decide: of two processes only one ends a wait.
 """
 
 from __future__ import annotations
@@ -12,13 +12,13 @@ import logging
 import time
 from collections.abc import Callable
 from functools import partial
-from typing import Any
 
 from stentor.core.clock import SECOND
 from stentor.core.db import NO_LOCKS, Database, Tx
 from stentor.core.db.locks import waits_lock
 from stentor.core.errors import Conflict, CorruptRow, StoreUnavailable
 from stentor.core.live import TERMINAL_EVENTS, Hub
+from stentor.core.runlog import EventDraft
 from stentor.core.timers import wait_until_tick
 from stentor.domains.steps import store
 from stentor.domains.steps.store import OpenStep
@@ -46,11 +46,13 @@ class WaitScheduler:
         self._db, self._endings, self._damaged = db, endings, damaged
         self._wake = asyncio.Event()
         self._ended: set[TaskRef] = set()
-        """Tasks that ended in this process since the last look, while a task waited for a child."""
+        """Tasks that ended in this process since the last look, while a task waited for a child, and children for which
+        a wait began."""
         self._has_children = False
         self._next_scan = 0.0
         hub.listen(self._note_end, TERMINAL_EVENTS)
         hub.listen(self._note_cancel, ("task_cancelled",))
+        hub.listen(self._note_wait, ("step_started",))
 
     async def run(self) -> None:
         """Run forever; waits out an outage of the database."""
@@ -154,10 +156,18 @@ class WaitScheduler:
             if len(waits) < BATCH_SIZE:
                 return
 
-    def _note_cancel(self, tenant: str, task_id: str, events: list[Any]) -> None:
+    def _note_cancel(self, tenant: str, task_id: str, events: list[EventDraft]) -> None:
         self._wake.set()
 
-    def _note_end(self, tenant: str, task_id: str, events: list[Any]) -> None:
+    def _note_wait(self, tenant: str, task_id: str, events: list[EventDraft]) -> None:
+        # A child that ended in another process, after this wait read it and before its commit, found no wait to end.
+        children = [event.metadata["waits_for"] for event in events if event.metadata.get("kind") == "child"]
+        if children:
+            self._has_children = True
+            self._ended.update((tenant, child) for child in children)
+            self._wake.set()
+
+    def _note_end(self, tenant: str, task_id: str, events: list[EventDraft]) -> None:
         # A wait that began since the last look is found by the next scan.
         if self._has_children:
             self._ended.add((tenant, task_id))
