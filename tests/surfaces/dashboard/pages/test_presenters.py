@@ -164,7 +164,7 @@ def test_a_chain_ends_with_a_link_to_the_note_of_its_cause(kind: str, target: st
     assert [step.address for step in view.steps] == [path and note_url(path, "default")]
 
 
-@requirement("dashboard.clipped-tables")
+@requirement("dashboard.long-names")
 @pytest.mark.parametrize(
     ("text", "parts"),
     [
