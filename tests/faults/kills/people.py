@@ -20,7 +20,7 @@ GIVE_UP_SECONDS = 600
 CAPABILITIES = ("program", "coroutines", "plain")
 UNPROTECTED, LOST_ANSWER = "unprotected", "answer lost"
 """Flaws that a test plants here: programs that use no effects, and answers that are accepted and lost."""
-ONLY = {UNPROTECTED: "unprotected", "held repeated": "blind", "plain held repeated": "blind"}
+ONLY = {UNPROTECTED: "unprotected", LOST_ANSWER: "question", "held repeated": "blind", "plain held repeated": "blind"}
 """What programs consist of alone, so that a flaw has its chance."""
 RETRIED = ("EFFECT_UNKNOWN", "CHILD_FAILED")
 """What a program may fail with, until a person has looked up an effect."""
