@@ -29,6 +29,10 @@ _LATIN_BY_LOOK_ALIKE = str.maketrans(
 """Cyrillic, Greek and other letters, and the Latin ones that they look like (after Unicode TS 39)."""
 _INVISIBLE = re.compile(r"[\u034f\u115f\u1160\u17b4\u17b5\u180b-\u180d\u180f\u2800\ufe00-\ufe0f\U000e0100-\U000e01ef]")
 """What Python calls printable but nobody sees: variation selectors, Hangul fillers, the empty Braille pattern."""
+_IGNORABLE = re.compile(
+    "[\u034f\u115f\u1160\u17b4\u17b5\u180b-\u180f\u2065\ufe00-\ufe0f\ufff0-\ufff8\U000e0000-\U000e0fff]"
+)
+"""What Unicode lists as Default_Ignorable_Code_Point besides its format characters (Cf), after NFKC."""
 _ONE_OF_LOOK_ALIKES = str.maketrans("0i1", "oll")
 
 
@@ -94,6 +98,12 @@ def check_name(name: str) -> None:
         raise InvalidRequest(
             "name: must be 1 to 63 characters of a-z, 0-9, `_`, `-` and `.`, beginning with a letter or digit"
         )
+
+
+def to_visible(text: str) -> str:
+    """Return what a reader sees of a name, in the form NFKC: wide letters as letters, nothing that has no glyph."""
+    text = _IGNORABLE.sub("", unicodedata.normalize("NFKC", text))
+    return "".join(character for character in text if unicodedata.category(character) != "Cf")
 
 
 @lru_cache(16_384)

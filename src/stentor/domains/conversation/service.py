@@ -286,7 +286,7 @@ class SessionTurns:
         """Return the turn of a request; its system messages come first and are not kept.
 
         Raises NotFound, Conflict while a task continues the session, and InvalidRequest for messages that a session
-        cannot keep, or that it has and that are none.
+        cannot keep, and for a session with items that are not messages.
         """
         system = tuple(message for message in request.messages if message.role == "system")
         question = tuple(message for message in request.messages if message.role != "system")

@@ -7,7 +7,6 @@ tier; files, kind of update and patch are checked as well. Source: core contract
 from __future__ import annotations
 
 import re
-import unicodedata
 from typing import Any
 
 import msgspec
@@ -15,6 +14,7 @@ import msgspec
 from stentor.core import canonical_json, json_diff, jsontext
 from stentor.core.errors import InvalidRequest
 from stentor.core.jsontext import JsonObject
+from stentor.core.text_checks import to_visible
 from stentor.domains.governance.model import AUTO, HUMAN, MONITORED, Changes
 from stentor.domains.registry.model import Agent, AllowedTool, Runtime, SandboxWhitelist
 
@@ -25,9 +25,6 @@ AUTO_MAX_RATIO, MONITORED_MAX_RATIO = 0.01, 0.10
 """Tier auto below the first, monitored up to the second."""
 # Whole words only: "policyholder.py" is not a policy, but "policyEngine.py" and "IAMPolicy.json" are.
 _HUMP = re.compile("(?<=[a-z0-9])(?=[A-Z])|(?<=[A-Z])(?=[A-Z][a-z])")
-_INVISIBLE = re.compile(
-    "[\u00ad\u034f\u061c\u115f\u1160\u180b-\u180f\u200b-\u200f\u202a-\u202e\u2060-\u206f\u3164\ufe00-\ufe0f\ufeff]"
-)
 _POLICY_WORDS = re.compile(r"(?:^|[^a-z0-9])(?:polic(?:y|ies)|governance)(?:[^a-z0-9]|$)|\.cedar$")
 
 
@@ -179,7 +176,7 @@ def _human_reasons(facts: TierFacts) -> list[str]:
         f"more than {MONITORED_MAX_RATIO:.0%} of the lines change": ratio is not None and ratio > MONITORED_MAX_RATIO,
         # Without names the check for files of policy would find nothing.
         "the changed files are unknown": bool(changes.lines_added or changes.lines_deleted)
-        and not (changes.files_modified and all(_to_visible(name) for name in changes.files_modified)),
+        and not (changes.files_modified and all(to_visible(name).strip() for name in changes.files_modified)),
         "whether the change is breaking is unknown": changes.breaking is None,
         "the change is breaking": changes.breaking is True,
         "whether there are new dependencies is unknown": changes.new_dependencies is None,
@@ -205,9 +202,4 @@ def _monitored_reasons(facts: TierFacts) -> list[str]:
 def touches_governance(facts: TierFacts) -> bool:
     """Return whether the kind of update or a file names policy or governance, regardless of the proposer's flag."""
     texts = (facts.update_type, *facts.changes.files_modified)
-    return any(_POLICY_WORDS.search(_HUMP.sub("_", _to_visible(text)).lower()) for text in texts)
-
-
-def _to_visible(text: str) -> str:
-    """Return what a reader sees of a name: full-width letters as letters, and no characters without a glyph."""
-    return _INVISIBLE.sub("", unicodedata.normalize("NFKC", text)).strip()
+    return any(_POLICY_WORDS.search(_HUMP.sub("_", to_visible(text).strip()).lower()) for text in texts)

@@ -7,7 +7,6 @@ folders, names of conflict copies. Pure.
 from __future__ import annotations
 
 import re
-import unicodedata
 from collections.abc import Callable, Iterator
 from datetime import UTC, datetime
 from typing import Literal
@@ -18,6 +17,7 @@ from stentor.auth.principal import Principal
 from stentor.core.clock import SECOND
 from stentor.core.errors import Conflict, Forbidden, InvalidRequest, NotFound, PreconditionFailed
 from stentor.core.jsontext import JsonObject
+from stentor.core.text_checks import to_visible
 from stentor_vault.notes import merge
 from stentor_vault.notes.model import ANY_STATE, NO_FILE, content_hash
 from stentor_vault.notes.paths import MAX_PATH_LENGTH, MAX_SEGMENT_BYTES
@@ -32,11 +32,6 @@ MAX_CONFLICT_COPIES = 1_000
 MAX_SUFFIX_BYTES = 16
 """A longer file name suffix is treated as a part of the name, which may be truncated."""
 _CONFLICT_COPY = re.compile(r"(.+) \(Conflicted copy stentor \d{14}(?: \d+)?\)(\.[^./]+)?", re.DOTALL)
-
-_INVISIBLE = re.compile(
-    "[\u034f\u115f\u1160\u17b4\u17b5\u180b-\u180f\u2065\ufe00-\ufe0f\ufff0-\ufff8\U000e0000-\U000e0fff]"
-)
-"""What Unicode lists as Default_Ignorable_Code_Point besides its format characters (Cf), after NFKC."""
 
 VersionCause = Literal["found", "edited", "written", "restored"]
 """The origin of a version: present before the service, an edit on disk, a write, a restored older version."""
@@ -165,8 +160,7 @@ def require_writable_path(principal: Principal, path: str, *, is_governed: bool)
         return
     # As a file system compares that ignores case, Unicode forms and invisible characters, as ext4 with `casefold` and
     # HFS+: there `TASKS/` is the same folder.
-    top = unicodedata.normalize("NFKC", path).casefold().partition("/")[0]
-    top = "".join(character for character in _INVISIBLE.sub("", top) if unicodedata.category(character) != "Cf").strip()
+    top = to_visible(path).casefold().partition("/")[0].strip()
     if top == TASKS_FOLDER or (top == RECORDS_FOLDER and not is_governed):
         raise Forbidden(f"Agents cannot write to {path.partition('/')[0]!r}: submit a task or use the memory server.")
 

@@ -5,7 +5,6 @@ with the agent as it is now, or with another agent or model.
 from __future__ import annotations
 
 import asyncio
-import re
 from typing import Any
 
 import msgspec
@@ -31,7 +30,6 @@ from stentor.surfaces.dashboard.site.page import PageRequest
 MAX_STEPS, MAX_AGENTS = 200, 1_000
 MAX_TEXT_CHARACTERS = 20_000
 ALL_CHARACTERS = 2**31 - 1
-_LINE_ENDS = re.compile(r"\r\n|\r|\n")
 
 
 class RunSummary(msgspec.Struct, frozen=True):
@@ -73,7 +71,7 @@ async def rerun_task(page: PageRequest) -> Response:
 
 def _normalize_lines(text: str) -> str:
     """Return a text with the line ends that browsers do not keep as they were."""
-    return "\n".join(_LINE_ENDS.split(text))
+    return text.replace("\r\n", "\n").replace("\r", "\n")
 
 
 async def _read_input(page: PageRequest, task_id: str) -> Any:
