@@ -63,7 +63,7 @@ _IN_FOLDERS = " and found.doc_id in (select doc_id from documents where folder =
 _NOT_EXCLUDED = " and found.doc_id <> all(:excluded::int[])"
 
 _TERMS_TABLE = f"""single as materialized (
-    select t.term, {_RARITY.format(n="c.n")} as rarity from unnest(:terms::text[]) t (term), lateral (
+    select t.term, c.n, {_RARITY.format(n="c.n")} as rarity from unnest(:terms::text[]) t (term), lateral (
         select count(*)::float8 as n from postings p where p.term = t.term collate "C" and {{condition}}
     ) c
 )"""
@@ -136,7 +136,7 @@ class PostgresKeywordStore:
         )
         conditions = (_IN_FOLDERS if folder is not None else "") + (_NOT_EXCLUDED if excluded else "")
         statement = _search_statement(
-            bool(terms), bool(phrases), query.fields == set(SEARCH_FIELDS), conditions, with_total
+            min(2, len(terms)), bool(phrases), query.fields == set(SEARCH_FIELDS), conditions, with_total
         )
         rows = tx.rows(statement, **parameters)
         return [KeywordHit(*row[:5]) for row in rows], int(rows[0][5]) if rows and with_total else 0
@@ -193,23 +193,30 @@ def _phrase_parameters(phrases: Sequence[tuple[str, ...]]) -> dict[str, list[Any
 
 
 @cache
-def _search_statement(has_terms: bool, has_phrases: bool, all_fields: bool, conditions: str, with_total: bool) -> Sql:
-    """Return the statement for a kind of query: the parts of each document's score, their sums, the best of them."""
+def _search_statement(terms: int, has_phrases: bool, all_fields: bool, conditions: str, with_total: bool) -> Sql:
+    """Return the statement for a kind of query: the parts of each document's score, their sums, the best of them.
+
+    `terms` is 0, 1, or 2 for more.
+    """
     tables, parts = [], []
-    if has_terms:
+    if terms:
         tables.append(_TERMS_TABLE.format(condition="true" if all_fields else f"{_WEIGHTED_COUNT} > 0"))
         parts.append(_TERM_SCORES + ("" if all_fields else " and f > 0") + conditions)
     if has_phrases:
         tables += [_PHRASES_TABLE, _PHRASE_RARITIES_TABLE]
         parts.append(_PHRASE_SCORES + conditions)
-    total = "(select count(*) from scored)" if with_total else "0"
-    # Each term or phrase that matches adds one row per document to `parts`: their number tells whether enough match.
+    scores, total = f"({' union all '.join(parts)}) parts", "(select count(*) from scored)"
+    if terms == 1 and not has_phrases:
+        scored = f"select doc_id, part as score from {scores}"
+        if not conditions:
+            # `single` has counted the same documents. So `scored` is used once, and only its best are kept.
+            total = "(select n from single)"
+    else:
+        # Each term or phrase that matches adds one row per document: their number tells whether enough match.
+        scored = f"select doc_id, sum(part) as score from {scores} group by doc_id having count(*) >= :least"
     return Sql(
-        f"""with {", ".join(tables)}, scored as materialized (
-            select doc_id, sum(part) as score from ({" union all ".join(parts)}) parts
-            group by doc_id having count(*) >= :least
-        )
-        select d.doc_id, d.path, d.title, d.body, best.score, {total}
+        f"""with {", ".join(tables)}, scored as ({scored})
+        select d.doc_id, d.path, d.title, d.body, best.score, {total if with_total else "0"}
         from (select doc_id, score from scored order by score desc, doc_id limit :limit) best
         join documents d on d.doc_id = best.doc_id order by best.score desc, d.path"""
     )
