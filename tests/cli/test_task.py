@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import re
 from itertools import islice, takewhile
-from typing import Any
+from typing import Any, cast
 
 import pytest
 import typer
 
+from stentor.cli.commands import task
 from stentor.cli.input_files import read_input
+from stentor.cli.responses import Response
 from stentor.cli.tasks import view
 from tests.cli.program import SUMMARIZE, TEXT, Done, Program
 from tests.requirements import requirement
@@ -141,6 +144,19 @@ def test_show_with_activity_says_why_and_what_happened(shared: Served) -> None:
     assert [e["event_type"] for e in trail["events"]][:2] == ["prompt_received", "routing_decision"]
     assert program("task", "show", "one", "--json").json["metadata"] == {"priority": "high"}
     assert "completed" in program("task", "show", "one").out
+
+
+def test_show_with_activity_has_all_events_of_a_long_task() -> None:
+    class Api:
+        """Answers an activity of three pages."""
+
+        async def get(self, path: str, kind: Any, **params: Any) -> Any:
+            page = int(params.get("cursor") or 1)
+            trail = {"task": {}, "events": [page], "next_cursor": None if page == 3 else str(page + 1)}
+            return Response(trail if path.endswith("/activity") else {"task_id": "one"}, kind)
+
+    found = asyncio.run(task._get_whole_activity(cast("Any", Api()), "one")).document
+    assert found == {"task": {"task_id": "one"}, "events": [1, 2, 3], "next_cursor": None}
 
 
 def test_list_filters_by_state_agent_and_time(shared: Served) -> None:

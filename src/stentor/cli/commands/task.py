@@ -146,7 +146,9 @@ async def _find_status(api: ServiceClient, task_id: str) -> str | None:
 def show(
     service: ServiceTarget,
     task_id: TaskId,
-    activity: Annotated[bool, typer.Option("--activity", help="Include its events and routing decision.")] = False,
+    activity: Annotated[
+        bool, typer.Option("--activity", help="Include all of its events and its routing decision.")
+    ] = False,
 ) -> None:
     """Show one task."""
     if activity:
@@ -283,17 +285,19 @@ def list_tasks(
     service.call(work, task_view.show_list)
 
 
-async def _get_activity(api: ServiceClient, task_id: str) -> Response[TaskActivity]:
-    return await api.get(f"{task_path(task_id)}/activity", TaskActivity, limit=500)
+async def _get_activity(api: ServiceClient, task_id: str, cursor: str | None = None) -> Response[TaskActivity]:
+    return await api.get(f"{task_path(task_id)}/activity", TaskActivity, limit=500, cursor=cursor)
 
 
 async def _get_whole_activity(api: ServiceClient, task_id: str) -> Response[TaskActivity]:
-    """Return the activity, with the task as the operation for one task has it: with what it waits for."""
-    activity = await _get_activity(api, task_id)
-    if activity.document["task"] is None:
-        return activity
-    task = await api.get(task_path(task_id), JsonObject)
-    return Response(activity.document | {"task": task.document}, TaskActivity)
+    """Return the activity with all events, and the task as `show` has it: with what it waits for."""
+    document = (await _get_activity(api, task_id)).document
+    while document["next_cursor"] is not None:
+        page = (await _get_activity(api, task_id, document["next_cursor"])).document
+        document |= {"events": document["events"] + page["events"], "next_cursor": page["next_cursor"]}
+    if document["task"] is not None:
+        document |= {"task": (await api.get(task_path(task_id), JsonObject)).document}
+    return Response(document, TaskActivity)
 
 
 def _change(service: ServiceTarget, task_id: str, verb: str, body: Any = None) -> None:

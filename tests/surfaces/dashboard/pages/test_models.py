@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import csv
 import html
 import json
 import re
@@ -194,6 +195,7 @@ async def test_calls_are_listed_filtered_and_one_is_shown(site: Site) -> None:
     assert found
     assert "$0.0250" in page
     assert "No calls" in await site.part("/models/calls", outcome="failed")
+    assert 'href="/models/calls.csv?outcome=ok" download' in await site.read("/models/calls", outcome="ok")
     assert found[1] in (await (await site.browser()).get("/models/calls?model=sea-large&key=admin")).text
     one = await site.read(found[1])
     assert "SERVICE_LLM_LOG_CONTENT=true" in one
@@ -415,3 +417,22 @@ async def test_an_answer_that_fails_stands_beside_the_others_with_its_reason(sit
     assert "max_tokens" in page
     await site.follow("/models/playground", key="READER", **fields)
     assert "Playground" not in await site.read("/models", key="READER")
+
+
+@requirement("dashboard.downloads")
+async def test_calls_are_downloaded_with_the_filters_of_the_list(site: Site) -> None:
+    for model in ("openai/sea-small", "openai/sea-large"):
+        await chat(site.world, model=model)
+
+    async def rows(key: str = "ADMIN", **filters: str) -> list[dict[str, str]]:
+        answer = await (await site.browser(key)).get("/models/calls.csv", params=filters)
+        assert (answer.status_code, answer.headers["content-type"]) == (200, "text/csv; charset=utf-8")
+        return list(csv.DictReader(answer.content.decode("utf-8-sig").splitlines()))
+
+    found = await rows()
+    assert [row["model"] for row in found] == ["sea-large", "sea-small"]
+    assert (found[0]["cost_usd"], found[1]["cost_usd"]) == ("0.025", "0.000025")
+    assert (found[0]["key"], found[0]["input_tokens"], found[0]["estimated"]) == ("admin", "11", "false")
+    assert len(await rows(model="sea-small")) == 1
+    assert await rows(outcome="failed") == []
+    assert await rows("READER") == [], "only admins read the calls of other keys"

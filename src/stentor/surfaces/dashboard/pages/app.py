@@ -29,6 +29,7 @@ from stentor.surfaces.dashboard.pages import (
     audit,
     console,
     decisions,
+    downloads,
     governance,
     keys,
     memory,
@@ -338,6 +339,7 @@ ROUTES: list[tuple[str, str, PageHandler]] = [
     *task_runs.ROUTES,
     *task_steps.ROUTES,
     *decisions.ROUTES,
+    *downloads.ROUTES,
     *console.ROUTES,
     *agent_comparison.ROUTES,  # before the page of one agent, whose path would match
     *agent_editing.ROUTES,

@@ -15,12 +15,18 @@ from stentor.surfaces.dashboard.gateway import quote_segment
 from stentor.surfaces.dashboard.pages.agents import read_agent_choices
 from stentor.surfaces.dashboard.presenters.conversation import Conversation, read_request, read_response
 from stentor.surfaces.dashboard.site.forms import times_of_days
-from stentor.surfaces.dashboard.site.page import PageRequest
+from stentor.surfaces.dashboard.site.page import PageRequest, encode_query
 
 PAGE_SIZE = 50
 FILTERS = ("provider", "model", "key", "agent_id", "task_id", "outcome")
 DAYS = ("from", "to")
 MAX_TEXT_CHARACTERS = 20_000
+
+
+def read_conditions(page: PageRequest) -> dict[str, str]:
+    """Return what the address asks for, as arguments of `llm.calls`. Raises InvalidRequest for a wrong day."""
+    filters = {name: page.query_param(name) for name in (*FILTERS, *DAYS)}
+    return {name: filters[name] for name in FILTERS} | times_of_days(filters)
 
 
 async def list_calls(page: PageRequest) -> Response:
@@ -30,8 +36,7 @@ async def list_calls(page: PageRequest) -> Response:
             "llm.calls",
             limit=PAGE_SIZE,
             cursor=page.query_param("cursor"),
-            **{name: filters[name] for name in FILTERS},
-            **times_of_days(filters),
+            **read_conditions(page),
         ),
         page.read(registry_queries.read_names),
         read_agent_choices(page, filters["agent_id"]),
@@ -41,6 +46,7 @@ async def list_calls(page: PageRequest) -> Response:
         block="rows" if page.query_param("cursor") else "results",
         calls=result["calls"],
         excerpts=await _read_excerpts(page, [call["call_id"] for call in result["calls"]]),
+        query=encode_query(filters),
         more=urlencode({**filters, "cursor": result["next_cursor"]}) if result["next_cursor"] else "",
         filters=filters,
         names=names,

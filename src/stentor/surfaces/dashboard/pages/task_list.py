@@ -5,8 +5,8 @@ from __future__ import annotations
 import asyncio
 import re
 from typing import Any
-from urllib.parse import urlencode
 
+import msgspec
 from starlette.responses import RedirectResponse, Response
 
 from stentor.core.clock import format_iso
@@ -22,7 +22,7 @@ from stentor.surfaces.dashboard.pages import task_selection
 from stentor.surfaces.dashboard.pages.agents import read_agent_choices
 from stentor.surfaces.dashboard.pages.overview import TASK_STATUSES
 from stentor.surfaces.dashboard.presenters.filters import shorten_id
-from stentor.surfaces.dashboard.site.page import PageRequest
+from stentor.surfaces.dashboard.site.page import PageRequest, encode_query
 
 PAGE_SIZE = 50
 FILTERS = ("status", "agent", "type", "by", "since", "session")
@@ -39,18 +39,48 @@ SEARCHES = (("tasks", "task_id"), ("agents", "agent_id"))
 """What the search field finds: resource, field of its id."""
 
 
+class TaskSearch(msgspec.Struct, frozen=True):
+    """The filters and the text in the address of a list. `conditions` are those of `tasks.list`, with fixed times."""
+
+    filters: dict[str, str]
+    since: str
+    text: str
+    conditions: JsonObject
+
+    @property
+    def query(self) -> str:
+        """The address's query."""
+        return encode_query({**self.filters, "since": self.since, "q": self.text})
+
+
+def read_search(page: PageRequest) -> TaskSearch:
+    """Return what the address of the page asks for: `since` is a length of time up to now."""
+    filters = {name: page.query_param(name) for name in FILTERS}
+    since = filters["since"] if filters["since"] in CHART_RANGES else ""
+    length, _ = CHART_RANGES.get(since, (None, None))
+    # From the minute on: the whole page, and its next pages, mean the same time.
+    start = None if length is None else format_iso(page.site.now() // MINUTE_US * MINUTE_US - length)
+    conditions = {
+        "status": filters["status"],
+        "agent_id": filters["agent"],
+        "type": filters["type"],
+        "submitted_by": filters["by"],
+        "session": filters["session"],
+        "created_after": start,
+    }
+    return TaskSearch(filters, since, _clean_reference(page.query_param("q")), conditions)
+
+
 async def list_tasks(page: PageRequest) -> Response:
     """List tasks, newest first; `q` is a part of an id or words of a task, `since` a length of time up to now."""
-    filters = {name: page.query_param(name) for name in FILTERS}
-    text = _clean_reference(page.query_param("q"))
-    since = filters["since"] if filters["since"] in CHART_RANGES else ""
+    search = read_search(page)
+    filters = search.filters
     names, current, result, choices = await asyncio.gather(
         page.read(registry_queries.read_names),
         read_agent_choices(page, filters["agent"]),
-        _find_tasks(page, text, filters),
+        find_tasks(page, search, page.query_param("cursor"), PAGE_SIZE),
         _read_choices(page, filters),
     )
-    chosen = {name: value for name, value in {**filters, "since": since, "q": text}.items() if value}
     unindexed = result["unindexed_events"] or 0
     if unindexed <= EVENTS_PER_BATCH and not result["tasks"] and page.request.headers.get(AGAIN_HEADER):
         unindexed = 0  # newer events than those of the first search: in a busy service there are always some
@@ -75,37 +105,25 @@ async def list_tasks(page: PageRequest) -> Response:
         names=names,
         statuses=TASK_STATUSES,
         filters=filters,
-        query=urlencode(chosen),
-        since=since,
+        query=search.query,
+        since=search.since,
         ranges=SINCE,
-        text=text,
+        text=search.text,
     )
 
 
-async def _find_tasks(page: PageRequest, text: str, filters: dict[str, str]) -> JsonObject:
+async def find_tasks(page: PageRequest, search: TaskSearch, cursor: str | None, limit: int) -> JsonObject:
     """Return a page of the list; a text is words of tasks, or the beginning or the end of an id."""
-    cursor = page.query_param("cursor")
-    length, _ = CHART_RANGES.get(filters["since"], (None, None))
-    # From the minute on: the whole page, and its next pages, mean the same time.
-    start = None if length is None else format_iso(page.site.now() // MINUTE_US * MINUTE_US - length)
-    conditions = {
-        "status": filters["status"],
-        "agent_id": filters["agent"],
-        "type": filters["type"],
-        "submitted_by": filters["by"],
-        "session": filters["session"],
-        "created_after": start,
-        "cursor": cursor,
-    }
+    text, conditions = search.text, {**search.conditions, "cursor": cursor}
     if not text:
-        return dict(await page.call("tasks.list", limit=PAGE_SIZE, **conditions))
+        return dict(await page.call("tasks.list", limit=limit, **conditions))
     searches: list[dict[str, Any]] = [{**conditions, "text": text}, {"ref": text}]
     # A cursor belongs to the search that the first page used, and only one for words has further pages and filters.
-    if cursor or " " in text or any(filters.values()):
+    if cursor or " " in text or any(search.filters.values()):
         del searches[1]
     elif await _refers_to_id(page, text):
         searches.reverse()
-    return await _find_first(page, searches)
+    return await _find_first(page, searches, limit)
 
 
 async def _refers_to_id(page: PageRequest, text: str) -> bool:
@@ -119,13 +137,13 @@ async def _refers_to_id(page: PageRequest, text: str) -> bool:
     return found is not None and any(task["task_id"] == text for task in found["tasks"])
 
 
-async def _find_first(page: PageRequest, searches: list[dict[str, Any]]) -> JsonObject:
+async def _find_first(page: PageRequest, searches: list[dict[str, Any]], limit: int) -> JsonObject:
     """Return the page of the first search that finds anything."""
     found: JsonObject = {"tasks": [], "total": 0, "total_is_exact": True, "next_cursor": None}
     unindexed = 0
     for search in searches:
         try:
-            found = await page.call("tasks.list", limit=PAGE_SIZE, **search)
+            found = await page.call("tasks.list", limit=limit, **search)
         except GatewayError as error:
             if error.status not in (400, 409):
                 raise
