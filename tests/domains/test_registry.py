@@ -63,6 +63,18 @@ async def test_a_registration_needs_a_name(world: World) -> None:
     assert "name" in await refused(world, name="")
 
 
+@pytest.mark.parametrize("blank", [" ", "  ", "\u2800", "\u3164", "\u115f ", "\ufe0f", "\U000e0100"])
+async def test_a_name_of_which_nobody_sees_anything_is_refused(world: World, blank: str) -> None:
+    bodies: list[tuple[str, dict[str, Any]]] = [
+        ("registry/agents", {"name": blank}),
+        ("registry/agents", {"name": "ann", "capabilities": ["a", blank]}),
+        ("tasks", {"type": blank, "input": 1}),
+    ]
+    for path, body in bodies:
+        answer = await world.admin.post(f"/api/v1/{path}", json=body)
+        assert (answer.status_code, "must not be blank" in answer.text) == (400, True), answer.text
+
+
 @requirement("registry.scores-range-and-default")
 @pytest.mark.parametrize("name", ["alignment_score", "accuracy_score", "efficiency_score"])
 @pytest.mark.parametrize("value", [-0.01, 1.01, "0.5", None, True])

@@ -42,6 +42,13 @@ def check_printable(text: str) -> str:
     return text
 
 
+def check_visible(text: str) -> str:
+    # In a list, nobody could point at a name of spaces.
+    if text.isspace() or (not text.isascii() and not _INVISIBLE.sub("", unicodedata.normalize("NFKC", text)).strip()):
+        raise ValueError("must not be blank")
+    return text
+
+
 def is_readable(character: str) -> bool:
     """Return whether a text for people may contain a character: a printable one, or a joiner.
 

@@ -35,7 +35,14 @@ from stentor.core import jsontext
 from stentor.core.clock import format_iso, micros_from_datetime
 from stentor.core.errors import InvalidRequest
 from stentor.core.jsontext import JsonObject
-from stentor.core.text_checks import UUID_PATTERN, check_iso8601, check_no_nul, check_printable, check_utc
+from stentor.core.text_checks import (
+    UUID_PATTERN,
+    check_iso8601,
+    check_no_nul,
+    check_printable,
+    check_utc,
+    check_visible,
+)
 from stentor.web.request_context import decode_path_segment
 from stentor.web.routes import GatewayRoute, get_caller, get_disconnected
 
@@ -135,6 +142,8 @@ class Enveloped(ResponseModel, Generic[T]):
 
 
 Name = Annotated[str, StringConstraints(min_length=1, max_length=255), AfterValidator(check_printable)]
+VisibleName = Annotated[Name, AfterValidator(check_visible)]
+"""The name of something that is listed: not blank."""
 Text = Annotated[str, StringConstraints(max_length=10_000), AfterValidator(check_no_nul)]
 Reason = Annotated[
     str, StringConstraints(strip_whitespace=True, min_length=1, max_length=10_000), AfterValidator(check_no_nul)

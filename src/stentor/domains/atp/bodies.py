@@ -30,6 +30,7 @@ from stentor.core.text_checks import (
     check_printable,
     check_start,
     check_utc,
+    check_visible,
 )
 from stentor.core.unknown_fields import explain_unknown_fields
 from stentor.core.validation_errors import field_errors, list_errors
@@ -41,6 +42,7 @@ MAX_TIMEOUT_SECONDS, DEFAULT_TIMEOUT_SECONDS = 86_400, 300
 MAX_DELAY_SECONDS = 365 * 86_400
 
 Name = Annotated[str, Length(min_length=1, max_length=255), AfterValidator(check_printable)]
+VisibleName = Annotated[Name, AfterValidator(check_visible)]
 Uuid = Annotated[str, Length(pattern=UUID_PATTERN), AfterValidator(str.lower)]
 # Not strict: in strict mode only a datetime object passes, and JSON has none. `check_iso8601` keeps numbers out.
 Time = Annotated[AwareDatetime, Strict(strict=False), BeforeValidator(check_iso8601), AfterValidator(check_utc)]
@@ -60,7 +62,7 @@ class ActionBody(BaseModel):
 
 class TaskSpec(ActionBody):
     id: Name | None = None
-    type: Name
+    type: VisibleName
     input: Any
     required_capabilities: Annotated[list[Name], Field(max_length=64)] = []
     timeout_seconds: Annotated[int, Field(ge=1, le=MAX_TIMEOUT_SECONDS)] = DEFAULT_TIMEOUT_SECONDS
@@ -151,8 +153,8 @@ class UpdateAgentsBody(ActionBody):
 class RegisterAgentBody(ActionBody):
     """The body of the registry's REST route; the registry itself validates runtime and sandbox."""
 
-    name: Name
-    capabilities: Annotated[list[Name], Field(max_length=256)] = []
+    name: VisibleName
+    capabilities: Annotated[list[VisibleName], Field(max_length=256)] = []
     alignment_score: Score = 0.5
     accuracy_score: Score = 0.5
     efficiency_score: Score = 0.5

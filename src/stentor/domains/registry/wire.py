@@ -26,11 +26,11 @@ from stentor.domains.registry.model import (
 )
 from stentor.domains.registry.service import AgentDraft
 from stentor.web.routes import RequestModel, example_config
-from stentor.web.wire import Name, Reason, ResponseModel, Score, Text, Timestamp
+from stentor.web.wire import Name, Reason, ResponseModel, Score, Text, Timestamp, VisibleName
 
 MAX_CAPABILITIES = 256
 Options = TypeVar("Options")
-Capability = Annotated[Name, StringConstraints(max_length=128)]
+Capability = Annotated[VisibleName, StringConstraints(max_length=128)]
 Paths = Annotated[list[Annotated[Name, StringConstraints(max_length=1024)]], Field(max_length=256)]
 
 
@@ -122,7 +122,7 @@ class Register(RequestModel):
         runtime={"kind": "worker"},
     )
 
-    name: Name
+    name: VisibleName
     capabilities: Annotated[list[Capability], Field(max_length=MAX_CAPABILITIES)] = []
     alignment_score: Score = 0.5
     accuracy_score: Score = 0.5

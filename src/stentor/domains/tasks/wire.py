@@ -26,6 +26,7 @@ from stentor.web.wire import (
     Time,
     Timestamp,
     UuidText,
+    VisibleName,
 )
 
 MAX_AFTER = 100
@@ -74,7 +75,7 @@ class TaskTemplate(RequestModel):
         metadata={"priority": "high"},
     )
 
-    type: Name
+    type: VisibleName
     input: Any
     required_capabilities: Annotated[list[Name], Field(max_length=64), NEW_LIST]
     timeout_seconds: Annotated[int, Field(ge=1, le=model.MAX_TIMEOUT_SECONDS)] = model.DEFAULT_TIMEOUT_SECONDS
