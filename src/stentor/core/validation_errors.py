@@ -18,6 +18,7 @@ _PLAIN_WORDS = {
     f"match pattern '{UUID_PATTERN}'": "be a UUID",
     "Field required": "is required",
     "Input should be a valid integer": "must be an integer",
+    "integer, unable to parse string as an integer": "integer",
     "Input should be a valid ": "must be a ",
     "Input should": "must",
     "String should": "must",

@@ -7,9 +7,10 @@ method. Source: docs/decisions, "HTTP everywhere".
 from __future__ import annotations
 
 import asyncio
+import re
 import threading
 from collections.abc import Callable, Coroutine, Iterable
-from typing import Any, Self
+from typing import Any, Self, get_args
 
 from fastapi import HTTPException
 from fastapi._compat import ModelField
@@ -32,6 +33,7 @@ from stentor.web.sse import CALLER_CHECK
 
 PERMISSION_BY_METHOD = {"GET": "read", "HEAD": "read", "DELETE": "delete"}
 PUBLIC = "public"
+_INTEGER = re.compile("-?[0-9]+")
 # Reentrant: building a route reads attributes of it, which come here again.
 _BUILD_LOCK = threading.RLock()
 INLINE_DECODE_BYTES = 64 * 1024
@@ -138,6 +140,9 @@ class GatewayRoute(APIRoute):
         permission = self.permission
         for field in self.dependant.body_params:
             _limit_errors(field)
+        for field in self.dependant.query_params:
+            if _is_integer(field.field_info.annotation):
+                _require_digits(field)
 
         async def handle(request: Request) -> Response:
             if permission != PUBLIC:
@@ -162,6 +167,22 @@ def _limit_errors(field: ModelField) -> None:
             return None, list_errors(error, *loc)
 
     field.validate = validate  # pyrefly: ignore[method-assign] - FastAPI has no other place for it
+
+
+def _is_integer(hint: Any) -> bool:
+    return hint is int or any(map(_is_integer, get_args(hint)))
+
+
+def _require_digits(field: ModelField) -> None:
+    """Have FastAPI read a number in the query only from digits; pydantic also reads `1_0`, ` 5` and `5.0`."""
+    validate_number = field.validate
+
+    def validate(value: Any, values: Any = None, *, loc: tuple[int | str, ...] = ()) -> tuple[Any, list[Any]]:
+        if isinstance(value, str) and not _INTEGER.fullmatch(value):
+            return None, [{"type": "int_parsing", "loc": loc, "msg": "Input should be a valid integer", "input": value}]
+        return validate_number(value, values, loc=loc)
+
+    field.validate = validate  # pyrefly: ignore[method-assign] - as in _limit_errors
 
 
 def requires_permission(permission: str) -> JsonObject:

@@ -344,6 +344,22 @@ async def test_a_query_out_of_range_is_refused(world: World, path: str) -> None:
     refused(await world.admin.get(f"/api/v1/{path}"))
 
 
+async def test_a_number_in_a_query_is_written_in_digits(world: World) -> None:
+    asked = 0
+    for operation in PROTECTED:
+        for parameter in operation.parameters:
+            kinds = [parameter["schema"], *parameter["schema"].get("anyOf", [])]
+            if parameter["in"] != "query" or "integer" not in [kind.get("type") for kind in kinds]:
+                continue
+            name = parameter["name"]
+            for text in ("1_0", " 5", "+5", "5 ", "5.0", "1e1", "٥", "true", ""):
+                answer = await world.admin.get(operation.url(), params={**operation.query, name: text})
+                assert refused(answer)["details"]["fields"][f"query.{name}"] == "must be an integer", operation
+                asked += 1
+    assert asked > 100
+    assert (await world.admin.get("/api/v1/tasks", params={"limit": "05"})).status_code == 200
+
+
 async def test_no_entity_has_the_name_of_a_route(world: World) -> None:
     for name in ("levels", "report"):
         refused(await world.admin.put(f"/api/v1/trust/{name}", json={"score": 0.5}))
