@@ -522,7 +522,12 @@ async def test_a_stream_that_breaks_off_is_an_error_for_the_client(
         ({"temperature": "1"}, "temperature"),
         ({"stream": "yes"}, "stream"),
         ({"thinking": {}}, "thinking.type"),
+        ({"thinking": {"type": "enabled", "budget_tokens": "1024"}}, "thinking.budget_tokens"),
         ({"metadata": []}, "metadata"),
+        ({"metadata": {"user_id": 5}}, "metadata.user_id"),
+        ({"metadata": {"prefer": 5}}, "metadata.prefer"),
+        ({"top_k": "5"}, "top_k"),
+        ({"service_tier": 5}, "service_tier"),
         ({"output_config": {"format": {"type": "json_schema"}}}, "output_config.format.schema"),
     ],
 )

@@ -450,6 +450,10 @@ async def test_a_refusal_is_no_content_that_the_client_would_parse(
     # The client sends it back as it came.
     messages: Any = [*ASKED, whole.choices[0].message.to_dict(), *ASKED]
     await client.chat.completions.create(model=MODELS[1], messages=messages)
+    # Other programs keep an empty text beside it.
+    messages[1]["content"] = ""
+    await client.chat.completions.create(model=MODELS[0], messages=messages)
+    assert upstream.asked[-1]["body"]["messages"][1]["content"] == "I can't say."
     assert "I can't say." in json.dumps(upstream.asked[-1]["body"])
 
 
@@ -602,19 +606,33 @@ async def test_a_value_of_another_type_is_400_and_not_read_as_if_it_were_right(
         "max_tokens": ["5", True, 5.5],
         "temperature": ["0.5", True],
         "top_p": [True],
-        "seed": ["7"],
+        "seed": ["7", 2**63],
+        "presence_penalty": ["1", 2.1],
+        "frequency_penalty": [True, -2.1],
+        "logit_bias": [[1]],
+        "user": [5],
+        "metadata": ["x"],
+        "parallel_tool_calls": ["no"],
+        "reasoning_effort": [5],
+        "service_tier": [5],
+        "store": ["no"],
     }
     for field, values in wrong.items():
         for value in values:
             assert (await refused(world, "chat/completions", **{field: value}))["param"] == field
     for path, field in (
         ("completions", "max_tokens"),
+        ("completions", "presence_penalty"),
+        ("responses", "presence_penalty"),
         ("responses", "max_output_tokens"),
         ("embeddings", "dimensions"),
     ):
         assert (await refused(world, path, **{field: "5"}))["param"] == field
+    assert (await refused(world, "chat/completions", logit_bias={"5": 101}))["param"] == "logit_bias.5"
     assert upstream.asked == []
     whole = body_for("chat/completions", temperature=1, top_p=1, seed=7, stream=False)
+    whole |= {"presence_penalty": -2, "frequency_penalty": 0, "logit_bias": {"5": -100}, "user": "ann", "stop": []}
+    whole |= {"metadata": {"tags": ["x"]}, "parallel_tool_calls": None, "n": 1, "reasoning_effort": "low"}
     assert (await world.admin.post("/v1/chat/completions", json=whole)).status_code == 200
 
 

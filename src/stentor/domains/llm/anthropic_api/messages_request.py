@@ -196,6 +196,12 @@ class OutputConfigIn(AnthropicModel):
 
 class ThinkingIn(AnthropicModel):
     type: str
+    budget_tokens: MaxTokens = None
+
+
+class MetadataIn(AnthropicModel):
+    user_id: str | None = None
+    prefer: str | None = None
 
 
 class CountIn(AnthropicModel):
@@ -207,13 +213,15 @@ class CountIn(AnthropicModel):
     max_tokens: MaxTokens = None
     temperature: Temperature = None
     top_p: TopP = None
+    top_k: Annotated[int, Field(ge=0, lt=2**31)] | None = None
     stop_sequences: Items[str] | None = None
     stream: bool | None = None
     tools: Items[AnthropicTool] | None = None
     tool_choice: ToolChoiceIn | None = None
     thinking: ThinkingIn | None = None
     output_config: OutputConfigIn | None = None
-    metadata: JsonObject | None = None
+    metadata: MetadataIn | None = None
+    service_tier: str | None = None
 
     @property
     def shows_thinking(self) -> bool:
@@ -237,7 +245,7 @@ class CountIn(AnthropicModel):
             tool_choice=choice.neutral if choice else "",
             response_format={"type": "json_schema", "json_schema": schema} if schema else None,
             extra={"parallel_tool_calls": False} if choice and choice.disable_parallel_tool_use else {},
-            prefer=str((self.metadata or {}).get("prefer", "")),
+            prefer=(self.metadata.prefer if self.metadata else None) or "",
             anthropic=AnthropicOriginal(_original_fields(raw), betas, self._feature(), self._other_tokens()),
         )
 

@@ -126,7 +126,7 @@ class ChatMessageIn(OpenAiModel):
         # Not a field of OpenAI's, so another type is not an error.
         reasoning = self.reasoning_content if isinstance(self.reasoning_content, str) else ""
         # A refusal that a client sends back has no content, which some providers do not accept.
-        content = to_parts(self.refusal if self.content is None else self.content)
+        content = to_parts(self.content or self.refusal or self.content)
         return LlmMessage(ROLES[self.role], content, calls, self.tool_call_id or "", reasoning)
 
 
@@ -160,6 +160,7 @@ class StreamOptionsIn(OpenAiModel):
 
 Temperature = Annotated[float, Field(ge=0, le=2, allow_inf_nan=False)] | None
 TopP = Annotated[float, Field(ge=0, le=1, allow_inf_nan=False)] | None
+Penalty = Annotated[float, Field(ge=-2, le=2, allow_inf_nan=False)] | None
 MaxTokens = Annotated[int, Field(ge=1, le=10_000_000)] | None
 ExactlyOne = Annotated[int, Field(ge=1, le=1)] | None
 """The gateway returns one reply per request."""
@@ -175,9 +176,34 @@ def _reject_unsupported(value: Any, info: ValidationInfo) -> None:
 Unsupported = Annotated[Any, AfterValidator(_reject_unsupported)]
 
 
-class StreamableIn(OpenAiModel):
+class CompletionIn(OpenAiModel):
+    """What requests for chat and text completions share.
+
+    The fields after `seed` are passed on as they are, to providers that know them; here only for their types. How many
+    stop sequences are too many depends on the provider.
+    """
+
+    model: Name
     stream: bool | None = None
     stream_options: StreamOptionsIn | None = None
+    max_tokens: MaxTokens = None
+    temperature: Temperature = None
+    top_p: TopP = None
+    stop: str | Items[str] | None = None
+    n: ExactlyOne = None
+    seed: Annotated[int, Field(ge=-(2**63), lt=2**63)] | None = None
+    presence_penalty: Penalty = None
+    frequency_penalty: Penalty = None
+    logit_bias: dict[str, Annotated[float, Field(ge=-100, le=100)]] | None = None
+    user: str | None = None
+    metadata: JsonObject | None = None
+    parallel_tool_calls: bool | None = None
+    reasoning_effort: str | None = None
+    verbosity: str | None = None
+    service_tier: str | None = None
+    store: bool | None = None
+    safety_identifier: str | None = None
+    prompt_cache_key: str | None = None
 
     @property
     def wants_usage(self) -> bool:
@@ -188,18 +214,11 @@ class ConversationIn(OpenAiModel):
     id: Name
 
 
-class ChatCompletionIn(StreamableIn):
+class ChatCompletionIn(CompletionIn):
     """`conversation` is the id of a session, as in OpenAI's responses."""
 
-    model: Name
     messages: Annotated[list[ChatMessageIn], Field(min_length=1, max_length=10_000)]
-    temperature: Temperature = None
-    top_p: TopP = None
-    max_tokens: MaxTokens = None
     max_completion_tokens: MaxTokens = None
-    stop: str | Items[str] | None = None
-    seed: int | None = None
-    n: ExactlyOne = None
     logprobs: Unsupported = None
     top_logprobs: Unsupported = None
     functions: Unsupported = None

@@ -17,13 +17,10 @@ from stentor.core.jsontext import JsonObject
 from stentor.domains.llm.model import ChatRequest, EmbeddingInput, LlmMessage, ReplyDelta, TextPart, TokenUsage
 from stentor.domains.llm.openai_api.chat import (
     NO_USAGE_YET,
+    CompletionIn,
     ExactlyOne,
     Items,
-    MaxTokens,
     OpenAiModel,
-    StreamableIn,
-    Temperature,
-    TopP,
     Unsupported,
     as_strings,
     passthrough_fields,
@@ -33,15 +30,8 @@ from stentor.domains.llm.results import ChatResult, EmbeddingResult
 from stentor.web.wire import Name
 
 
-class TextCompletionIn(StreamableIn):
-    model: Name
+class TextCompletionIn(CompletionIn):
     prompt: str | Items[str]
-    max_tokens: MaxTokens = None
-    temperature: Temperature = None
-    top_p: TopP = None
-    stop: str | Items[str] | None = None
-    seed: int | None = None
-    n: ExactlyOne = None
     best_of: ExactlyOne = None
     logprobs: Unsupported = None
     echo: Literal[False] | None = None

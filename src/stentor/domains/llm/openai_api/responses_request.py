@@ -23,6 +23,7 @@ from stentor.domains.llm.openai_api.chat import (
     Items,
     MaxTokens,
     OpenAiModel,
+    Penalty,
     Temperature,
     TopP,
     passthrough_fields,
@@ -164,8 +165,8 @@ class ResponseIn(OpenAiModel):
     reasoning: ReasoningOptions | None = None
     include: Items[str] | None = None
     store: bool | None = None
-    presence_penalty: float | None = None
-    frequency_penalty: float | None = None
+    presence_penalty: Penalty = None
+    frequency_penalty: Penalty = None
     service_tier: str | None = None
     safety_identifier: str | None = None
     prompt_cache_key: str | None = None
