@@ -399,8 +399,8 @@ async def test_a_link_out_of_the_vault_leads_nowhere(notes: Notes) -> None:
     outside = notes.root.parent / "outside"
     outside.mkdir()
     (notes.root / "link").symlink_to(outside)
-    for operation in ("write", "update", "delete"):
-        assert (await notes.write("link/x.md", "x", operation)).status_code == 404
+    for operation, status in {"write": 409, "update": 404, "delete": 404}.items():
+        assert (await notes.write("link/x.md", "x", operation)).status_code == status
     assert list(outside.iterdir()) == []
     (outside / "x.md").write_text("secret")
     assert (await notes.read("link/x.md")).json()["status"] == "not_found"
@@ -478,7 +478,9 @@ async def test_the_hash_of_a_write_with_a_block_of_keys_names_the_state_that_was
 
 async def test_a_file_that_is_no_text_is_no_document(notes: Notes) -> None:
     (notes.root / "image.png").write_bytes(b"\x89PNG\0\xff")
-    assert (await notes.read("image.png")).json()["status"] == "not_found"
+    answer = await notes.read("image.png")
+    assert (answer.status_code, answer.json()["error"]["code"]) == (400, "INVALID_REQUEST")
+    assert "not UTF-8" in answer.json()["error"]["message"]
     assert (await notes.write("image.png", "x", "update", frontmatter={"a": 1})).status_code == 400
     assert (notes.root / "image.png").read_bytes() == b"\x89PNG\0\xff"
 
@@ -535,3 +537,13 @@ async def test_without_the_run_log_nothing_is_written_or_read(notes: Notes) -> N
     notes.world.runlog.broken = False
     assert [path.name for path in notes.root.iterdir()] == ["a.md"]
     assert await notes.content("a.md") == "one"
+
+
+async def test_a_write_where_no_note_can_be_is_a_conflict(notes: Notes) -> None:
+    (notes.root / "plans.md").mkdir()
+    (notes.root / "a.md").write_text("x")
+    for path in ("plans.md", "a.md/b.md"):
+        answer = await notes.write(path, "y")
+        assert (answer.status_code, answer.json()["error"]["code"]) == (409, "CONFLICT"), answer.text
+        assert (await notes.write(path, None, "delete")).status_code == 404
+        assert (await notes.read(path)).json()["status"] == "not_found"

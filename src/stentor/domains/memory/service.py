@@ -18,7 +18,7 @@ import msgspec
 from stentor.core import ids
 from stentor.core.clock import Clock
 from stentor.core.db import Database, Tx
-from stentor.core.errors import Conflict
+from stentor.core.errors import Conflict, InvalidRequest
 from stentor.core.jsontext import JsonObject
 from stentor.core.runlog import EventDraft, RunLog
 from stentor.domains.memory import model, store
@@ -34,6 +34,7 @@ from stentor_vault.notes.frontmatter import BOM
 from stentor_vault.notes.model import (
     NO_FILE,
     FileChange,
+    NameTaken,
     NoSuchNote,
     Note,
     NoteChanged,
@@ -111,7 +112,10 @@ class MemoryService:
         return store.stored_path(self.key_prefix, path)
 
     async def read(self, caller: MemoryCaller, path: str) -> tuple[NoteDocument, str]:
-        """Return the document and the hash of its file's bytes. Raises NoSuchNote, InvalidPath."""
+        """Return the document and the hash of its file's bytes.
+
+        Raises NoSuchNote, InvalidPath, and InvalidRequest for a file that is not UTF-8.
+        """
         path = paths.normalize_path(path)
         try:
             note = await self._vault.read(path)
@@ -120,7 +124,7 @@ class MemoryService:
             raise
         document = self.cache.get(path, note.hash) or await self._parse(note, path)
         if document is None:
-            raise NoSuchNote(f"{path!r} is not a text file.")
+            raise InvalidRequest(f"{path!r} is not UTF-8 text, so it cannot be read as a document.")
         meta = {"path": path, "content_hash": document.content_hash, "by": caller.principal.name}
         event = EventDraft("memory_read", "memory", f"{path} was read.", meta, agent_id=caller.agent_id)
         await self._db.write(lambda tx: self._record_read(tx, caller, note, event))
@@ -172,6 +176,11 @@ class MemoryService:
                 return await self._try_write(caller, draft, hooks)
             except NoteChanged:
                 continue
+            except NoSuchNote as error:
+                if draft.operation != "write":
+                    raise
+                # For a path that is a folder, or below a note.
+                raise NameTaken(f"{draft.path!r} cannot be written: {error.message}") from None
         raise Conflict(f"{draft.path!r} changed during each of {MAX_ATTEMPTS} attempts to write it; try again.")
 
     async def _try_write(self, caller: MemoryCaller, draft: WriteDraft, hooks: WriteHooks) -> WriteResult:
