@@ -165,6 +165,11 @@ def test_a_task_for_an_agent_whose_program_was_never_started_says_so_at_once(sha
     assert "no worker online: the task waits until the program of its agent connects" in done.err
     assert "offline" in program("agent", "list", "--capability", "echo").out
     assert "no worker online" in program("task", "show", "t").out
+    watch = program.start("task", "watch", "t")
+    assert watch.stderr is not None
+    assert "no worker online: the task waits until" in watch.stderr.readline()
+    program("task", "cancel", "t")
+    assert watch.wait(200) == 1
 
 
 def test_a_task_that_no_worker_can_take_now_says_so(serve: Callable[..., Any]) -> None:

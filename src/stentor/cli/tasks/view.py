@@ -87,7 +87,7 @@ def show_known(task: SubmittedTask, status: str) -> None:
     output.print_line(f"Task {task.task_id} was submitted before; it is {status}.")
 
 
-def show_notice(task: SubmittedTask) -> None:
+def show_notice(task: SubmittedTask | StoredTask) -> None:
     """Print to standard error why the task may have to wait, if the service reports a reason."""
     if task.notice_code == "NO_WORKER_ONLINE":
         print_notice(
