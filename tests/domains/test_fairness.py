@@ -10,6 +10,7 @@ from tests.requirements import requirement
 
 
 async def submit(world: World, key: str, **fields: Any) -> str:
+    world.clock.advance(seconds=0.001)  # tasks of the same microsecond have no order among them
     body = {"type": "echo", "input": "x", "required_capabilities": ["echo"], **fields}
     answer = await world.clients[key].post("/api/v1/tasks", json=body)
     assert answer.status_code == 202, answer.text
@@ -20,7 +21,6 @@ async def submit(world: World, key: str, **fields: Any) -> str:
 async def test_a_backlog_delays_the_single_task_of_another_submitter_by_one_task(world: World) -> None:
     agent, tasks = await world.register(), list[str]()
     for key in [*["ADMIN"] * 30, "SECOND"]:
-        world.clock.advance(seconds=0.001)  # tasks of the same microsecond have no order among them
         tasks.append(await submit(world, key))
     *backlog, single = tasks
     order = [task["task_id"] for task in await claim(world, agent, 5)]

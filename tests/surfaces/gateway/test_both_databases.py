@@ -20,6 +20,7 @@ from tests.surfaces.gateway.operations import OPERATIONS, UNKNOWN, Operation
 
 QUERY = {"path": "Projects/plan.md", "from": "1", "to": "2", "size": "3"}
 CLAIMS = "/api/v1/agents/{agent_id}/claims"
+WEIGHTS = "/api/v1/hebbian/weights"
 ID = re.compile(r"^[0-9a-f]{8}-[0-9a-f-]{27}$")
 
 
@@ -49,6 +50,9 @@ class Side:
         if operation.path == CLAIMS and answer.status_code == 200:
             # Which task waits for the agent depends on how fast the others were.
             found = shape([dict.fromkeys(task, 0) for task in answer.json()["tasks"]])
+        if operation.path == WEIGHTS and answer.status_code == 200:
+            # Which types the agent learned depends on which tasks it got.
+            found = shape({**answer.json(), "weights": list(answer.json()["weights"].values())})
         return answer.status_code, found
 
 
