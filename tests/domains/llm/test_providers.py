@@ -12,11 +12,11 @@ from typing import Any
 import pytest
 
 from stentor.core import jsontext, settings
-from stentor.core.db import Sql
+from stentor.core.db import Database, Sql
 from stentor.core.errors import ProviderTimeout, ProviderUnreachable, StartRefused
 from stentor.domains.llm import store
 from stentor.domains.llm.providers import Provider, parse_ollama_host, providers_from_settings
-from stentor.domains.llm.providers.registry import ModelCatalog, ProviderRegistry
+from stentor.domains.llm.providers.registry import ModelCatalog, ProviderDraft, ProviderRegistry
 from stentor.domains.llm.store import ProviderRow
 from tests.conftest import MakeWorld, World
 from tests.domains.llm.conftest import KEY, Gate, chat
@@ -477,6 +477,61 @@ async def test_one_that_is_looked_for_again_stays_until_it_is_gone(
     assert set(await looking) == {"ollama"}
     local_ollama.fault = ProviderUnreachable("It is gone.")
     assert set(await finder.providers_of("default")) == set()
+
+
+class SlowReads:
+    """Stands for the database: what it has read it gives back once the test lets it go."""
+
+    def __init__(self, db: Database) -> None:
+        self._db = db
+        self.write = db.write
+        self.asked = 0
+        self.has_read = asyncio.Event()
+        self.go = asyncio.Event()
+
+    async def read(self, fn: Any) -> Any:
+        self.asked += 1
+        result = await self._db.read(fn)
+        self.has_read.set()
+        await self.go.wait()
+        return result
+
+
+@pytest.fixture
+def slow_reads(open_world: World) -> SlowReads:
+    return SlowReads(open_world.kernel.infra.db)
+
+
+@pytest.fixture
+def slow_registry(open_world: World, slow_reads: SlowReads) -> ProviderRegistry:
+    db: Any = slow_reads
+    transport: Any = None
+    sealer = open_world.kernel.llm.gateway.provider_registry._sealer
+    return ProviderRegistry(db, open_world.kernel.infra.runlog, sealer, {}, transport, lambda url: None)
+
+
+@requirement("llm.provider-registration")
+async def test_calls_that_need_the_providers_at_once_read_them_once(
+    slow_registry: ProviderRegistry, slow_reads: SlowReads
+) -> None:
+    cancelled, *others = [asyncio.ensure_future(slow_registry.providers_of("default")) for _ in range(8)]
+    await slow_reads.has_read.wait()
+    cancelled.cancel()
+    slow_reads.go.set()
+    assert await asyncio.gather(*others) == [{}] * 7
+    assert slow_reads.asked == 1
+
+
+@requirement("llm.provider-registration")
+async def test_providers_read_before_a_registration_are_not_kept_after_it(
+    slow_registry: ProviderRegistry, slow_reads: SlowReads
+) -> None:
+    early = asyncio.ensure_future(slow_registry.providers_of("default"))
+    await slow_reads.has_read.wait()
+    await slow_registry.register("default", ProviderDraft("acme", base_url="http://127.0.0.1:9/v1"), "admin")
+    slow_reads.go.set()
+    assert await early == {}
+    assert set(await slow_registry.providers_of("default")) == {"acme"}
 
 
 @pytest.fixture

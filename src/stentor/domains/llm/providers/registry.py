@@ -82,6 +82,7 @@ class ProviderRegistry:
         self._detected: dict[str, Provider] = {}
         self._cached: dict[str, tuple[float, dict[str, Provider]]] = {}
         """All providers of a tenant, and when they were read."""
+        self._reading: dict[str, asyncio.Task[dict[str, Provider]]] = {}
         self.listeners: list[Callable[[], None]] = []
         """Called after a provider was registered, changed or removed here; they must return at once."""
 
@@ -90,7 +91,13 @@ class ProviderRegistry:
         if self._find_ollama and not self._is_probe_recent():
             await self._probe_ollama()
         read_at, providers = self._cached.get(tenant, (-REGISTRATION_CACHE_SECONDS, {}))
-        return providers if time.monotonic() - read_at < REGISTRATION_CACHE_SECONDS else await self._read(tenant)
+        if time.monotonic() - read_at < REGISTRATION_CACHE_SECONDS:
+            return providers
+        reading = self._reading.get(tenant)
+        if reading is None:
+            reading = self._reading[tenant] = asyncio.create_task(self._read(tenant))
+        # Others wait for it too: it must not end with a caller that leaves.
+        return await asyncio.shield(reading)
 
     async def register(self, tenant: str, draft: ProviderDraft, by: str) -> Provider:
         """Add or change a provider. A new base address deletes the key, unless the draft has a new key too.
@@ -143,8 +150,9 @@ class ProviderRegistry:
         self._forget(tenant)
 
     def _forget(self, tenant: str) -> None:
-        # The next call of this process must use the new registration.
+        # The next call of this process must use the new registration, which a read under way may have missed.
         self._cached.pop(tenant, None)
+        self._reading.pop(tenant, None)
         for listener in self.listeners:
             listener()
 
@@ -166,12 +174,17 @@ class ProviderRegistry:
         return msgspec.structs.replace(after, sealed_key=sealed)
 
     async def _read(self, tenant: str) -> dict[str, Provider]:
-        rows = await self._db.read(lambda tx: store.list_providers(tx, tenant))
+        try:
+            rows = await self._db.read(lambda tx: store.list_providers(tx, tenant))
+        finally:
+            if is_latest := self._reading.get(tenant) is asyncio.current_task():
+                del self._reading[tenant]
         registered = {row.name: self._provider(tenant, row) for row in rows}
         # `registered` comes last but cannot replace an operator's provider: `_provider` keeps that one's address and
         # key.
         providers = {**self._detected, **self._operators, **registered}
-        self._cached[tenant] = (time.monotonic(), providers)
+        if is_latest:
+            self._cached[tenant] = (time.monotonic(), providers)
         return providers
 
     def _provider(self, tenant: str, row: ProviderRow) -> Provider:
