@@ -22,6 +22,7 @@ from bench.sizes import Scale, say
 TITLE = "the LLM gateway before a provider that takes no time"
 CONNECTIONS = 32
 STREAMS, TOKENS, INTERVAL_MS = 200, 100, 50
+PRICED_MODEL, BUDGETS = "openai/gpt-4o-mini", "key:*:usd/day=100000,tenant:default:usd/month=100000"
 Rounds = dict[str, list[dict[str, Any]]]
 Open = Callable[[Path, int], AbstractContextManager[Way]]
 PEERS: dict[str, tuple[str, Open, Callable[[], str], float]] = {
@@ -38,7 +39,9 @@ def run(scale: Scale) -> list[Figure]:
     peers = {} if scale.quick else {key: peer for key, peer in PEERS.items() if peer[0] not in lacking}
     with scale.scratch() as folder, ExitStack() as open_:
         provider = open_.enter_context(llmpeers.upstream())
-        ways = {"stentor": open_.enter_context(llmpeers.stentor(folder, provider.port))}
+        ways = {"stentor": open_.enter_context(llmpeers.stentor(folder / "stentor", provider.port))}
+        priced = llmpeers.stentor(folder / "priced", provider.port, PRICED_MODEL, BUDGETS)
+        ways["priced"] = open_.enter_context(priced)
         ways["bare"] = open_.enter_context(llmpeers.bare(folder, provider.port))
         ways |= {key: open_.enter_context(peer[1](folder, provider.port)) for key, peer in peers.items()}
         ways["direct"] = provider
@@ -47,7 +50,14 @@ def run(scale: Scale) -> list[Figure]:
         many = list(_many_streams(scale, ways["stentor"]))
     left_out = f"; without {' and '.join(lacking)}, which is not installed" if lacking else ""
     bare = _compared_with_bare(chats, single)
-    return [*_of_chats(chats, single, left_out), *bare, *_compared(chats, single, peers), *first, *many]
+    return [
+        *_of_chats(chats, single, left_out),
+        *_of_priced(chats, single),
+        *bare,
+        *_compared(chats, single, peers),
+        *first,
+        *many,
+    ]
 
 
 def _chats(scale: Scale, ways: dict[str, Way]) -> tuple[Rounds, Rounds]:
@@ -115,6 +125,15 @@ def _of_chats(chats: Rounds, single: Rounds, left_out: str) -> Iterator[Figure]:
     yield Figure("processor time per chat", _cpu_ms(chats["stentor"]), "ms", how)
     how = "one connection; minus the same request sent to the provider directly, in turns"
     yield Figure("added latency p50", _added(single, "stentor"), "ms", how, at_most(1))
+
+
+def _of_priced(chats: Rounds, single: Rounds) -> Iterator[Figure]:
+    rates = [rate(found) for found in chats["priced"]]
+    how = f"the same requests for {PRICED_MODEL}, whose price is known, within SERVICE_LLM_BUDGETS={BUDGETS}"
+    yield Figure("chats with a price and two budgets", median(rates), "/s", how, None, spread(rates))
+    cpu, added = _cpu_ms(chats["priced"]), _added(single, "priced")
+    yield Figure("with a price and two budgets: processor time per chat", cpu, "ms", "the same rounds")
+    yield Figure("with a price and two budgets: added latency p50", added, "ms", "one connection, as above")
 
 
 def _compared(chats: Rounds, single: Rounds, peers: dict[str, Any]) -> Iterator[Figure]:

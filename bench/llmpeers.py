@@ -58,17 +58,18 @@ def upstream() -> Iterator[Way]:
 
 
 @contextmanager
-def stentor(folder: Path, provider: int) -> Iterator[Way]:
-    """With every setting at its default but the rate limit, the number of streams, and the provider."""
+def stentor(folder: Path, provider: int, model: str = "openai/bench", budgets: str = "") -> Iterator[Way]:
+    """With every setting at its default but the rate limit, the number of streams, the budgets and the provider."""
     given = {
         "OPENAI_API_KEY": "of-nobody",
         "OPENAI_BASE_URL": _address(provider),
         "SERVICE_MAX_STREAMS_PER_KEY": "1000",
+        "SERVICE_LLM_BUDGETS": budgets,
     }
-    with _process(command(folder / "stentor", 0), ROOT, environment() | given) as process:
+    with _process(command(folder, 0), ROOT, environment() | given) as process:
         assert process.stdout is not None
         port = int(json.loads(process.stdout.readline())["gateway"].rpartition(":")[2])
-        yield Way(port, "openai/bench", {"Authorization": f"Bearer {KEY}"}, process)
+        yield Way(port, model, {"Authorization": f"Bearer {KEY}"}, process)
 
 
 @contextmanager
