@@ -46,6 +46,7 @@ from stentor.surfaces.dashboard.pages import (
     sessions,
     sign_in,
     single_sign_on,
+    task_batches,
     task_list,
     task_runs,
     task_selection,
@@ -334,6 +335,7 @@ ROUTES: list[tuple[str, str, PageHandler]] = [
     *alerts.ROUTES,
     *audit.ROUTES,
     *task_selection.ROUTES,  # before the page of one task, whose path would match
+    *task_batches.ROUTES,  # too
     *task_list.ROUTES,
     *tasks.ROUTES,
     *task_runs.ROUTES,

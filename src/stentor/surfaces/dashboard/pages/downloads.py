@@ -19,13 +19,10 @@ from stentor.core import jsontext
 from stentor.core.jsontext import JsonObject
 from stentor.domains.llm import queries as llm_queries
 from stentor.domains.registry import queries as registry_queries
-from stentor.surfaces.dashboard.gateway import GatewayError
 from stentor.surfaces.dashboard.pages import model_calls, task_list
 from stentor.surfaces.dashboard.site.page import PageRequest
 
 ROWS_PER_READ = 500
-RETRY_SECONDS = 2.0
-"""Seconds after which a request that the rate limit refused is repeated: a long list needs many."""
 TASK_COLUMNS = {
     "task_id": "task_id",
     "title": "title",
@@ -57,9 +54,7 @@ async def download_tasks(page: PageRequest) -> Response:
     """All tasks of the list with its filters and its search."""
     search = task_list.read_search(page)
     first = await task_list.find_tasks(page, search, None, ROWS_PER_READ)  # an error of it has a page
-
-    async def read(cursor: str) -> JsonObject:
-        return await task_list.find_tasks(page, search, cursor, ROWS_PER_READ)
+    read = partial(task_list.read_matching, page, search, limit=ROWS_PER_READ)
 
     async def rows() -> AsyncIterator[list[JsonObject]]:
         async for result in _follow(first, read):
@@ -83,7 +78,7 @@ async def download_calls(page: PageRequest) -> Response:
 
 
 async def _read_calls(page: PageRequest, conditions: JsonObject, cursor: str | None = None) -> JsonObject:
-    return dict(await page.call("llm.calls", limit=ROWS_PER_READ, cursor=cursor, **conditions))
+    return dict(await page.call_patiently("llm.calls", limit=ROWS_PER_READ, cursor=cursor, **conditions))
 
 
 async def _follow(first: JsonObject, read: Any) -> AsyncIterator[JsonObject]:
@@ -93,17 +88,7 @@ async def _follow(first: JsonObject, read: Any) -> AsyncIterator[JsonObject]:
         yield result
         if result["next_cursor"] is None:
             return
-        result = await _read_patiently(read, result["next_cursor"])
-
-
-async def _read_patiently(read: Any, cursor: str) -> JsonObject:
-    while True:
-        try:
-            return dict(await read(cursor))
-        except GatewayError as error:
-            if error.status != 429:
-                raise
-        await asyncio.sleep(RETRY_SECONDS)
+        result = await read(result["next_cursor"])
 
 
 def _send_csv(name: str, columns: Mapping[str, str], pages: AsyncIterable[list[JsonObject]]) -> Response:
@@ -169,7 +154,7 @@ async def download_history(page: PageRequest) -> Response:
 
 
 async def _call(page: PageRequest, operation: str, cursor: str | None = None, **arguments: Any) -> JsonObject:
-    return dict(await page.call(operation, limit=ROWS_PER_READ, cursor=cursor, **arguments))
+    return dict(await page.call_patiently(operation, limit=ROWS_PER_READ, cursor=cursor, **arguments))
 
 
 async def _write_list(name: str, field: str, pages: AsyncIterable[JsonObject]) -> AsyncIterator[bytes]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import re
+from collections.abc import Mapping
 from typing import Any
 
 import msgspec
@@ -25,6 +26,7 @@ from stentor.surfaces.dashboard.presenters.filters import shorten_id
 from stentor.surfaces.dashboard.site.page import PageRequest, encode_query
 
 PAGE_SIZE = 50
+MATCHES_PER_READ = 500
 FILTERS = ("status", "agent", "type", "by", "since", "session")
 """Conditions of the list, by their names in its address."""
 SINCE = {"1h": "hour", "24h": "24 hours", "7d": "7 days"}
@@ -53,9 +55,10 @@ class TaskSearch(msgspec.Struct, frozen=True):
         return encode_query({**self.filters, "since": self.since, "q": self.text})
 
 
-def read_search(page: PageRequest) -> TaskSearch:
-    """Return what the address of the page asks for: `since` is a length of time up to now."""
-    filters = {name: page.query_param(name) for name in FILTERS}
+def read_search(page: PageRequest, fields: Mapping[str, str] | None = None) -> TaskSearch:
+    """Return what the address of the page, or other fields, ask for: `since` is a length of time up to now."""
+    fields = page.request.query_params if fields is None else fields
+    filters = {name: fields.get(name, "").strip() for name in FILTERS}
     since = filters["since"] if filters["since"] in CHART_RANGES else ""
     length, _ = CHART_RANGES.get(since, (None, None))
     # From the minute on: the whole page, and its next pages, mean the same time.
@@ -68,7 +71,7 @@ def read_search(page: PageRequest) -> TaskSearch:
         "session": filters["session"],
         "created_after": start,
     }
-    return TaskSearch(filters, since, _clean_reference(page.query_param("q")), conditions)
+    return TaskSearch(filters, since, _clean_reference(fields.get("q", "").strip()), conditions)
 
 
 async def list_tasks(page: PageRequest) -> Response:
@@ -124,6 +127,12 @@ async def find_tasks(page: PageRequest, search: TaskSearch, cursor: str | None, 
     elif await _refers_to_id(page, text):
         searches.reverse()
     return await _find_first(page, searches, limit)
+
+
+async def read_matching(page: PageRequest, search: TaskSearch, cursor: str | None, **more: Any) -> JsonObject:
+    """Return one of very many pages of the tasks that match; a text is words of tasks. `more` are other arguments."""
+    arguments = {**search.conditions, "text": search.text, "limit": MATCHES_PER_READ, "cursor": cursor, **more}
+    return dict(await page.call_patiently("tasks.list", **arguments))
 
 
 async def _refers_to_id(page: PageRequest, text: str) -> bool:

@@ -10,6 +10,7 @@ import asyncio
 from collections import Counter
 from urllib.parse import parse_qsl, urlencode, urlsplit
 
+from starlette.datastructures import FormData
 from starlette.exceptions import HTTPException
 from starlette.responses import RedirectResponse, Response
 
@@ -73,9 +74,9 @@ def _approves(tx: Tx, principal: Principal, task: Task | None) -> bool:
 
 
 async def select_tasks(page: PageRequest) -> Response:
-    """Keep the selection, and redirect to the page that asks for confirmation."""
+    """Keep the selected tasks, and redirect to the page that asks for confirmation."""
     action, task_ids = await _read_selection(page)
-    back = _find_list(page)
+    back = find_list(page)
     if not task_ids:
         return page.redirect(back, "none-selected")
     return _show(page, {"action": action, "task_ids": task_ids, "back": back})
@@ -128,7 +129,7 @@ def _show(page: PageRequest, kept: JsonObject) -> Response:
     return RedirectResponse(f"{CONFIRMATION}?selection={page.session.keep(CONFIRMATION, kept)}", 303)
 
 
-def _find_list(page: PageRequest) -> str:
+def find_list(page: PageRequest) -> str:
     """Return the address of the list as it was filtered, which the browser names as the page that it came from."""
     # Only its query is used, so a forged header cannot lead elsewhere.
     try:
@@ -143,13 +144,19 @@ def _find_list(page: PageRequest) -> str:
 async def _read_selection(page: PageRequest) -> tuple[str, list[str]]:
     # Not `read_form`, which keeps only the last of several boxes.
     form = await page.form()
-    action = form.get("action")
-    if not isinstance(action, str) or action not in ACTIONS:
-        raise HTTPException(400, f"Choose one of {', '.join(ACTIONS)}.")
+    action = read_action(form)
     task_ids = [text for text in form.getlist("task") if isinstance(text, str) and len(text) <= MAX_ID_LENGTH]
     if len(task_ids) > MAX_SELECTED:
         raise HTTPException(400, f"Select at most {MAX_SELECTED} tasks.")
     return action, task_ids
+
+
+def read_action(form: FormData) -> str:
+    """Return the action that a form asks for. Raises HTTPException."""
+    action = form.get("action")
+    if not isinstance(action, str) or action not in ACTIONS:
+        raise HTTPException(400, f"Choose one of {', '.join(ACTIONS)}.")
+    return action
 
 
 async def _find_task(page: PageRequest, task_id: str) -> JsonObject | None:
@@ -158,6 +165,5 @@ async def _find_task(page: PageRequest, task_id: str) -> JsonObject | None:
 
 ROUTES = [
     ("GET", CONFIRMATION, show_selection),
-    ("POST", CONFIRMATION, select_tasks),
     ("POST", "/tasks/selected/confirm", act_on_tasks),
 ]

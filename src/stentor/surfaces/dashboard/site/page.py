@@ -9,7 +9,7 @@ import asyncio
 import hashlib
 import re
 import time
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Coroutine, Mapping
 from functools import cache, partial
 from pathlib import Path
 from typing import Any, Concatenate, ParamSpec, TypeVar
@@ -133,6 +133,10 @@ WARNINGS = frozenset(("conflict", "run-denied", "proposed-unserved", "selection-
 """Notices of what did not happen as it was asked for."""
 
 
+RETRY_SECONDS = 2.0
+"""Seconds after which a request that the rate limit refused is repeated."""
+
+
 class Site:
     """The services that all pages share. `threshold` is the sentinel's; `lifetime` is a session's, in seconds.
 
@@ -163,6 +167,7 @@ class Site:
         self.refused_sign_ins = RefusedSignIns(record_refusals)
         self.templates = create_environment()
         self.single_sign_on = single_sign_on
+        self._background: set[asyncio.Task[None]] = set()
         self.cache = TtlCache(CACHE_SECONDS, time.monotonic)
         self.slow_cache = TtlCache(SLOW_CACHE_SECONDS, time.monotonic)
 
@@ -187,7 +192,16 @@ class Site:
 
         return bool(await self.cache.get_or_create(("key", session.csrf), refresh))
 
+    def run_in_background(self, work: Coroutine[Any, Any, None]) -> None:
+        """Start work that continues after the response, until the dashboard closes."""
+        task = asyncio.create_task(work)
+        self._background.add(task)
+        task.add_done_callback(self._background.discard)
+
     async def close(self) -> None:
+        for task in self._background:
+            task.cancel()
+        await asyncio.gather(*self._background, return_exceptions=True)
         await self.refused_sign_ins.close()
         await self.live_updates.close()
         if self.single_sign_on is not None:
@@ -254,6 +268,16 @@ class PageRequest:
         # An empty form field or query parameter means "not set".
         arguments = {name: value for name, value in arguments.items() if value not in (None, "")}
         return await self.site.gateway.call(self.session.key, operation, arguments)
+
+    async def call_patiently(self, operation: str, **arguments: Any) -> Any:
+        """Call an operation as one of very many, which the gateway's rate limit may refuse: then it is repeated."""
+        while True:
+            try:
+                return await self.call(operation, **arguments)
+            except GatewayError as error:
+                if error.status != 429:
+                    raise
+            await asyncio.sleep(RETRY_SECONDS)
 
     async def find(self, operation: str, missing: int = 404, **arguments: Any) -> JsonObject | None:
         """Call an operation; return None when the gateway responds with the status `missing`."""

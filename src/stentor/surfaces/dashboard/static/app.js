@@ -255,11 +255,13 @@
 
   // Selection. The box for all is of no use without this program, so it is hidden until then.
   const countSelected = () => all("form.selected").forEach((form) => { // without this program the buttons are always on
-    const boxes = [...form.elements].filter((one) => one.type === "checkbox");
+    const boxes = [...form.elements].filter((one) => one.type === "checkbox" && one.name !== "all");
+    const whole = form.elements.all?.checked;
+    boxes.forEach((box) => { box.disabled = whole; });
     const n = boxes.filter((one) => one.checked).length;
     const { least = 1, most = Infinity } = form.dataset;
-    all("button", form).forEach((button) => { button.disabled = n < least || n > most; });
-    all("[data-count]", form).forEach((text) => { text.textContent = `${n} selected${n >= most && boxes.length > most ? `, at most ${most}` : ""}`; });
+    all("button", form).forEach((button) => { button.disabled = !whole && (n < least || n > most); });
+    all("[data-count]", form).forEach((text) => { text.textContent = whole ? "All selected" : `${n} selected${n >= most && boxes.length > most ? `, at most ${most}` : ""}`; });
   });
   const selectAll = () => {
     all("[data-select-all]").forEach((box) => { box.hidden = false; });

@@ -1,0 +1,214 @@
+"""Actions on all tasks that match the filters of the list: a page says what will happen, then shows how far it is.
+
+The work continues in this process after the response. Each task is changed as the operation on one task would, so a
+restart in the middle leaves no task half changed; the same action again takes the rest.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from typing import Literal
+from urllib.parse import parse_qsl
+
+import msgspec
+from starlette.responses import RedirectResponse, Response
+
+from stentor.core.clock import format_iso
+from stentor.core.errors import ServiceUnavailable
+from stentor.core.jsontext import JsonObject
+from stentor.domains.registry import queries as registry_queries
+from stentor.surfaces.dashboard.gateway import GatewayError
+from stentor.surfaces.dashboard.pages import task_selection
+from stentor.surfaces.dashboard.pages.task_list import SINCE, TaskSearch, read_matching, read_search
+from stentor.surfaces.dashboard.pages.task_selection import ACTIONS, CONFIRMATION
+from stentor.surfaces.dashboard.presenters.filters import humanize
+from stentor.surfaces.dashboard.site.page import PageRequest
+
+ADDRESS = "/tasks/matching"
+"""The page that asks for confirmation, and then shows how far the work is."""
+MAX_EXAMPLES, MAX_PROBLEMS = 10, 100
+TASKS_PER_PART = 100
+"""Tasks that are changed before the page shows it, and before a stop."""
+MAX_COUNTED = 1_000
+"""Tasks that are read to count those of a search for words."""
+LABELS = {"status": "status", "agent": "agent", "type": "type", "by": "submitted by", "session": "session"}
+log = logging.getLogger(__name__)
+
+
+class Batch(msgspec.Struct):
+    """An action on all tasks that match a search and were created before a time, in the format of the API.
+
+    `total` is how many there were at its start, or at least that many. `problems` are the first tasks that were not
+    changed. `message` is why it ended early.
+    """
+
+    action: str
+    search: TaskSearch
+    before: str
+    reason: str
+    total: int
+    is_exact: bool
+    state: Literal["running", "stopping", "stopped", "done", "broken"] = "running"
+    succeeded: int = 0
+    failed: int = 0
+    problems: list[JsonObject] = []
+    message: str = ""
+
+    @property
+    def is_running(self) -> bool:
+        return self.state in ("running", "stopping")
+
+    async def run(self, page: PageRequest) -> None:
+        """Change the tasks with the key of the page's user, in parts."""
+        seen: set[str] = set()
+        try:
+            # Again until there are no others: a task may change to a status whose list was read before.
+            while await self._change_matching(page, seen) and self.state == "running":
+                pass
+            self.state = "done" if self.state == "running" else "stopped"
+        except (GatewayError, ServiceUnavailable) as error:
+            self.state, self.message = "broken", error.message
+        except Exception as error:
+            log.error("pages: action on many tasks failed action=%s", self.action, exc_info=error)
+            self.state, self.message = "broken", "See the dashboard log for details."
+
+    async def _change_matching(self, page: PageRequest, seen: set[str]) -> bool:
+        """Read the lists once and change the tasks in them; return whether there was one that was not seen before."""
+        changed = False
+        for status in _statuses(self.action, self.search):
+            cursor = None
+            while self.state == "running":
+                listed = await read_matching(page, self.search, cursor, status=status, limit=TASKS_PER_PART)
+                # A list is read from new to old, so no page has a task again, but another list may.
+                rows = {row["task_id"]: row for row in listed["tasks"] if row["created_at"] <= self.before}
+                rows = {task_id: row for task_id, row in rows.items() if task_id not in seen}
+                if rows:
+                    changed = True
+                    seen.update(rows)
+                    await self._change(page, rows)
+                cursor = listed["next_cursor"]
+                if cursor is None:
+                    break
+        return changed
+
+    async def _change(self, page: PageRequest, rows: dict[str, JsonObject]) -> None:
+        body: JsonObject = {"task_ids": list(rows)} | ({"reason": self.reason} if self.reason else {})
+        outcome = await page.call_patiently(f"tasks.bulk_{self.action}", body=body)
+        self.succeeded += outcome["succeeded"]
+        self.failed += outcome["failed"]
+        problems = [
+            entry | {"title": rows[entry["task_id"]]["title"]} for entry in outcome["outcomes"] if entry["error"]
+        ]
+        self.problems = [*self.problems, *problems][:MAX_PROBLEMS]
+
+
+def _statuses(action: str, search: TaskSearch) -> list[str]:
+    """Return the statuses that the action changes, among those that the search has."""
+    chosen = search.filters["status"]
+    return [status for status in ACTIONS[action][2] if chosen in ("", status)]
+
+
+async def select(page: PageRequest) -> Response:
+    """Keep what was chosen in the list, all that match or some, and redirect to the page that asks for confirmation."""
+    form = await page.form()
+    if "all" not in form:
+        return await task_selection.select_tasks(page)
+    action = task_selection.read_action(form)
+    search = read_search(page, dict(parse_qsl(str(form.get("query", "")))))
+    # What comes later was not there when the user decided.
+    kept = {"action": action, "search": search, "before": format_iso(page.site.now())}
+    return _show(page, kept | {"back": f"/tasks?{search.query}" if search.query else "/tasks"})
+
+
+async def show(page: PageRequest) -> Response:
+    """Say what the action will do, and ask for confirmation; or how far it is."""
+    key = page.query_param("selection")
+    kept = page.session.kept.get((ADDRESS, key))
+    if kept is None:  # of an earlier session, or one of many
+        return page.redirect("/tasks", "selection-lost")
+    label, participle, _ = ACTIONS[kept["action"]]
+    counts, examples, is_exact = ({}, [], True) if "batch" in kept else await _count(page, kept)
+    return page.render(
+        "matching.html",
+        block="progress",
+        action=kept["action"],
+        label=label,
+        participle=participle,
+        batch=kept.get("batch"),
+        counts=counts,
+        total=sum(counts.values()),
+        is_exact=is_exact,
+        examples=examples[:MAX_EXAMPLES],
+        filters=await _describe_filters(page, kept["search"]),
+        key=key,
+        address=f"{ADDRESS}?selection={key}",
+        back=kept["back"],
+    )
+
+
+async def _count(page: PageRequest, kept: JsonObject) -> tuple[dict[str, int], list[JsonObject], bool]:
+    """Return how many tasks match in each status that changes, the newest of them, and whether these are all."""
+    search: TaskSearch = kept["search"]
+    statuses = _statuses(kept["action"], search)
+    limit = MAX_COUNTED if search.text else MAX_EXAMPLES
+    lists = await asyncio.gather(
+        *(read_matching(page, search, None, status=status, limit=limit) for status in statuses)
+    )
+    counts = {status: listed["total"] for status, listed in zip(statuses, lists, strict=True) if listed["total"]}
+    newest = sorted((row for listed in lists for row in listed["tasks"]), key=lambda row: row["created_at"])
+    return counts, newest[::-1], all(listed["total_is_exact"] for listed in lists)
+
+
+async def _describe_filters(page: PageRequest, search: TaskSearch) -> dict[str, str]:
+    """Return the filters that are set, with their labels."""
+    filters = {LABELS[name]: value for name, value in search.filters.items() if value and name in LABELS}
+    if "agent" in filters:
+        filters["agent"] = (await page.read(registry_queries.read_names)).get(filters["agent"], filters["agent"])
+    if "status" in filters:
+        filters["status"] = humanize(filters["status"])
+    if search.since:
+        filters["created"] = f"in the last {SINCE[search.since]}"
+    return filters | ({"words": search.text} if search.text else {})
+
+
+async def start(page: PageRequest) -> Response:
+    """Begin what was confirmed, once, and redirect to the page that shows how far it is."""
+    form = await page.read_form()
+    kept = page.session.kept.get((ADDRESS, form.get("selection", "")))
+    if kept is None:
+        return page.redirect("/tasks", "selection-lost")
+    if "batch" not in kept:
+        counts, _, is_exact = await _count(page, kept)
+        reason = form.get("reason", "") if kept["action"] == "reject" else ""
+        batch = Batch(kept["action"], kept["search"], kept["before"], reason, sum(counts.values()), is_exact)
+        if kept.setdefault("batch", batch) is batch:  # no second click was faster
+            page.site.run_in_background(batch.run(page))
+    return _go(form["selection"])
+
+
+async def stop(page: PageRequest) -> Response:
+    """Stop after the part that is being changed."""
+    key = (await page.read_form()).get("selection", "")
+    batch = page.session.kept.get((ADDRESS, key), {}).get("batch")
+    if batch is None:
+        return page.redirect("/tasks", "selection-lost")
+    if batch.state == "running":
+        batch.state = "stopping"
+    return _go(key)
+
+
+def _show(page: PageRequest, kept: JsonObject) -> Response:
+    return _go(page.session.keep(ADDRESS, kept))
+
+
+def _go(key: str) -> Response:
+    return RedirectResponse(f"{ADDRESS}?selection={key}", 303)
+
+
+ROUTES = [
+    ("POST", CONFIRMATION, select),
+    ("GET", ADDRESS, show),
+    ("POST", f"{ADDRESS}/confirm", start),
+    ("POST", f"{ADDRESS}/stop", stop),
+]
