@@ -39,6 +39,24 @@ def test_every_protected_operation_names_both_ways_to_send_a_key() -> None:
         assert set(used) <= set(schemes)
 
 
+@requirement("http.idempotency-conflicts")
+def test_every_operation_that_takes_an_idempotency_key_documents_its_reuse() -> None:
+    operations = [o for o in OPERATIONS if "Idempotency-Key" in {parameter["name"] for parameter in o.parameters}]
+    assert len(operations) >= 8
+    for operation in operations:
+        assert "422" in operation.spec["responses"], operation
+
+
+async def test_the_conflicts_of_an_archived_agent_are_documented(world: World) -> None:
+    agent = await world.register()
+    gone = await world.admin.post(f"/api/v1/registry/agents/{agent}/archive", json={"reason": "replaced"})
+    assert gone.status_code == 200, gone.text
+    for operation in WITH_BODY:
+        if operation.path_parameters == ["agent_id"]:
+            answer = await world.admin.request(operation.method, operation.url(agent), json=operation.example)
+            assert str(answer.status_code) in operation.spec["responses"], f"{operation}: {answer.text}"
+
+
 def test_every_request_body_has_an_example_with_known_fields_only() -> None:
     for operation in WITH_BODY:
         schema = body_schema(operation)

@@ -137,7 +137,9 @@ class RegistryOperations:
         agent, violations = await self._registry.list_violations(caller.tenant, agent_id, cleared=include_cleared)
         return wire.Violations.of(agent, violations=violations)
 
-    @operation("agents.clear_violations", "admin", "POST /registry/agents/{agent_id}/clear-violations", errors=(404,))
+    @operation(
+        "agents.clear_violations", "admin", "POST /registry/agents/{agent_id}/clear-violations", errors=(404, 409)
+    )
     async def clear(self, caller: Caller, agent_id: AgentId, body: wire.Clear) -> wire.Cleared:
         """Clear the violations: set the count to 0, lift the quarantine and override the trust tier."""
         agent = await self._registry.clear_violations(

@@ -203,7 +203,7 @@ class SessionOperations:
         await self._sessions.delete(caller, session_id)
         return DeletedSession(session_id=session_id, deleted=True)
 
-    @operation("sessions.append", "write", "POST /sessions/{session_id}/items", errors=(404, 409))
+    @operation("sessions.append", "write", "POST /sessions/{session_id}/items", errors=(404, 409, 422))
     async def append(
         self, caller: Caller, session_id: SessionId, body: ItemsIn, idempotency_key: IdempotencyHeader = None
     ) -> SessionOut:
@@ -231,7 +231,7 @@ class SessionOperations:
         following = None if is_last else items[-1].position
         return ItemPage(items=[ItemOut.of(item) for item in items], item_count=session.item_count, next_after=following)
 
-    @operation("sessions.pop", "write", "POST /sessions/{session_id}/pop", errors=(404, 500))
+    @operation("sessions.pop", "write", "POST /sessions/{session_id}/pop", errors=(404, 422, 500))
     async def pop(self, caller: Caller, session_id: SessionId, idempotency_key: IdempotencyHeader = None) -> PoppedItem:
         """Remove the last item of a session and return it. With an `Idempotency-Key`, a repeated request removes one.
 

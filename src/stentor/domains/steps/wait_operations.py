@@ -146,7 +146,7 @@ class WaitOperations:
         task = await self._waits.suspend(caller, task_id, body.epoch, body.keys)
         return SuspendOut(task_id=task_id, status=task.status)
 
-    @operation("waits.signal", "write", "POST /tasks/{task_id}/signals", errors=_ERRORS)
+    @operation("waits.signal", "write", "POST /tasks/{task_id}/signals", errors=(*_ERRORS, 422))
     async def signal(
         self, caller: Caller, task_id: TaskId, body: SignalIn, idempotency_key: IdempotencyHeader = None
     ) -> SignalOut:
