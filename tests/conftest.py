@@ -368,6 +368,7 @@ async def build_world(db: Database, clock: FixedClock, folder: Path, **environ: 
         (kernel.tasks.reconciler, "tick"),
         (kernel.tasks.wakeups, "tick"),
         (kernel.tasks.parked_tasks, "tick"),
+        (kernel.tasks.rerouting, "tick"),
         (kernel.schedules.scheduler, "tick"),
         (kernel.alerts, "check"),
         (kernel.llm.contents, "delete_expired"),
