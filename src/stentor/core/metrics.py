@@ -65,11 +65,11 @@ class HistogramSeries:
 
 
 class Counter:
-    """A counter with one series for each combination of label values."""
+    """A counter with one series for each combination of label values; the `known` ones are 0 from the start."""
 
-    def __init__(self, name: str, text: str, labels: Labels) -> None:
+    def __init__(self, name: str, text: str, *labels: str, known: Iterable[Labels] = ()) -> None:
         self._name, self._text, self._labels = name, text, labels
-        self._series: dict[Labels, CounterSeries] = {}
+        self._series: dict[Labels, CounterSeries] = {values: CounterSeries() for values in known}
 
     def labels(self, *values: str) -> CounterSeries:
         """Return the series with these label values, in the order of the names."""
@@ -82,9 +82,9 @@ class Counter:
 
 
 class Histogram:
-    """A histogram with one series for each combination of label values."""
+    """A histogram with one series for each combination of label values; `bounds` are upper bounds."""
 
-    def __init__(self, name: str, text: str, bounds: Sequence[float], labels: Labels) -> None:
+    def __init__(self, name: str, text: str, bounds: Sequence[float], *labels: str) -> None:
         self._name, self._text, self._labels, self._bounds = name, text, labels, bounds
         self._shown_bounds = [floatToGoString(bound) for bound in (*bounds, math.inf)]
         self._series: dict[Labels, HistogramSeries] = {}
@@ -106,19 +106,6 @@ class Histogram:
             counts, total = series.read()
             family.add_metric(labels, list(zip(self._shown_bounds, counts, strict=True)), total)
         return [family]
-
-
-def create_histogram(name: str, text: str, bounds: Sequence[float], *labels: str) -> Histogram:
-    """Return a histogram with these upper bounds and label names."""
-    return Histogram(name, text, bounds, labels)
-
-
-def create_counter(name: str, text: str, *labels: str, known: Iterable[Labels] = ()) -> Counter:
-    """Return a counter. The `known` combinations of label values are 0 from the start."""
-    counter = Counter(name, text, labels)
-    for values in known:
-        counter.labels(*values)
-    return counter
 
 
 def gauge_family(name: str, text: str, value: float) -> Metric:

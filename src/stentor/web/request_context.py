@@ -17,7 +17,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from stentor.core import ids, trace_context
 from stentor.core.errors import NotFound
-from stentor.core.metrics import REQUEST_BUCKETS_S, HistogramSeries, create_histogram
+from stentor.core.metrics import REQUEST_BUCKETS_S, Histogram, HistogramSeries
 from stentor.web.errors import render_unexpected
 
 ENCODED_SLASH = "\ufdd0"
@@ -142,7 +142,7 @@ class RequestDurations:
 
     def __init__(self) -> None:
         text = "Seconds from a request's head to its response's head, by route template."
-        self._histogram = create_histogram("stentor_http_request_duration_seconds", text, REQUEST_BUCKETS_S, *LABELS)
+        self._histogram = Histogram("stentor_http_request_duration_seconds", text, REQUEST_BUCKETS_S, *LABELS)
         self._cache: dict[tuple[str, str, int], HistogramSeries] = {}
 
     def observe(self, route: str, method: str, status: int, seconds: float) -> None:
@@ -166,9 +166,7 @@ class GrpcCallDurations:
 
     def __init__(self) -> None:
         text = "Seconds from a gRPC call's head to its response, or to the start of its stream, by method."
-        self._histogram = create_histogram(
-            "stentor_grpc_call_duration_seconds", text, REQUEST_BUCKETS_S, "method", "code"
-        )
+        self._histogram = Histogram("stentor_grpc_call_duration_seconds", text, REQUEST_BUCKETS_S, "method", "code")
 
     def observe(self, method: str, code: str, seconds: float) -> None:
         """Record a call. `method` must be one of the service's own, `code` the name of a gRPC status."""

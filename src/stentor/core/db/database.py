@@ -29,7 +29,7 @@ from stentor.core.db.transaction import Tx
 from stentor.core.errors import CorruptRow, StoreConflict, StoreUnavailable
 from stentor.core.metrics import (
     REQUEST_BUCKETS_S,
-    create_histogram,
+    Histogram,
     labeled_counter_family,
     labeled_gauge_family,
 )
@@ -63,12 +63,12 @@ class Database:
         self._poll_batch = PollBatch(self.read)
         self._connections = Readers(driver)
         self._write_outages, self._read_outages = OutageLog("write"), OutageLog("read")
-        self._write_durations = create_histogram(
+        self._write_durations = Histogram(
             "stentor_database_write_duration_seconds",
             "Time from handing in a transaction to its commit.",
             REQUEST_BUCKETS_S,
         )
-        self._group_sizes = create_histogram(
+        self._group_sizes = Histogram(
             "stentor_database_commit_group_size", "Transactions that shared a commit.", _GROUP_SIZE_BUCKETS
         )
         self.set_aside: dict[str, SetAside] = {}

@@ -19,10 +19,10 @@ from stentor.core.db import NO_LOCKS, Database, Tx
 from stentor.core.errors import BudgetExceeded, InvalidRequest, ProviderFault, ProviderUnreachable, StentorError
 from stentor.core.metrics import (
     LONG_BUCKETS_S,
+    Counter,
     CounterSeries,
+    Histogram,
     HistogramSeries,
-    create_counter,
-    create_histogram,
     gauge_family,
 )
 from stentor.core.runlog import EventDraft, RunLog
@@ -297,15 +297,15 @@ class CallMetrics:
     def __init__(self, breaker: CircuitBreaker) -> None:
         self._breaker = breaker
         text = "Duration of provider calls including retries, by outcome: ok or the error code."
-        self._durations = create_histogram("stentor_llm_call_duration_seconds", text, LONG_BUCKETS_S, *LABELS)
+        self._durations = Histogram("stentor_llm_call_duration_seconds", text, LONG_BUCKETS_S, *LABELS)
         text = "Tokens of provider calls, reported by the provider or else estimated."
-        self._tokens = create_counter("stentor_llm_tokens", text, *LABELS, "kind")
+        self._tokens = Counter("stentor_llm_tokens", text, *LABELS, "kind")
         text = "Cost of provider calls in US dollars, where the price is known."
-        self._costs = create_counter("stentor_llm_cost_dollars", text, *LABELS)
+        self._costs = Counter("stentor_llm_cost_dollars", text, *LABELS)
         text = "Calls rejected before they reached a provider: budget exceeded or circuit open."
         reasons = (BUDGET_EXCEEDED,), (CIRCUIT_OPEN,)
         self._series: dict[tuple[str, str], tuple[HistogramSeries, CounterSeries, CounterSeries, CounterSeries]] = {}
-        self._rejected = create_counter("stentor_llm_refusals", text, "reason", known=reasons)
+        self._rejected = Counter("stentor_llm_refusals", text, "reason", known=reasons)
 
     def count_rejected(self, error: BudgetExceeded | ProviderUnreachable) -> None:
         """Count a call that was rejected before it reached its provider."""

@@ -17,7 +17,7 @@ from stentor.auth.principal import Principal
 from stentor.core.clock import DAY, Clock
 from stentor.core.errors import AgentUnavailable, RoutingDenied, TenantDenied, all_errors
 from stentor.core.jsontext import JsonObject
-from stentor.core.metrics import SHORT_BUCKETS_S, create_counter, create_histogram
+from stentor.core.metrics import SHORT_BUCKETS_S, Counter, Histogram
 from stentor.domains.learning.length import Splits, length_group, share_evidence
 from stentor.domains.learning.load import Factors, load_group, mean_factor, own_factors
 from stentor.domains.learning.model import Weight
@@ -66,14 +66,14 @@ class RoutingEngine:
         self.is_unseen: Callable[[Agent], bool] = lambda _: False
         """Set there too: whether no program has connected yet as an agent that was registered just now."""
         text = "Duration of a routing decision that chose an agent."
-        self._durations = create_histogram("stentor_routing_duration_seconds", text, SHORT_BUCKETS_S)
+        self._durations = Histogram("stentor_routing_duration_seconds", text, SHORT_BUCKETS_S)
         self._chosen: dict[tuple[str, str, bool], tuple[int, int]] = {}
         """For an agent and a task type: its outcomes that counted when it was chosen, and how often it was since.
 
         True: for tasks that still wait for their start or an approval.
         """
         text = "Routing decisions without an eligible agent, by reason."
-        self._denials = create_counter("stentor_routing_denials", text, "reason", known=_DENIAL_CODES)
+        self._denials = Counter("stentor_routing_denials", text, "reason", known=_DENIAL_CODES)
 
     def decide(self, request: RoutingRequest) -> RoutingDecision:
         """Choose an agent. Raises RoutingDenied."""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Iterable
 from functools import cache
 from typing import get_args
@@ -14,8 +13,8 @@ from stentor.core.db import Tx
 from stentor.core.live import TERMINAL_EVENTS, Hub
 from stentor.core.metrics import (
     LONG_BUCKETS_S,
-    create_counter,
-    create_histogram,
+    Counter,
+    Histogram,
     gauge_family,
     labeled_gauge_family,
 )
@@ -36,10 +35,11 @@ def collect_metrics(tx: Tx, dialect: str) -> Iterable[Metric]:
 
 
 def _count_by_status(tx: Tx) -> dict[str, float]:
-    counts: Counter[str] = Counter(dict.fromkeys(TASK_STATUSES, 0))
+    counts: dict[str, float] = dict.fromkeys(TASK_STATUSES, 0.0)
     for tenant in queries.iter_tenants(tx):
-        counts.update(queries.count_by_status(tx, tenant))
-    return {status: float(n) for status, n in counts.items()}
+        for status, count in queries.count_by_status(tx, tenant).items():
+            counts[status] += count
+    return counts
 
 
 def _oldest_wait_s(tx: Tx, dialect: str) -> float:
@@ -53,9 +53,9 @@ class OutcomeMetrics:
     def __init__(self, hub: Hub) -> None:
         text = "Ended attempts and submissions without an eligible agent, by outcome class."
         known = [(outcome,) for outcome in OUTCOMES]
-        self._outcomes = create_counter("stentor_task_outcomes", text, "outcome_class", known=known)
+        self._outcomes = Counter("stentor_task_outcomes", text, "outcome_class", known=known)
         text = "Duration from the claim of a task to its outcome, by outcome class."
-        self._durations = create_histogram("stentor_task_duration_seconds", text, LONG_BUCKETS_S, "outcome_class")
+        self._durations = Histogram("stentor_task_duration_seconds", text, LONG_BUCKETS_S, "outcome_class")
         # Cached, because it takes longer to find a series than to count in it.
         self._find_count, self._find_durations = cache(self._outcomes.labels), cache(self._durations.labels)
         hub.listen(self._on_events, _END_EVENTS)

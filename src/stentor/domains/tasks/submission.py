@@ -18,7 +18,7 @@ from stentor.core.clock import SECOND
 from stentor.core.db import NO_LOCKS, Database, Tx, idempotency, locks
 from stentor.core.db.idempotency import IdempotencyKey, StoredResponse
 from stentor.core.errors import Conflict, InvalidRequest, NotFound, ParentCancelled, RoutingDenied, all_errors
-from stentor.core.metrics import REQUEST_BUCKETS_S, create_histogram
+from stentor.core.metrics import REQUEST_BUCKETS_S, Histogram
 from stentor.core.runlog import EventDraft, RunLog, read_task_events
 from stentor.domains.atp.model import AtpHeader
 from stentor.domains.atp.text_format import content_for_agent
@@ -88,7 +88,7 @@ class SubmissionService:
         self._starts = starts
         self._running: set[tuple[str, str, str, str]] = set()
         text = "Duration of a submission until it is stored, by result; a failed one stored nothing."
-        self._durations = create_histogram("stentor_submit_duration_seconds", text, REQUEST_BUCKETS_S, "result")
+        self._durations = Histogram("stentor_submit_duration_seconds", text, REQUEST_BUCKETS_S, "result")
         self._by_result = {result: self._durations.labels(result) for result in ("accepted", "denied", "failed")}
 
     async def submit(

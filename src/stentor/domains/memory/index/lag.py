@@ -8,7 +8,7 @@ from collections import deque
 import msgspec
 
 from stentor.core.clock import SECOND
-from stentor.core.metrics import LONG_BUCKETS_S, create_histogram
+from stentor.core.metrics import LONG_BUCKETS_S, Histogram
 from stentor_vault.notes.model import Stat
 
 LAG_SAMPLES = 256
@@ -38,7 +38,7 @@ class SyncLag:
     def __init__(self, metric: str, search: str) -> None:
         self._samples: deque[float] = deque(maxlen=LAG_SAMPLES)
         text = f"Time from a change in the vault until it is found by {search} search."
-        self.histogram = create_histogram(metric, text, LONG_BUCKETS_S)
+        self.histogram = Histogram(metric, text, LONG_BUCKETS_S)
         """Of all changes since the start."""
 
     def add(self, lag_s: float) -> None:
