@@ -8,8 +8,6 @@ from typing import Any
 
 import pytest
 
-from stentor.core import jsontext
-from stentor.core.db import Sql
 from stentor.core.db.driver import PendingRows
 from stentor.domains.tasks import store
 from stentor.domains.tasks.model import estimate_times
@@ -73,19 +71,6 @@ async def test_a_denied_submit_names_the_event_that_it_began_with(world: World) 
         answer = await post(world, id="denied", required_capabilities=["fly"])
         details = answer.json()["error"]["details"]
         assert details["provenance_id"] == (await world.task("denied"))["provenance_id"]
-
-
-@requirement("atp.responses-carry-atp-block")
-async def test_an_answer_that_an_earlier_version_kept_gets_its_provenance(world: World) -> None:
-    await world.register()
-    keyed = {"Idempotency-Key": "k"}
-    first = await world.admin.post(PATH, json=BODY, headers=keyed)
-    known = {name: first.json()[name] for name in ("task_id", "status")}
-    old = known | {"estimated_start": 1, "estimated_completion": 2}
-    keep = Sql("update idempotency_keys set answer = :answer")
-    await world.kernel.infra.db.write(lambda tx: tx.run(keep, answer=jsontext.dump(old)))
-    again = await world.admin.post(PATH, json=BODY, headers=keyed)
-    assert again.json() == first.json()
 
 
 @requirement("tasks.submit-requires-type-and-input")

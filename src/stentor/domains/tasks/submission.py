@@ -116,7 +116,7 @@ class SubmissionService:
     ) -> StoredResponse:
         # Read it here: the transaction runs in the writer's thread, which has another context.
         trace = trace_context.current_traceparent()
-        # Of what the client sent: the authority of its grant may have changed when it repeats the submission.
+        # Hash what the client sent: the authority of its grant may have changed when it repeats the submission.
         body_hash = model.compute_body_hash(draft)
         with _NO_KEY if key is None else self._reject_concurrent(key):
             granted, granted_parent = await self._resolve_grant(principal, draft)
@@ -169,9 +169,9 @@ class SubmissionService:
             yield lambda tx: self._submit(tx, submission)
 
     def _submit(self, tx: Tx, submission: Submission) -> StoredResponse:
-        principal, key = submission.principal, submission.key
+        key = submission.key
         if key is not None and (stored := idempotency.find_response(tx, key)):
-            return _add_provenance(tx, principal.tenant, stored)
+            return stored
         existing = _find_submitted(tx, submission)
         if existing is None:
             response = self._store(tx, submission, _complete_draft(tx, submission))
@@ -297,7 +297,7 @@ def _complete_draft(tx: Tx, submission: Submission) -> TaskDraft:
         raise InvalidRequest("deadline: must be in the future and after start_at, as must that of the parent.")
     if draft.metadata.session is not None:
         _require_usable_session(tx, principal, draft.metadata.session)
-    # Only now, as the body was hashed without it: a retry of the same submission has another one.
+    # After the hash of the body, because each retry of a submission has another trace.
     return with_traceparent(draft, submission.trace)
 
 
@@ -375,14 +375,6 @@ def _first_response(tx: Tx, task: Task, placement: Placement | None = None) -> S
         **notice_fields(notice),
     )
     return StoredResponse(202, msgspec.structs.asdict(result))
-
-
-def _add_provenance(tx: Tx, tenant: str, stored: StoredResponse) -> StoredResponse:
-    """Build a stored response again from the task if an earlier version stored it, without the provenance id."""
-    if stored.status_code != 202 or "provenance_id" in stored.body:
-        return stored
-    task = store.find(tx, tenant, stored.body["task_id"])
-    return stored if task is None else _first_response(tx, task)
 
 
 def _result_or_denial(response: StoredResponse) -> SubmitResult:
