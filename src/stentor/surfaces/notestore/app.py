@@ -11,6 +11,7 @@ import hmac
 import logging
 from typing import Any
 
+from starlette.requests import ClientDisconnect
 from starlette.responses import Response
 from starlette.types import ASGIApp, Receive, Scope, Send
 
@@ -35,10 +36,6 @@ _HEADERS = {"Cache-Control": "no-store", "X-Content-Type-Options": "nosniff"}
 log = logging.getLogger(__name__)
 
 
-class ClientDisconnected(Exception):
-    """The client disconnected before its body was complete."""
-
-
 def create_app(store: NoteStore, key: str, lock_timeout_s: float = LOCK_TIMEOUT_SECONDS) -> ASGIApp:
     """Return the application over a store; `key` is the bearer token of its clients.
 
@@ -57,7 +54,7 @@ class _App:
             return
         try:
             response = await self._handle(scope, receive)
-        except ClientDisconnected:
+        except ClientDisconnect:
             return
         except StentorError as error:
             response = _error_response(error)
@@ -100,7 +97,7 @@ class _App:
         while more:
             message = await receive()
             if message["type"] == "http.disconnect":
-                raise ClientDisconnected
+                raise ClientDisconnect
             content += message.get("body", b"")
             more = message.get("more_body", False)
             if len(content) > MAX_BODY_BYTES:

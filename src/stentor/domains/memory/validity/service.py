@@ -72,7 +72,7 @@ class InvalidationService:
         before = await self._list_exclusions()
         if target.kind == "source":
             name = _source_name(target.text)
-            await self._write_source(caller, name, lambda tx: self._insert_source(tx, caller, name, reason))
+            await self._write_source(caller, lambda tx: self._insert_source(tx, caller, name, reason))
         else:
             path, anchor = _split(target)
             mark = Mark(reason, caller.author, format_iso(self._clock.now()))
@@ -91,7 +91,7 @@ class InvalidationService:
         before = await self._list_exclusions()
         if target.kind == "source":
             name = _source_name(target.text)
-            await self._write_source(caller, name, lambda tx: self._restore_source(tx, caller, name, reason))
+            await self._write_source(caller, lambda tx: self._restore_source(tx, caller, name, reason))
         else:
             path, anchor = _split(target)
             edit = partial(marks.remove_mark, anchor=anchor)
@@ -118,7 +118,7 @@ class InvalidationService:
         if seen != version:
             await index.replace_sources({source.source: source.mark for source in sources}, version, seen=seen)
 
-    async def _write_source(self, caller: MemoryCaller, name: str, work: Callable[[Tx], None]) -> None:
+    async def _write_source(self, caller: MemoryCaller, work: Callable[[Tx], None]) -> None:
         if not caller.principal.is_person:
             raise Forbidden("Only people can invalidate or restore a source: notes of others may be derived from it.")
         try:
