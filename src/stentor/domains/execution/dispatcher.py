@@ -23,7 +23,7 @@ from stentor.domains.registry import store
 from stentor.domains.registry.agent_cache import AgentCache
 from stentor.domains.registry.model import Agent
 from stentor.domains.registry.presence import Presence
-from stentor.domains.routing.service import LoadLookup
+from stentor.domains.routing.service import AgentLoad, LoadLookup
 from stentor.domains.tasks.model import QueuedTask, TaskClaim
 from stentor.domains.tasks.placement import TaskQueue
 from stentor.domains.tasks.store import TaskRef
@@ -48,10 +48,16 @@ class TaskPoll(Protocol):
 class Dispatcher(TaskQueue, Protocol):
     """Queue of tasks and hand-out to agents."""
 
+    concurrency: int
+    """How many tasks of an agent run at a time. A worker decides that itself by how much it claims."""
     refill_ticks: int
     """Ticks of the reconciler between two refills from the database."""
     offline_endpoints: Callable[[], list[str]]
     """Returns the agents whose tasks must wait because their endpoint is paused after failures."""
+
+    def count_ahead(self, agent_id: str) -> int:
+        """Return the number of tasks that are queued for or run at an agent, as far as this process knows."""
+        ...
 
     def count_queued(self) -> int:
         """Return how many tasks wait in the queues."""
@@ -238,17 +244,18 @@ class RegistryFreshness:
 def create_load_lookup(dispatcher: Dispatcher, presence: Presence) -> LoadLookup:
     """Return the function by which routing asks how busy an agent is."""
 
-    def load(agent: Agent) -> tuple[int, int, bool, bool, float, float]:
+    def load(agent: Agent) -> AgentLoad:
         agent_id, online = agent.agent_id, presence.is_online(agent)
         failing = presence.failing_share(agent_id)
         if agent.runtime.kind != "worker":
             ahead = dispatcher.count_ahead(agent_id)
-            return ahead, dispatcher.concurrency(agent_id), online, presence.is_resting(agent_id, ahead), failing, 0.0
+            is_resting = presence.is_resting(agent_id, ahead)
+            return AgentLoad(ahead, dispatcher.concurrency, online, is_resting, failing)
         # A worker claims into its own queue, where the dispatcher does not see the tasks that it holds.
         ahead = dispatcher.count_ahead(agent_id) + presence.count_held(agent_id)
         concurrency = presence.concurrency(agent_id) if ahead else 1
         stalled = presence.stalled_ms(agent_id) if ahead >= concurrency else 0.0
-        return ahead, concurrency, online, presence.is_resting(agent_id, ahead), failing, stalled
+        return AgentLoad(ahead, concurrency, online, presence.is_resting(agent_id, ahead), failing, stalled)
 
     return load
 

@@ -27,7 +27,7 @@ class InMemoryDispatcher:
     def __init__(self, db: Database, executor: TaskExecutor, concurrency: int) -> None:
         self._db = db
         self._executor = executor
-        self._concurrency = concurrency
+        self.concurrency = concurrency
         self._running = RunningTasks(self._pump)
         self._queues = AgentQueues(db, self._pump, self._running.has)
         self._open = True
@@ -40,7 +40,7 @@ class InMemoryDispatcher:
 
     def reserve(self, agent_id: str, runtime_kind: str) -> Reservation | None:
         """Reserve a slot for a task that starts at once; None if it must be queued."""
-        is_full = self._running.taken_by(agent_id) >= self._concurrency
+        is_full = self._running.taken_by(agent_id) >= self.concurrency
         # Behind the tasks that wait already.
         if runtime_kind == "worker" or is_full or not self._open or self._queues.depth(agent_id):
             return None
@@ -56,10 +56,6 @@ class InMemoryDispatcher:
 
     def count_ahead(self, agent_id: str) -> int:
         return self._queues.depth(agent_id) + self._running.count_by_agent.get(agent_id, 0)
-
-    def concurrency(self, agent_id: str) -> int:
-        """Return how many tasks of an agent run at a time. A worker decides that itself by how much it claims."""
-        return self._concurrency
 
     def queue_depths(self) -> dict[str, int]:
         return self._queues.depths()
@@ -138,7 +134,7 @@ class InMemoryDispatcher:
     def _pump(self, agent_id: str) -> None:
         if agent_id in self.offline_endpoints():
             return
-        while self._open and self._running.taken_by(agent_id) < self._concurrency:
+        while self._open and self._running.taken_by(agent_id) < self.concurrency:
             if not (taken := self._queues.take(agent_id, 1)):
                 return
             queued = taken[0]

@@ -55,7 +55,7 @@ class PostgresDispatcher:
         self._executor = executor
         self._freshness = freshness
         self._fanout = fanout
-        self._concurrency = concurrency
+        self.concurrency = concurrency
         self._runs_agents = runs_agents
         self._depths: dict[str, int] = {}
         self._local_writes = ConcurrentWrites[str]()
@@ -104,11 +104,7 @@ class PostgresDispatcher:
         self._running.stop((stopped.tenant, stopped.task_id), stopped.epoch)
 
     def count_ahead(self, agent_id: str) -> int:
-        """Return the queued and running tasks of the agent, as far as this process knows."""
         return self._depths.get(agent_id, 0) + self._running.count_by_agent.get(agent_id, 0)
-
-    def concurrency(self, agent_id: str) -> int:
-        return self._concurrency
 
     def queue_depths(self) -> dict[str, int]:
         return {agent_id: depth for agent_id, depth in self._depths.items() if depth}
@@ -215,7 +211,7 @@ class PostgresDispatcher:
 
     def _has_free_slot(self, agent_id: str) -> bool:
         return (
-            self._running.taken_by(agent_id) < self._concurrency
+            self._running.taken_by(agent_id) < self.concurrency
             and agent_id not in self._freshness.skipped_agents
             and agent_id not in self.offline_endpoints()
         )
@@ -247,7 +243,7 @@ class PostgresDispatcher:
 
     async def _claim_next(self) -> list[TaskClaim]:
         """Claim the next tasks of the agents that are below their concurrency in this process."""
-        excluded = {agent_id for agent_id, n in self._running.count_taken().items() if n >= self._concurrency}
+        excluded = {agent_id for agent_id, n in self._running.count_taken().items() if n >= self.concurrency}
         excluded |= {*self._freshness.skipped_agents, *self.offline_endpoints()}
         self._pass_on(self._hinted & excluded)
         self._hinted.clear()
@@ -265,7 +261,7 @@ class PostgresDispatcher:
                 waiting = [queued for queued in waiting if queued not in fitting]
             left = {queued.agent_id for queued in tasks if queued.agent_id not in current or queued in waiting}
             if len(tasks) == CLAIM_BATCH:
-                left |= {agent_id for agent_id, n in running.items() if n >= self._concurrency} - excluded
+                left |= {agent_id for agent_id, n in running.items() if n >= self.concurrency} - excluded
             return len(tasks), claims, left
 
         # An attempt that ends during the transaction must wake the pump, so assume until then that more tasks wait.
@@ -290,7 +286,7 @@ class PostgresDispatcher:
         """Return the first tasks of each agent for which it has free slots."""
         running, fitting = running.copy(), list[QueuedTask]()
         for queued in waiting:
-            if running[queued.agent_id] < self._concurrency:
+            if running[queued.agent_id] < self.concurrency:
                 running[queued.agent_id] += 1
                 fitting.append(queued)
         return fitting

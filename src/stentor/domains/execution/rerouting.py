@@ -228,8 +228,8 @@ class TaskRerouter:
         if agent.runtime.kind == "worker":
             # Not one that was registered just now and counts as online: its program may never start.
             return self._presence.has_free_slot(agent.agent_id)
-        ahead, concurrency, is_online, *_ = self._routing.agent_load(agent)
-        return is_online and ahead < concurrency
+        load = self._routing.agent_load(agent)
+        return load.is_online and load.ahead < load.concurrency
 
     async def _relieve(self, agent: Agent, waiting: int, idle: Mapping[str, Agent]) -> int:
         """Choose again for the tasks that wait first, as if they arrived now, and move those that get an idle agent."""
@@ -256,8 +256,10 @@ class TaskRerouter:
 
     def _count_slots(self, agent: Agent, decision: RoutingDecision) -> int:
         """Return how many tasks an idle agent gets at one check: what it can begin until about the next one."""
-        _, concurrency, *_ = self._routing.agent_load(agent)
-        slots = self._presence.count_slots(agent.agent_id) if agent.runtime.kind == "worker" else concurrency
+        if agent.runtime.kind == "worker":
+            slots = self._presence.count_slots(agent.agent_id)
+        else:
+            slots = self._routing.agent_load(agent).concurrency
         chosen = next(each for each in decision.candidates if each.agent_id == agent.agent_id)
         # How long one of unknown speed takes may be seen first: what has moved stays there for a while.
         rounds = 1 if not chosen.outcomes else 1 + int(MAX_AHEAD_MS / max(1.0, chosen.ready_ms))

@@ -37,12 +37,27 @@ _DENIAL_CODES = [
 AGE_STEP = 32
 """The decay of evidence, and the growth of optimism, come in steps of this many outcomes, so that a cached track record
 lasts that long."""
-LoadLookup = Callable[[Agent], tuple[int, int, bool, bool, float, float]]
-"""Returns an agent's number of queued and running tasks, its concurrency, whether it is online, whether it rests, the
-share of its tasks that its provider fails, and for how long it has neither taken nor ended a task, in milliseconds; 0
-if it has room."""
 MAX_CHOSEN = 100_000
 """Agents and task types whose tasks since the last counted outcome are remembered."""
+
+
+class AgentLoad(msgspec.Struct, frozen=True, gc=False):
+    """How busy an agent is. `ahead` counts its queued and running tasks.
+
+    `failing_share` is the share of its tasks that its provider fails, `stalled_ms` for how long it has neither taken
+    nor ended a task; 0 if it has room.
+    """
+
+    ahead: int = 0
+    concurrency: int = 1
+    is_online: bool = True
+    is_resting: bool = False
+    failing_share: float = 0.0
+    stalled_ms: float = 0.0
+
+
+LoadLookup = Callable[[Agent], AgentLoad]
+IDLE = AgentLoad()
 
 
 class RoutingEngine:
@@ -61,7 +76,7 @@ class RoutingEngine:
         self._trust = trust
         self._clock = clock
         self.policy = policy
-        self.agent_load: LoadLookup = _idle
+        self.agent_load: LoadLookup = lambda _: IDLE
         """Set by `bootstrap/parts/tasks.py`, because the dispatcher, which knows the load, itself needs routing."""
         self.is_unseen: Callable[[Agent], bool] = lambda _: False
         """Set there too: whether no program has connected yet as an agent that was registered just now."""
@@ -112,7 +127,7 @@ class RoutingEngine:
         # No agents of tier `human`: an approval, or the absence of one, was for the original agent only.
         agents = [agent for agent in self._pool(request) if agent.trust_tier != "human"]
         # Asked first, because in an outage of all workers every waiting task comes here.
-        if not any(self.agent_load(agent)[2] for agent in agents):
+        if not any(self.agent_load(agent).is_online for agent in agents):
             return None
         candidates = [
             msgspec.structs.replace(each, ahead=max(0, each.ahead + planned.get(each.agent.agent_id, 0)))
@@ -179,7 +194,7 @@ class RoutingEngine:
             lengths = odds, length_group(request.input_length)
         cache = _track_record_cache(records, now // DAY, odds, lengths and lengths[1])
         # Looked up once: this loop takes most of the time of a decision.
-        tenant, trust, load, alpha = request.tenant, self._trust.score, self.agent_load, self.policy.alpha
+        tenant, trust, agent_load, alpha = request.tenant, self._trust.score, self.agent_load, self.policy.alpha
         tick, by_grades = records.progress.tick, records.well_graded > 0
         weights, recent_by_agent = records.weights_by_agent, self._learning.recent_by_agent
         effect = records.load_effect()
@@ -219,7 +234,8 @@ class RoutingEngine:
                     retry = msgspec.structs.replace(build(without_outage(weight), stale=False), retry=True)
                 track_record = build(weight, stale=stale)
                 entry = cache[agent_id] = (weight, recent, age, agent, effect, factors, track_record, retry)
-            ahead, concurrency, online, resting, failing, stalled = load(agent)
+            load = agent_load(agent)
+            ahead = load.ahead
             chosen = all_chosen.get((agent_id, task_type, False))
             unlearned = max(0, _count_chosen(chosen, weight) - ahead) if chosen else 0
             if starts_later or agent.trust_tier == "human":
@@ -230,19 +246,19 @@ class RoutingEngine:
             overload = 0.0
             if (factors := entry[5]) is not None and ahead:
                 # A worker that does not poll at this moment may still have room: its concurrency is what it holds.
-                overload = 1 - factors[load_group(min(ahead, concurrency))]
+                overload = 1 - factors[load_group(min(ahead, load.concurrency))]
             candidates.append(
                 Candidate(
                     agent,
                     track_record,
                     score,
                     ahead,
-                    concurrency,
-                    online,
-                    resting,
+                    load.concurrency,
+                    load.is_online,
+                    load.is_resting,
                     unlearned,
-                    stalled,
-                    failing,
+                    load.stalled_ms,
+                    load.failing_share,
                     overload,
                 )
             )
@@ -336,7 +352,3 @@ def _track_record_cache(records: TaskTypeRecords, day: int, odds: Splits | None,
     if records.derived_at != state:
         records.derived, records.derived_at = {}, state
     return records.derived.setdefault(group, {})
-
-
-def _idle(agent: Agent) -> tuple[int, int, bool, bool, float, float]:
-    return 0, 1, True, False, 0.0, 0.0

@@ -63,14 +63,6 @@ class TaskQueue(Protocol):
         """Stop the attempt of a task that ended or was queued again, unless its epoch is later; None stops any."""
         ...
 
-    def count_ahead(self, agent_id: str) -> int:
-        """Return the number of tasks that are queued for or run at an agent."""
-        ...
-
-    def concurrency(self, agent_id: str) -> int:
-        """Return how many tasks the agent can run at a time."""
-        ...
-
 
 class StartConditions(Protocol):
     """The journal of a new task, as seen by tasks: what it waits for, and the steps that a rerun takes over."""
@@ -201,8 +193,8 @@ class TaskRouter:
             return now, now
         weight = self._learning.records(tenant, task_type).weights_by_agent.get(agent.agent_id)
         mean_ms = weight.mean_ms if weight and weight.samples else model.DEFAULT_MEAN_MS
-        ahead, concurrency, *_ = self._routing.agent_load(agent)
-        return model.estimate_times(now, ahead, mean_ms, concurrency)
+        load = self._routing.agent_load(agent)
+        return model.estimate_times(now, load.ahead, mean_ms, load.concurrency)
 
 
 def _starts_later(task: TaskDraft | Task) -> bool:

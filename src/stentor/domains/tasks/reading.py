@@ -116,7 +116,7 @@ class TaskReader:
             return describe_inactive(agent.name, "archived" if agent.is_archived else agent.status)
         if task.status != "queued":
             return None
-        if self._routing.agent_load(agent)[2] and not self._routing.is_unseen(agent):
+        if self._routing.agent_load(agent).is_online and not self._routing.is_unseen(agent):
             return None
         return describe_offline(agent.runtime.kind, agent.name)
 
