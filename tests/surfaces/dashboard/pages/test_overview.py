@@ -247,7 +247,7 @@ async def test_what_changed_lately_is_a_line_with_a_link_and_what_is_old_is_not(
         (f"/agents/{agent}", "ann was suspended"),
         ("/keys/dana", "dana was created by admin"),
         ("/keys/dana", "dana was revoked by admin"),
-        ("/models/budgets", "Budget of agent ann set to $2.00 a day by admin"),
+        ("/models/budgets", "agent ann set to $2.00 a day by admin"),
     ):
         assert f'<a href="{url}">{text}</a>' in page
     assert "ann was suspended 2 times" in _changed(page)

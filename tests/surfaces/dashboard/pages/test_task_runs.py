@@ -7,6 +7,7 @@ import re
 import httpx
 
 from stentor.core.runlog import EventDraft
+from stentor.surfaces.dashboard.presenters.filters import format_input
 from tests.conftest import World
 from tests.requirements import requirement
 from tests.surfaces.dashboard.signed_in import Site
@@ -169,6 +170,24 @@ async def test_the_input_is_changed_in_the_page_and_kept_when_it_is_refused(site
         second = new_id(await site.send(f"/tasks/{first}/rerun", input=sent))
         claims = [await site.world.claim(agent_id), await site.world.claim(agent_id)]
         assert {claim["task_id"]: claim["input"] for claim in claims} == {first: task_input, second: expected}
+    for before, text, after in (
+        (7, "8.5", 8.5),
+        (0, "1", 1),
+        (True, "false", False),
+        (None, "3", 3),
+        (7, "eight", "eight"),
+        (7, "", ""),
+        ("7", "8", "8"),
+        ("", "8", "8"),
+        ([], "[1]", [1]),
+        ({}, '{"n": 1}', {"n": 1}),
+    ):
+        old = await site.world.submit(input=before)
+        new = new_id(await site.send(f"/tasks/{old}/rerun", input=text))
+        found = (await site.world.admin.get(f"/api/v1/tasks/{new}/input")).json()["input"]
+        assert (found, type(found)) == (after, type(after)), "the type of a number stays"
+        same = new_id(await site.send(f"/tasks/{old}/rerun", input=format_input(before)))
+        assert (await site.world.admin.get(f"/api/v1/tasks/{same}/input")).json()["input"] == before
     refused = await site.send(f"/tasks/{first}/rerun", 400, input='{"n": ')
     assert "looks like JSON but is not valid" in refused.text
     assert "{&#34;n&#34;: </textarea>" in refused.text

@@ -52,11 +52,11 @@ async def rerun_task(page: PageRequest) -> Response:
     body: JsonObject = {name: value for name, value in given.items() if value}
     text = None
     if "input" in form:
-        # A text that looks like JSON stays a text as long as nobody changes it.
+        # A text that looks like JSON stays a text as long as nobody changes it, a number a number also then.
         text, before = _normalize_lines(await page.read_field("input")), await _read_input(page, task_id)
         if text != _normalize_lines(format_input(before)):
             try:
-                body["input"] = read_task_input(text)
+                body["input"] = read_task_input(text, before)
             except InvalidRequest as error:
                 return await show_task(page, error.message, error.status, text)
     try:
@@ -76,7 +76,7 @@ def _normalize_lines(text: str) -> str:
 
 async def _read_input(page: PageRequest, task_id: str) -> Any:
     text = await page.read(task_queries.read_input, task_id, ALL_CHARACTERS)
-    return jsontext.decode_or_none((text or "").encode()) or text or ""
+    return "" if text is None else jsontext.decode(text.encode())
 
 
 def _explain_refusal(error: GatewayError) -> str:

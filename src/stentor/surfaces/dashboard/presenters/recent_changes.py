@@ -136,7 +136,7 @@ def _describe_event(event: RunLogEvent, names: Mapping[str, str], schedules: Col
         return RecentChange("Provider", text, "/models/providers", event.happened_at)
     if type_ in _MODEL_SETTINGS:
         kind, url = _MODEL_SETTINGS[type_]
-        text = event.message.removesuffix(".")
+        text = event.message.removesuffix(".").removeprefix(f"{kind} of ")
         return RecentChange(kind, f"{text} by {meta.get('by')}", url, event.happened_at)
     if type_ in _UPDATE_ENDS:
         url = f"/governance/updates/{quote_segment(str(meta.get('update_id')))}"

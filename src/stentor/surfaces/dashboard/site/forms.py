@@ -97,11 +97,15 @@ def _strip(value: Any) -> Any:
     return value.strip() if isinstance(value, str) else value
 
 
-def read_task_input(text: str) -> object:
+def read_task_input(text: str, before: object = "") -> object:
     """Return the input of a task from a form: JSON if it begins like an object or a list, otherwise the text.
 
-    Raises InvalidRequest.
+    A number, true, false or null also if it was one of these `before`. Raises InvalidRequest.
     """
+    if before is None or isinstance(before, int | float):
+        value = jsontext.decode_or_none(text.encode())
+        if value is not None or text == "null":
+            return value
     if text[:1] not in ("{", "["):
         return text
     try:
