@@ -163,7 +163,7 @@ def test_nothing_of_a_task_is_stored_behind_its_long_texts(tmp_path: Path) -> No
         ("first", 0, "first input", None, None, 7, None),
         (None, 0, "second input", "a result", None, None, 9),
     ]
-    assert rows(driver, whole) == before
+    assert [row for row in rows(driver, whole) if row[1] != "tasks_end_waits"] == before
     with pytest.raises(sqlite3.IntegrityError, match="does not make this move"):
         write(driver, "update tasks set status = 'completed', completion_time = 9 where task_id = 't1'")
     assert rows(driver, "pragma integrity_check") == [("ok",)]

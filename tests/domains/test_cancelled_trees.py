@@ -10,6 +10,7 @@ import pytest
 from stentor.core.db import Sql, Tx
 from stentor.domains.steps import wakeups
 from stentor.domains.tasks import store, subtask_store
+from stentor.domains.tasks.store import TaskRef
 from tests.conftest import MakeWorld, World
 from tests.domains.test_steps import Attempt, begin_attempt, refused
 from tests.domains.test_waits import status, suspend, wait
@@ -154,15 +155,16 @@ async def test_a_subtask_that_changes_at_this_moment_does_not_keep_the_others(
 ) -> None:
     attempt = await begin_attempt(world)
     children = [await child_of(world, attempt.task_id) for _ in range(3)]
-    end, busy = store.end_without_learning, True
+    end, busy = store.end_all_without_learning, True
 
-    def end_unless_busy(tx: Tx, task: Any, *args: Any) -> bool:
-        return not (busy and task.task_id == children[0]) and end(tx, task, *args)
+    def end_unless_busy(tx: Tx, heads: list[Any], *args: Any) -> set[TaskRef]:
+        return end(tx, [head for head in heads if not (busy and head[0].task_id == children[0])], *args)
 
-    monkeypatch.setattr(store, "end_without_learning", end_unless_busy)
+    monkeypatch.setattr(store, "end_all_without_learning", end_unless_busy)
     await cancel(world, attempt.task_id)
     await become(world, "cancelled", *children[1:])
     assert (await world.task(children[0]))["status"] == "queued"
+    assert "task_cancelled" not in [event["event_type"] for event in await world.events(children[0])]
     busy = False
     await become(world, "cancelled", children[0])
     await nothing_is_noted(world)

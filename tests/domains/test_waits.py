@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from stentor.core import ids
 from stentor.core.db import NO_LOCKS, Sql, Tx
 from stentor.core.db.postgres import PostgresDriver
 from stentor.core.db.sqlite import SqliteDriver
@@ -15,10 +16,13 @@ from stentor.domains.steps import store, wakeups
 from stentor.domains.steps.store import OpenStep
 from stentor.domains.steps.wait_endings import BATCH_SIZE
 from stentor.domains.steps.waits import WaitService
+from stentor.domains.tasks import store as tasks
 from tests.conftest import World
 from tests.domains.test_steps import Attempt, begin_attempt, refused
 from tests.patience import soon
 from tests.requirements import requirement
+
+COUNT_CHECKS = Sql("select count(*) from child_checks")
 
 
 async def wait(attempt: Attempt, kind: str, **fields: Any) -> Any:
@@ -196,8 +200,52 @@ async def test_a_child_that_ends_while_the_wait_for_it_begins_wakes_its_parent(
     monkeypatch.setattr(WaitService, "_find_outcome", lambda *args: None)
     assert (await wait(attempt, "child", child_task_id=child)).json()["state"] == "started"
     await suspend(attempt, "child")
-    await world.kernel.tasks.wakeups.tick(scans=False)
+    await world.kernel.tasks.wakeups.tick()
     assert (await world.task(attempt.task_id))["status"] == "queued"
+
+
+@requirement("steps.children")
+async def test_a_child_that_ended_in_another_process_wakes_its_parent(world: World) -> None:
+    attempt = await begin_attempt(world)
+    child = await world.submit(metadata={"parent_task_id": attempt.task_id})
+    claim = await world.claim((await world.task(child))["assigned_agent"])
+    await wait(attempt, "child", child_task_id=child)
+    await suspend(attempt, "child")
+    await world.kernel.tasks.wakeups.tick()  # of the wait this process knew, and has looked at it now
+    db = world.kernel.infra.db
+
+    def end_it(tx: Tx) -> bool:
+        event, epoch = ids.new_id(), claim["epoch"]
+        return tasks.finish(
+            tx,
+            "default",
+            child,
+            epoch,
+            status="completed",
+            outcome_class="success",
+            learning_eligible=False,
+            learning_pending=False,
+            head_id=event,
+            result=1,
+        )
+
+    # Without the events that this process would be told of, as after a crash of the process that ended it.
+    assert await db.write(end_it)
+
+    async def has_noticed() -> bool:
+        await world.kernel.tasks.wakeups.tick()
+        return await status(attempt) == "queued"
+
+    await soon(has_noticed)
+
+    # What was noted is forgotten; the wait itself is looked at once more after a minute.
+    async def are_left(count: int) -> bool:
+        await world.kernel.tasks.wakeups.tick()
+        return await db.read(lambda tx: tx.rows(COUNT_CHECKS)) == [(count,)]
+
+    await soon(lambda: are_left(1))
+    world.clock.advance(seconds=61)
+    await soon(lambda: are_left(0))
 
 
 @requirement("steps.children")
@@ -246,7 +294,7 @@ async def test_a_cancel_reads_the_waits_for_many_children_a_batch_at_a_time(
         return bool((await world.admin.get("/api/v1/tasks?status=cancelled")).json()["total"] == 7)
 
     await soon(are_all_cancelled)
-    # None if the background job has found them by its scan.
+    # None if the background job has found them.
     assert max(lengths, default=0) <= 2
 
 

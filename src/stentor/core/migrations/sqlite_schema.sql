@@ -873,4 +873,15 @@ CREATE INDEX tasks_with_deadline on tasks (end_by) where end_by is not null and 
 CREATE TRIGGER tasks_moves before update of status on tasks when old.status <> new.status and instr(' queued>executing queued>failed queued>cancelled queued>aborted pending_approval>queued pending_approval>waiting pending_approval>aborted pending_approval>cancelled executing>completed executing>failed executing>aborted executing>queued executing>cancelled executing>waiting waiting>queued waiting>cancelled waiting>aborted failed>queued failed>pending_approval aborted>queued aborted>pending_approval ', ' ' || old.status || '>' || new.status || ' ') = 0
         begin select raise(abort, 'a task does not make this move'); end;
 CREATE TABLE cancelled_parents (tenant text not null, task_id text not null, primary key (tenant, task_id));
-insert into alembic_version values ('0053');
+CREATE TABLE child_checks (
+        check_at bigint not null,
+        tenant text not null,
+        task_id text not null,
+        event_id text not null,
+        primary key (check_at, tenant, task_id, event_id)
+    );
+CREATE TRIGGER tasks_end_waits after update of status on tasks when new.completion_time is not null and old.completion_time is null begin insert into child_checks (check_at, tenant, task_id, event_id)
+    select 0, new.tenant, new.task_id, new.head_id where exists (select 1 from task_steps
+        where reference = new.task_id and tenant || '' = new.tenant and state = 'started' and kind = 'child')
+    on conflict do nothing; end;
+insert into alembic_version values ('0054');

@@ -30,6 +30,8 @@ OpenStep = tuple[str, str, Step]
 """Tenant, task and a step that has no outcome."""
 StepRef = tuple[str, str, str]
 """Tenant, task and key of a step."""
+ChildCheck = tuple[int, str, str, str]
+"""When to look at the waits for a task (microseconds), its tenant and id, and an event of its own or of a wait."""
 
 _FIELDS = Step.__struct_fields__
 STORED = (*_FIELDS, "deflated")
@@ -83,11 +85,17 @@ _LIST_DUE = Sql(
 )
 _NEXT_DUE_AT = Sql("select min(wake_at) from task_steps where state = 'started' and wake_at is not null")
 _ENDED = "('completed', 'failed', 'aborted', 'cancelled')"
-_LIST_ENDED_CHILDREN = Sql(
-    f"select {COLUMNS_OF_OPEN} from task_steps join tasks as child "
-    "on child.tenant = task_steps.tenant and child.task_id = task_steps.reference "
-    f"where task_steps.state = 'started' and task_steps.kind = 'child' and child.status in {_ENDED} limit :limit"
+# A trigger adds to them when a task ends for which others wait (migration 0054).
+_CHECKS = AppendOnlyTable("child_checks", ("check_at", "tenant", "task_id", "event_id"))
+_LIST_CHECKS = Sql(
+    f"""select {", ".join(_CHECKS.columns)} from child_checks where check_at <= :now
+    order by {", ".join(_CHECKS.columns)} limit :limit"""
 )
+_FORGET_CHECK = Sql(
+    "delete from child_checks where " + " and ".join(f"{column} = :{column}" for column in _CHECKS.columns)
+)
+CHECK_AFTER = 60 * SECOND
+"""When a new wait is looked at again: by then the commit of an end that did not see it yet is long over."""
 _LIST_WAITS_FOR = RowsSql(
     ("tenant", "task_id"),
     f"""select {COLUMNS_OF_OPEN} from given
@@ -213,9 +221,14 @@ def list_due(tx: Tx, limit: int) -> list[OpenStep]:
     return _open_from_rows(tx.rows(_LIST_DUE, now=tx.now, limit=limit))
 
 
-def list_ended_children(tx: Tx, limit: int) -> list[OpenStep]:
-    """List waits for a child that has ended."""
-    return _open_from_rows(tx.rows(_LIST_ENDED_CHILDREN, limit=limit))
+def list_checks(tx: Tx, limit: int) -> list[ChildCheck]:
+    """List tasks for which others wait and that have ended, or may have."""
+    return tx.rows(_LIST_CHECKS, now=tx.now, limit=limit)
+
+
+def forget_checks(tx: Tx, checks: list[ChildCheck]) -> None:
+    """Forget tasks whose waits were looked at."""
+    tx.many(_FORGET_CHECK, [dict(zip(_CHECKS.columns, check, strict=True)) for check in checks])
 
 
 def list_waits_for(tx: Tx, children: list[TaskRef], limit: int) -> list[OpenStep]:
@@ -317,6 +330,8 @@ def _insert(
         together=draft.together,
     )
     params = msgspec.structs.asdict(step) | stored | {"tenant": task.tenant, "task_id": task.task_id}
+    if step.kind == "child" and step.state == "started":
+        tx.append(_CHECKS, (tx.now + CHECK_AFTER, task.tenant, step.reference, step.event_id))
     if draft.options is not None:
         params["options"] = jsontext.dump(draft.options)
     if replaced is None:

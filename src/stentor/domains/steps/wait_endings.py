@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 import msgspec
 
 from stentor.core import ids
@@ -46,8 +48,7 @@ class WaitEndings:
 
     def abort_late(self, tx: Tx, late: list[TaskRef]) -> None:
         """Abort tasks whose deadline has passed."""
-        for tenant, task_id in late:
-            self._tasks.abort_late(tx, tenant, task_id)
+        self._tasks.abort_late(tx, late)
 
     def end_due(self, tx: Tx, due: list[OpenStep]) -> None:
         """End waits whose time is over. Hold their locks."""
@@ -70,9 +71,9 @@ class WaitEndings:
         outcome = StepOutcome(error={"type": "ParentCancelled", "message": "The task was cancelled."})
         self.end_all(tx, [Ending(tenant, task_id, step, outcome) for tenant, task_id, step in orphans])
 
-    def cancel_subtask(self, tx: Tx, tenant: str, task_id: str, parent: str) -> None:
-        """Cancel a task because its parent was cancelled. Raises Conflict if it changes at this moment."""
-        self._tasks.cancel_subtask(tx, tenant, task_id, parent)
+    def cancel_subtasks(self, tx: Tx, parents: Mapping[TaskRef, str]) -> None:
+        """Cancel tasks, given with their parents, because those were cancelled. Hold their locks."""
+        self._tasks.cancel_subtasks(tx, parents)
 
     def end(self, tx: Tx, ending: Ending) -> bool:
         """End a step with its event, and queue its task if it waits; False if the step has an outcome already."""

@@ -2,26 +2,26 @@
 
 It also cancels the subtasks of cancelled tasks. Each process looks once a second, and also when the next wait is due,
 when a task is cancelled or begins to wait for a child in it, and when one ends in it while any task waits for a child.
-The rows decide: of two processes only one ends a wait.
+What ends a task for which others wait notes it, so one that ends in another process, or just before a crash, is found
+without reading all waits. The rows decide: of two processes only one ends a wait.
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
-import time
 from collections.abc import Callable
 from functools import partial
 
 from stentor.core.clock import SECOND
 from stentor.core.db import NO_LOCKS, Database, Tx
-from stentor.core.db.locks import waits_lock
-from stentor.core.errors import Conflict, CorruptRow, StoreUnavailable
+from stentor.core.db.locks import task_lock, waits_lock
+from stentor.core.errors import CorruptRow, StoreUnavailable
 from stentor.core.live import TERMINAL_EVENTS, Hub
 from stentor.core.runlog import EventDraft
 from stentor.core.timers import wait_until_tick
 from stentor.domains.steps import store
-from stentor.domains.steps.store import OpenStep
+from stentor.domains.steps.store import ChildCheck, OpenStep
 from stentor.domains.steps.wait_endings import BATCH_SIZE, WaitEndings
 from stentor.domains.tasks import lease_store, subtask_store
 from stentor.domains.tasks.damaged import DamagedTasks
@@ -30,8 +30,6 @@ from stentor.domains.tasks.store import TaskRef
 INTERVAL_SECONDS = 1.0
 PAUSE_SECONDS = 0.1
 """Minimum time between two checks of the waits that are due: those that come due meanwhile share a commit."""
-SCAN_SHARE = 0.05
-"""Share of the time that scans of all waits for children may take."""
 log = logging.getLogger(__name__)
 SUBTASKS = 1_024
 """Subtasks of cancelled tasks that one look reads: then what is due meanwhile has its turn."""
@@ -46,10 +44,8 @@ class WaitScheduler:
         self._db, self._endings, self._damaged = db, endings, damaged
         self._wake = asyncio.Event()
         self._ended: set[TaskRef] = set()
-        """Tasks that ended in this process since the last look, while a task waited for a child, and children for which
-        a wait began."""
+        """Tasks that ended in this process since the last look, and children for which a wait began."""
         self._has_children = False
-        self._next_scan = 0.0
         hub.listen(self._note_end, TERMINAL_EVENTS)
         hub.listen(self._note_cancel, ("task_cancelled",))
         hub.listen(self._note_wait, ("step_started",))
@@ -62,34 +58,36 @@ class WaitScheduler:
             self._wake.clear()
             rest = INTERVAL_SECONDS
             try:
-                rest = await self.tick(scans=time.monotonic() >= self._next_scan)
+                rest = await self.tick()
             except StoreUnavailable:
                 continue  # the database logs the outage
             except Exception:
                 # Fails open: one failed wait must not stop all later ones.
                 log.exception("steps: tick failed")
 
-    async def tick(self, *, scans: bool = True) -> float:
-        """End everything that is due now; return the seconds until something is due again, at least PAUSE_SECONDS.
+    async def tick(self) -> float:
+        """End everything that is due now; return the seconds until something is due again, at least PAUSE_SECONDS."""
 
-        `scans` is whether to look at all waits for children, also those of other processes and from before a crash.
-        """
-
-        def look(tx: Tx) -> tuple[int, int | None, int | None, bool, list[TaskRef]]:
+        def look(tx: Tx) -> tuple[int, int | None, int | None, bool, list[ChildCheck], list[TaskRef]]:
             due_at, deadline = store.next_due_at(tx), lease_store.next_deadline(tx)
-            return tx.now, due_at, deadline, store.has_open_children(tx), subtask_store.list_parents(tx, BATCH_SIZE)
+            noted, cancelled = store.list_checks(tx, BATCH_SIZE), subtask_store.list_parents(tx, BATCH_SIZE)
+            return tx.now, due_at, deadline, store.has_open_children(tx), noted, cancelled
 
-        now, due_at, deadline, self._has_children, cancelled = await self._db.poll(look)
-        # Before the waits: a task that continues when its subtasks are aborted would begin an attempt for nothing.
-        if deadline is not None and deadline < now:
-            await self._abort_late()
-        if due_at is not None and due_at <= now:
-            await self._end_each(lambda tx: store.list_due(tx, BATCH_SIZE), self._endings.end_due)
-        await self._end_for_ended()
+        # Before the look: it finds all waits for what had ended by then, and who begins one later looks after that.
+        ended, self._ended = self._ended, set()
+        try:
+            now, due_at, deadline, self._has_children, noted, cancelled = await self._db.poll(look)
+            # Before the waits: a task that continues when its subtasks are aborted would begin an attempt for nothing.
+            if deadline is not None and deadline < now:
+                await self._abort_late()
+            if due_at is not None and due_at <= now:
+                await self._end_each(lambda tx: store.list_due(tx, BATCH_SIZE), self._endings.end_due)
+            await self._end_for_ended(ended if self._has_children else set(), noted)
+        except BaseException:
+            self._ended |= ended
+            raise
         if cancelled:
             await self._cancel_subtasks(cancelled)
-        if self._has_children and scans:
-            await self._scan_children()
         following = [each for each in (due_at, deadline) if each is not None]
         return max(PAUSE_SECONDS, (min(following) - now) / SECOND) if following else INTERVAL_SECONDS
 
@@ -109,10 +107,14 @@ class WaitScheduler:
             if len(late) < BATCH_SIZE:
                 return
 
-    async def _end_for_ended(self) -> None:
-        if self._ended:
-            ended, self._ended = sorted(self._ended), set()
-            await self._end_each(lambda tx: store.list_waits_for(tx, ended, BATCH_SIZE), self._endings.end_children)
+    async def _end_for_ended(self, ended: set[TaskRef], noted: list[ChildCheck]) -> None:
+        refs = sorted(ended.union((tenant, task_id) for _, tenant, task_id, _ in noted))
+        if refs:
+            await self._end_each(lambda tx: store.list_waits_for(tx, refs, BATCH_SIZE), self._endings.end_children)
+        if noted:
+            await self._db.write(partial(store.forget_checks, checks=noted), NO_LOCKS)
+        if len(noted) == BATCH_SIZE:
+            self._wake.set()
 
     async def _cancel_subtasks(self, parents: list[TaskRef]) -> None:
         """Cancel subtasks of these cancelled tasks. The next look follows at once: it goes on, and a level deeper."""
@@ -120,28 +122,14 @@ class WaitScheduler:
         await self._end_each(lambda tx: store.list_orphans_of(tx, parents, BATCH_SIZE), self._endings.end_orphans)
         found = await self._db.poll(lambda tx: subtask_store.list_open(tx, parents, SUBTASKS))
         for start in range(0, len(found), BATCH_SIZE):
-            # Each on its own: one that changes at this moment does not keep the others from it.
-            writes = [
-                self._db.write(
-                    partial(self._endings.cancel_subtask, tenant=tenant, task_id=task_id, parent=parent), NO_LOCKS
-                )
-                for tenant, task_id, parent in found[start : start + BATCH_SIZE]
-            ]
-            results = await asyncio.gather(*writes, return_exceptions=True)
-            for result in results:
-                if isinstance(result, BaseException) and not isinstance(result, Conflict):
-                    raise result
+            batch = {(tenant, task_id): parent for tenant, task_id, parent in found[start : start + BATCH_SIZE]}
+            held = [task_lock(*ref) for ref in batch]
+            await self._db.write(partial(self._endings.cancel_subtasks, parents=batch), held)
         if len(found) < SUBTASKS:
             busy = {(tenant, parent) for tenant, _, parent in found}
             if over := [parent for parent in parents if parent not in busy]:
                 await self._db.write(partial(subtask_store.forget, parents=over), NO_LOCKS)
         self._wake.set()
-
-    async def _scan_children(self) -> None:
-        started = time.monotonic()
-        await self._end_each(lambda tx: store.list_ended_children(tx, BATCH_SIZE), self._endings.end_children)
-        # With 100,000 waits a scan takes a good part of a second.
-        self._next_scan = started + (time.monotonic() - started) / SCAN_SHARE
 
     async def _end_each(self, list_open: List, end: End) -> None:
         """End all waits of a list, a batch at a time."""
@@ -168,7 +156,6 @@ class WaitScheduler:
             self._wake.set()
 
     def _note_end(self, tenant: str, task_id: str, events: list[EventDraft]) -> None:
-        # A wait that began since the last look is found by the next scan.
+        self._ended.add((tenant, task_id))
         if self._has_children:
-            self._ended.add((tenant, task_id))
             self._wake.set()

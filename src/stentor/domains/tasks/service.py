@@ -6,7 +6,7 @@ caller's transaction.
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Callable, Mapping
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from types import MappingProxyType
 from typing import Any
@@ -32,6 +32,7 @@ from stentor.domains.tasks.placement import (
     TaskRouter,
     enqueue_after_commit,
 )
+from stentor.domains.tasks.store import TaskRef
 
 EventExtra = Mapping[str, Any]
 NO_EVENT_EXTRA: EventExtra = MappingProxyType({})
@@ -77,14 +78,17 @@ class TaskService:
         event = EventDraft("task_cancelled", "tasks", "Task cancelled.", meta)
         self._end_as_cancelled(tx, task, "cancelled", None, event)
 
-    def cancel_subtask(self, tx: Tx, tenant: str, task_id: str, parent: str) -> None:
-        """Cancel a task because its parent was cancelled; one that has ended stays as it is."""
-        task = store.find(tx, tenant, task_id)
-        if task is None or task.status in model.TERMINAL_STATUSES:
-            return
-        meta = {"from": task.status, "status": "cancelled", "parent_task_id": parent}
-        event = EventDraft("task_cancelled", "tasks", "Cancelled with its parent.", meta)
-        self._end_as_cancelled(tx, task, "cancelled", None, event)
+    def cancel_subtasks(self, tx: Tx, parents: Mapping[TaskRef, str]) -> None:
+        """Cancel tasks, given with their parents, because those were cancelled; what has ended stays as it is.
+
+        Hold their locks.
+        """
+        drafts = list[tuple[Task, EventDraft]]()
+        for ref, task in store.find_all(tx, parents).items():
+            if task.status not in model.TERMINAL_STATUSES:
+                meta = {"from": task.status, "status": "cancelled", "parent_task_id": parents[ref]}
+                drafts.append((task, EventDraft("task_cancelled", "tasks", "Cancelled with its parent.", meta)))
+        subtask_store.note_all_cancelled(tx, self._end_all_as_cancelled(tx, drafts, "cancelled", None))
 
     def abort_unstarted(self, tx: Tx, tenant: str, task_id: str, message: str) -> None:
         """Abort a task that waits for its first attempt, because a task that it comes after did not complete."""
@@ -95,15 +99,15 @@ class TaskService:
         event = EventDraft("task_aborted", "tasks", message, {"code": error["code"], "status": "aborted"})
         self._end_as_cancelled(tx, task, "aborted", error, event)
 
-    def abort_late(self, tx: Tx, tenant: str, task_id: str) -> None:
-        """Abort a task whose deadline has passed, unless it has ended in the meantime."""
-        task = store.find(tx, tenant, task_id)
-        if task is None or task.status in model.TERMINAL_STATUSES or not is_late(tx, task):
-            return
+    def abort_late(self, tx: Tx, late: Sequence[TaskRef]) -> None:
+        """Abort tasks whose deadline has passed, unless they have ended in the meantime."""
         error = {"code": "DEADLINE_EXCEEDED", "message": "The deadline of the task passed before it had ended."}
-        meta = {"code": error["code"], "from": task.status, "status": "aborted"}
-        event = EventDraft("task_aborted", "tasks", error["message"], meta)
-        self._end_as_cancelled(tx, task, "aborted", error, event)
+        drafts = list[tuple[Task, EventDraft]]()
+        for task in store.find_all(tx, late).values():
+            if task.status not in model.TERMINAL_STATUSES and is_late(tx, task):
+                meta = {"code": error["code"], "from": task.status, "status": "aborted"}
+                drafts.append((task, EventDraft("task_aborted", "tasks", error["message"], meta)))
+        self._end_all_as_cancelled(tx, drafts, "aborted", error)
 
     async def approve(self, principal: Principal, task_id: str) -> Task:
         """Approve a task that waits for approval; it is queued."""
@@ -234,6 +238,24 @@ class TaskService:
         head = self._runlog.append(tx, task.tenant, ended, task_id=task.task_id, parent=task.head_id)
         if not store.end_without_learning(tx, task, status, "cancelled", error, head):
             raise Conflict("The task was changed by another request. Read it again.")
+        self._forget(tx, task, status)
+
+    def _end_all_as_cancelled(
+        self, tx: Tx, drafts: list[tuple[Task, EventDraft]], status: TaskStatus, error: Any
+    ) -> list[TaskRef]:
+        """End many tasks with the outcome class cancelled, each with its event; return those that had not changed."""
+        ends = [(task, [draft, learning_skipped_event("cancelled")]) for task, draft in drafts]
+        heads = [(task, recorded[-1].event_id) for task, recorded in ends]
+        # Before the events, which one that another process has just changed must not get.
+        ended = store.end_all_without_learning(tx, heads, status, "cancelled", error)
+        for task, recorded in ends:
+            if (task.tenant, task.task_id) in ended:
+                self._runlog.append(tx, task.tenant, recorded, task_id=task.task_id, parent=task.head_id)
+                self._forget(tx, task, status)
+        return sorted(ended)
+
+    def _forget(self, tx: Tx, task: Task, status: TaskStatus) -> None:
+        """Count a task that was ended here, and stop its attempt."""
         self._recount(tx, task, status, task.assigned_agent)
         # Only after the commit: a rollback would leave an executing task whose execution was stopped.
         tx.after_commit(lambda: self._dispatch.stop(task.tenant, task.task_id, task.epoch))

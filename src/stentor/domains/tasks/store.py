@@ -79,6 +79,15 @@ _END_WITHOUT_LEARNING = Sql(
         learning_eligible = 0, head_id = :head_id, lease_until = null, deadline_at = null
     where {_KEY} and status = :source and epoch = :epoch and head_id = :seen"""
 )
+_END_ALL_WITHOUT_LEARNING = RowsSql(
+    ("tenant", "task_id", "source", "epoch", "seen", "head_id"),
+    """update tasks set status = :status, completion_time = :now, error = :error, outcome_class = :outcome_class,
+        learning_eligible = 0, head_id = given.head_id, lease_until = null, deadline_at = null
+    from given where tasks.tenant = given.tenant and tasks.task_id = given.task_id
+        and coalesce(tasks.status, '') = given.source and tasks.epoch = cast(given.epoch as bigint)
+        and tasks.head_id = given.seen
+    returning tasks.tenant, tasks.task_id""",
+)
 _REASSIGN = Sql(
     f"""update tasks set assigned_agent = :agent_id, runtime_kind = :runtime_kind, head_id = :head_id
     where {_KEY} and status = 'queued' and epoch = :epoch and head_id = :seen"""
@@ -267,6 +276,16 @@ def end_without_learning(
         seen=task.head_id,
     )
     return touched == 1
+
+
+def end_all_without_learning(
+    tx: Tx, heads: list[tuple[Task, str]], status: TaskStatus, outcome_class: OutcomeClass, error: Any
+) -> set[TaskRef]:
+    """End tasks, given with their new heads, like `end_without_learning`; return those that had not changed."""
+    rows = [(task.tenant, task.task_id, task.status, task.epoch, task.head_id, head_id) for task, head_id in heads]
+    text = None if error is None else jsontext.dump(error)
+    params = {"now": tx.now, "status": status, "outcome_class": outcome_class, "error": text}
+    return {(row[0], row[1]) for row in tx.rows_for(_END_ALL_WITHOUT_LEARNING, rows, **params)}
 
 
 def reassign(tx: Tx, task: Task, agent_id: str, runtime_kind: str, head_id: str) -> bool:

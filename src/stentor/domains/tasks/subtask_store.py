@@ -6,7 +6,7 @@ those whose parent was cancelled, and a subtask that a person retries later goes
 
 from __future__ import annotations
 
-from stentor.core.db import Sql, Tx
+from stentor.core.db import RowsSql, Sql, Tx
 from stentor.domains.tasks.store import TaskRef
 
 # A task that was run again from a step waits for children of the first one. With an expression, for which no database
@@ -18,6 +18,14 @@ _HAS_SUBTASKS_OR_WAITS = Sql(
     limit 1"""
 )
 _NOTE = Sql("insert into cancelled_parents (tenant, task_id) values (:tenant, :parent) on conflict do nothing")
+_NOTE_ALL = RowsSql(
+    ("tenant", "task_id"),
+    """insert into cancelled_parents (tenant, task_id) select given.tenant, given.task_id from given
+    where exists (select 1 from tasks where tasks.tenant = given.tenant and tasks.parent_task_id = given.task_id)
+        or exists (select 1 from task_steps where task_steps.tenant = given.tenant
+            and task_steps.task_id = given.task_id and state = 'started' and kind || '' = 'child')
+    on conflict do nothing returning task_id""",
+)
 _LIST_PARENTS = Sql("select tenant, task_id from cancelled_parents limit :limit")
 # In the order of the index by parent, so that PostgreSQL takes no other one.
 _LIST_OPEN = Sql(
@@ -31,6 +39,11 @@ def note_cancelled(tx: Tx, tenant: str, task_id: str) -> None:
     """Note a task if it has subtasks or waits for a child. Hold the lock of the task."""
     if tx.row(_HAS_SUBTASKS_OR_WAITS, tenant=tenant, parent=task_id):
         tx.run(_NOTE, tenant=tenant, parent=task_id)
+
+
+def note_all_cancelled(tx: Tx, refs: list[TaskRef]) -> None:
+    """Note those of the tasks that have subtasks or wait for a child. Hold their locks."""
+    tx.rows_for(_NOTE_ALL, refs)
 
 
 def list_parents(tx: Tx, limit: int) -> list[TaskRef]:
