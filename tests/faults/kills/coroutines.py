@@ -123,7 +123,8 @@ class Run:
             value = await self._timeout(node)
         else:
             value = await self._steps(node)
-        self._outside.settle(node["id"], value, runs_again=kind == "fails")
+        # An effect in `finally` may have happened where an attempt ended, before the step had an outcome.
+        self._outside.settle(node["id"], value, runs_again=kind in ("fails", "finally"))
         return value
 
     async def _step(self, name: str, *, seconds: float = 0) -> Any:
