@@ -156,6 +156,57 @@ def test_a_process_that_starts_takes_no_broken_agents_for_an_outage() -> None:
     assert process.results("good") == "S" * 20 + "F" * 20
 
 
+def fail_from_the_start(process: Process) -> None:
+    for agent in ("good", "other", "good", "other", "good"):
+        process.end(agent, "FF")
+
+
+@requirement("routing.outage-at-the-start")
+def test_failures_before_any_success_are_forgiven_once_an_agent_shows_that_they_were_an_outage() -> None:
+    process = Process({})
+    fail_from_the_start(process)
+    process.end("other", "SSS")
+    assert process.results("good") == "F" * 6, "four failures may yet be chance"
+    process.end("good", "F")
+    process.end("other", "S")
+    assert (process.results("good"), process.results("other")) == ("F", "SSSS")
+    process.poll()
+    assert process.results("good") == "F", "the database still has the failures"
+    process.end("good", "S")
+    assert process.database["good"].recent == "FS"
+
+
+@requirement("routing.outage-at-the-start")
+def test_who_fails_from_the_start_beside_an_agent_that_never_did_is_not_forgiven() -> None:
+    process = Process({})
+    fail_from_the_start(process)
+    process.end("third", "S" * 50)
+    assert (process.results("good"), process.results("other")) == ("F" * 6, "F" * 4)
+
+
+@requirement("routing.outage-at-the-start")
+def test_failures_of_one_agent_before_any_success_are_not_forgiven() -> None:
+    process = Process({})
+    process.end("good", "F" * 8)
+    process.end("other", "F" + "S" * 20)
+    process.end("good", "S" * 20)
+    assert process.results("good") == "F" * 8 + "S" * 20
+
+
+@requirement("routing.outage-at-the-start")
+def test_a_process_that_starts_in_an_outage_at_the_start_forgives_it_and_later_ones_do_not_count() -> None:
+    before = Process({})
+    fail_from_the_start(before)
+    process = Process(before.database)
+    process.end("other", "S" * 12)
+    assert process.results("good") == ""
+    later = Process(process.database)
+    for agent in ("third", "fourth"):
+        later.end(agent, "F" * 4)
+    later.end("third", "S" * 20)
+    assert (later.results("fourth"), later.results("third")) == ("F" * 4, "F" * 4 + "S" * 20)
+
+
 def pause(process: Process, agent: str) -> int | None:
     """After how many outcomes of others the agent is tried again."""
     records = process.view.records("default", "work")

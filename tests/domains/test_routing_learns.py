@@ -499,6 +499,14 @@ async def test_after_a_long_outage_of_all_agents_the_best_one_gets_its_tasks_bac
     assert (await shop.work(20))[best] >= 15
 
 
+@requirement("routing.outage-at-the-start")
+async def test_an_outage_before_any_success_does_not_hide_the_best_agent(world: World) -> None:
+    shop, best = await open_shop(world, 1_000, 3, 3)
+    await shop.work(20, outage=True)
+    await shop.work(80)
+    assert (await shop.work(20))[best] >= 15
+
+
 @requirement("routing.own-outage")
 async def test_an_agent_that_failed_alone_for_a_short_time_gets_its_tasks_back(world: World) -> None:
     shop, best = await open_shop(world, 1_000, 40)

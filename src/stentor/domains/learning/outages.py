@@ -4,6 +4,9 @@ An outage of all agents at a task type says nothing about which agent is better.
 they had before the current run of failures. When the run is long enough to be an outage of all, the success that ends
 it makes those records count again, in memory at once, in the database with each agent's next outcome.
 
+Failures before the first success of any agent have no records of before. `FailureRun` keeps how many each agent had,
+and forgets them once an agent does so well that they must have been an outage of all.
+
 Failures of only one agent are a change of its results (`evidence.find_drop`), by which it loses its tasks. If that may
 have been an outage, the agent is tried again with its record from before (`OwnOutages`); a success makes that count.
 """
@@ -22,6 +25,9 @@ MISSED_SUCCESSES = 8.0
 """Successes that were to be expected in place of the failures in a row, from which on all agents fail."""
 FAILURES_OF_OTHERS = 2
 """Failures in a row that are not of the agent with the most: it may have broken after a chance failure of another."""
+MAX_CHANCE_AT_THE_START = 0.01
+"""How probable an agent's failures before the first success of any may be by its results since then, if they were an
+outage. It is more than for a later one, because a false alarm costs only a few tries."""
 MIN_OWN_FAILURES, MAX_CHANCE = 3, 0.001
 """The failures in a row from which on one agent may have an outage, and how probable they may be at most by its record
 from before."""
@@ -43,13 +49,21 @@ class FailureRun:
         """How many successes the records promised in place of the failures."""
         self._restored: dict[str, tuple[Weight, Weight]] = {}
         """The record in the database, and the earlier one that counts again in its place."""
+        self._has_succeeded = False
+        """Whether any agent has had a success at the task type."""
+        self._first_failures: dict[str, int] = {}
+        """The failures of each agent before the first success of any, until it is clear what they were."""
 
     @property
     def is_outage(self) -> bool:
         """Return whether the run has failures of several agents that were better before."""
         if self._missed_successes < MISSED_SUCCESSES:
             return False
-        return sum(self._failures.values()) - max(self._failures.values()) >= FAILURES_OF_OTHERS
+        return self._failures_of_others >= FAILURES_OF_OTHERS
+
+    @property
+    def _failures_of_others(self) -> int:
+        return sum(self._failures.values()) - max(self._failures.values(), default=0)
 
     def ends_outage(self, weight: Weight, previous: Weight | None) -> bool:
         """Return whether an agent's new record has a success after an outage; `previous` is its record before."""
@@ -63,6 +77,9 @@ class FailureRun:
             return
         failures = count_trailing_failures(weight)
         if failures < new:
+            if not self._has_succeeded and self._failures_of_others >= FAILURES_OF_OTHERS:
+                self._first_failures = dict(self._failures)
+            self._has_succeeded = True
             self._clear()
         if failures:
             # With a success among the new outcomes the previous record is not the one before the failures.
@@ -72,6 +89,8 @@ class FailureRun:
     def rebuild(self, weights: Iterable[Weight]) -> None:
         """Find the run in stored records. The `tick` of each numbers its last outcome among those of all agents."""
         self._clear()
+        weights = list(weights)
+        self._has_succeeded = any(weight.samples > weight.recent.count("F") for weight in weights)
         newest_first = sorted(weights, key=lambda weight: weight.tick, reverse=True)
         counted = 0
         for weight in newest_first:
@@ -99,6 +118,26 @@ class FailureRun:
         restored = [self._before_run(weight) for weight in failed]
         self._restored |= {now.agent_id: (now, before) for now, before in zip(failed, restored, strict=True)}
         return restored
+
+    def forgive_first(self, weights: Mapping[str, Weight], weight: Weight) -> list[Weight]:
+        """Return the records without the failures that the task type began with, once they are known as an outage.
+
+        They are if an agent that had some of them does so well since then that they are improbable by that. The others
+        may be as good, but have only failures to show and would not be tried again.
+        """
+        own = self._first_failures.get(weight.agent_id, 0)
+        since = weight.recent[own:]
+        if not own or _chance_of_failures(own, since) > MAX_CHANCE_AT_THE_START:
+            return []
+        forgiven = []
+        for agent_id, failures in self._first_failures.items():
+            known = weights[agent_id]
+            if known.recent.startswith("F" * failures):
+                record = _without_oldest(known, failures)
+                self._restored[agent_id] = known, record
+                forgiven.append(record)
+        self._first_failures = {}
+        return forgiven
 
     def changed_tick(self, weights: Iterable[Weight]) -> int:
         """Return when the results of any agent last changed, without the failures of the run."""
@@ -171,9 +210,13 @@ def count_outage_failures(weight: Weight, max_chance: float = MAX_CHANCE) -> int
     if failures >= evidence.MAX_OUTCOMES:
         # They displaced all that was known from before.
         return failures
-    earlier_failures = outcomes - weight.recent.count("S")
-    chance = math.prod((earlier_failures + 1 + n) / (outcomes + 2 + n) for n in range(failures))
-    return failures if chance <= max_chance else 0
+    return failures if _chance_of_failures(failures, weight.recent[:outcomes]) <= max_chance else 0
+
+
+def _chance_of_failures(failures: int, others: str) -> float:
+    """Return how probable so many failures in a row are by the letters of an agent's other outcomes."""
+    failed, outcomes = others.count("F"), len(others)
+    return math.prod((failed + 1 + n) / (outcomes + 2 + n) for n in range(failures))
 
 
 def without_outage(weight: Weight, max_chance: float = MAX_CHANCE) -> Weight:
@@ -198,6 +241,17 @@ def _count_new(weight: Weight, previous: Weight | None) -> int:
 
 def count_trailing_failures(weight: Weight) -> int:
     return len(weight.recent) - len(weight.recent.rstrip("F"))
+
+
+def _without_oldest(weight: Weight, outcomes: int) -> Weight:
+    kept = len(weight.recent) - outcomes
+    return msgspec.structs.replace(
+        weight,
+        recent=weight.recent[outcomes:],
+        rewards=weight.encoded_rewards[2 * outcomes :],
+        since_change=min(weight.since_change, kept),
+        loads=weight.loads[-kept:] if kept else "",
+    )
 
 
 def without_newest(weight: Weight, outcomes: int) -> Weight:

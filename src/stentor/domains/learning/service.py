@@ -100,7 +100,7 @@ class TaskTypeRecords:
         self.derived_at: tuple[int, int, bool, by_length.Splits | None] = (0, 0, False, None)
 
     def put(self, weight: Weight) -> list[Weight]:
-        """Take over a record. Return the records that changed: several at the end of an outage of all agents."""
+        """Take over a record. Return the records that changed: several if an outage of all agents is over."""
         if self._failures.is_superseded(weight):
             return []
         previous, restored = self.weights_by_agent.get(weight.agent_id), []
@@ -108,13 +108,17 @@ class TaskTypeRecords:
             restored = self._failures.restore(self.weights_by_agent, weight.agent_id)
         self._failures.count(weight, previous)
         self.own_outages.count(weight, previous)
-        for each in (*restored, weight):
+        changed = {each.agent_id: each for each in (*restored, weight)}
+        for each in changed.values():
             self._replace(each)
         if restored:
             # What changed in the outage did not change.
             changed_tick = max(each.changed_tick for each in self.weights_by_agent.values())
             self.progress = TaskTypeProgress(self.progress.tick, changed_tick)
-        return [*restored, weight]
+        for each in self._failures.forgive_first(self.weights_by_agent, weight):
+            changed[each.agent_id] = each
+            self._replace(each)
+        return list(changed.values())
 
     def load(self, weights: Iterable[Weight]) -> None:
         """Take over stored records, and find an outage of all agents that began before."""
