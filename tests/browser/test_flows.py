@@ -303,6 +303,24 @@ def test_parts_are_asked_for_every_thirty_seconds_though_nothing_is_heard(tab: T
         page.clock.fast_forward(30_500)
 
 
+@requirement("dashboard.page-matching")
+def test_all_tasks_that_match_are_cancelled_while_a_page_shows_how_far_it_is(
+    installation: Installation, tab: Tab
+) -> None:
+    archivist = installation.made.agents["archivist"]
+    for _ in range(51):
+        body = {"type": "flood", "input": "x", "required_capabilities": ["write"], "agent_preference": archivist}
+        installation.seed.post("/tasks", body)
+    page = tab.open("/tasks?type=flood").page
+    page.get_by_label("All 51 that match").check()
+    expect(page.get_by_text("All selected")).to_be_visible()
+    expect(page.locator("[data-select]").first).to_be_disabled()
+    page.get_by_role("button", name="Cancel", exact=True).click()
+    expect(page.get_by_role("heading", name="Cancel all 51 tasks?")).to_be_visible()
+    page.get_by_role("button", name="Cancel all 51").click()
+    expect(page.get_by_role("heading", name="51 tasks cancelled")).to_be_visible()
+
+
 @requirement("dashboard.page-selection")
 def test_the_buttons_for_several_tasks_or_agents_need_a_selection(tab: Tab) -> None:
     page = tab.open("/tasks").page
