@@ -27,6 +27,19 @@ HEAVY = (
 )
 
 
+def test_the_service_is_imported_without_a_search_for_cycles() -> None:
+    script = (
+        "import gc\n"
+        "from stentor.cli.main import COMMANDS, LazyCommand\n"
+        "found = []\n"
+        "gc.callbacks.append(lambda phase, info: found.append(phase))\n"
+        "LazyCommand('serve', COMMANDS['serve']).loaded\n"
+        "print(found, gc.isenabled(), gc.get_freeze_count() > 100_000)\n"
+    )
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True, timeout=300)
+    assert done.stdout.split("\n")[0] == "[] True True", done.stderr
+
+
 @pytest.mark.parametrize(("words", "own"), [([], ()), (["task"], ("httpx",)), (["task", "submit"], ("httpx",))])
 def test_help_imports_nothing_heavy(words: list[str], own: tuple[str, ...]) -> None:
     """Beside what the command itself works with."""

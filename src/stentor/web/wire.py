@@ -155,8 +155,7 @@ GradeValue = Annotated[float, Field(ge=0, le=1, allow_inf_nan=False)]
 GradeComment = Annotated[Text, StringConstraints(max_length=4_096)]
 UuidText = Annotated[
     str,
-    StringConstraints(pattern=UUID_PATTERN),
-    AfterValidator(str.lower),
+    StringConstraints(pattern=UUID_PATTERN, to_lower=True),
     Field(json_schema_extra={"format": "uuid"}),
 ]
 Score = Annotated[float, Field(ge=0, le=1, allow_inf_nan=False)]
