@@ -82,6 +82,7 @@ def test_ctrl_c_ends_a_watch_quietly(served: tuple[Program, Any]) -> None:
     task = program("task", "submit", "--type", "echo", "--capability", "echo", "--input", "x", "--json").json
     watch = program.start("task", "watch", task["task_id"])
     assert watch.stderr is not None
+    assert "no worker online" in watch.stderr.readline()
     assert "Task of type echo received." in watch.stderr.readline()
     watch.send_signal(signal.SIGINT)
     out, err = watch.communicate(timeout=200)
