@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from hashlib import sha256
+from itertools import chain
 from typing import Any, Literal
 
 import msgspec
@@ -133,8 +134,21 @@ EventType = Literal[
 ]
 
 _EVENTS = AppendOnlyTable("events", EVENT_COLUMNS)
-_WAITING = AppendOnlyTable("events_waiting", ("event_id", "leaf"))
-"""Events that have no number in the Merkle tree yet, with their leaf hashes in hex."""
+ENTRY_EVENTS = 16
+"""Events in one pending entry: PostgreSQL stores a row above 2 kB in parts."""
+
+
+def _join_entries(rows: list[Row]) -> list[Row]:
+    """Return entries of several events: the id of the first one, and its hash with the ids and hashes of the others."""
+    entries = []
+    for start in range(0, len(rows), ENTRY_EVENTS):
+        event_id, *words = chain.from_iterable(rows[start : start + ENTRY_EVENTS])
+        entries.append((event_id, " ".join(words)))
+    return entries
+
+
+_WAITING = AppendOnlyTable("events_waiting", ("event_id", "leaf"), _join_entries)
+"""Events that have no number in the Merkle tree yet, with their leaf hashes in hex: one row for many of a commit."""
 _TASK_EVENTS = Sql(
     f"select {', '.join(EVENT_COLUMNS)} from events "
     "where tenant = :tenant and task_id = :task_id and event_id > :after order by event_id limit :limit"

@@ -468,6 +468,16 @@ WAITING_TAMPERING = {
     "changed": ("update events set message = 'x' where task_id = 'task-late'", "changed", WAITING_COUNT),
     "removed": ("delete from events where task_id = 'task-late'", "removed", WAITING_COUNT),
     "unmarked": ("delete from events_waiting", "inserted", WAITING_COUNT),
+    "all but one unmarked": (
+        "update events_waiting set leaf = substr(leaf, 1, 64)",
+        "inserted",
+        WAITING_COUNT - 1,
+    ),
+    "one hash changed": (
+        "update events_waiting set leaf = substr(leaf, 1, length(leaf) - 1) || 'x'",
+        "changed",
+        1,
+    ),
     "marked again": (
         "insert into events_waiting select event_id, hash from provenance_leaves where number = 3",
         "hashes",

@@ -12,10 +12,12 @@ from stentor.core.db import Database, Sql, Tx
 from stentor.core.db.driver import Driver
 from stentor.core.db.sqlite import SqliteDriver
 from stentor.core.errors import RunLogDamaged, ServiceUnavailable, StoreUnavailable
-from stentor.core.runlog import EVENT_COLUMNS, leaf_hash
+from stentor.core.live import Hub
+from stentor.core.runlog import ENTRY_EVENTS, EVENT_COLUMNS, EventDraft, RunLog, leaf_hash
 from stentor.domains.provenance import merkle, store
 from stentor.domains.provenance import sequencer as sequencer_module
 from stentor.domains.provenance import service as service_module
+from stentor.domains.provenance.audit.verification import verify_run_log
 from stentor.domains.provenance.checkpoints import file_sink
 from stentor.domains.provenance.service import MAX_EVENTS, ProvenanceService
 from stentor.domains.provenance.signed_note import open_note, split_notes
@@ -28,6 +30,16 @@ from tests.requirements import requirement
 LEAVES = Sql("select number, event_id, hash from provenance_leaves order by number")
 EVENTS = Sql(f"select {', '.join(EVENT_COLUMNS)} from events order by event_id")
 WAITING_COUNT = Sql("select count(*) from events_waiting")
+DELETE_WAITING = Sql("delete from events_waiting")
+ADD_WITHOUT_HASH = Sql(
+    """insert into events_waiting (event_id)
+    select event_id from events where event_id not in (select event_id from provenance_leaves)"""
+)
+
+
+async def forget_hashes(log: Log) -> None:
+    """Give the events without a number pending entries without a hash, as those from before the tree have."""
+    await log.db.write(lambda tx: (tx.run(DELETE_WAITING), tx.run(ADD_WITHOUT_HASH)))
 
 
 async def check_numbering(db: Database) -> list[str]:
@@ -58,10 +70,9 @@ async def test_late_commit_with_an_older_id_is_numbered(log: Log) -> None:
     await log.write(5)
     age_ids = Sql("update events set event_id = '0' || event_id")
     await log.db.write(lambda tx: tx.run(age_ids))
-    await log.db.write(lambda tx: tx.run(Sql("update events_waiting set event_id = '0' || event_id, leaf = null")))
+    await forget_hashes(log)
     newer = await log.write(2)
     await log.sequencer.drain()
-    await log.db.write(lambda tx: tx.run(Sql("update events_waiting set leaf = null")))
     assert len(await check_numbering(log.db)) == 7
     assert (await check_numbering(log.db))[5:] == newer
 
@@ -147,20 +158,42 @@ async def test_numbering_on_request_ends_although_events_go_on_being_written(
 
     async def number_and_write() -> int:
         numbered.append(await number())
-        if len(numbered) < 20:
-            await log.write(2)
+        for _ in range(2 if len(numbered) < 20 else 0):
+            await log.write(1)
         return numbered[-1]
 
     monkeypatch.setattr(log.sequencer, "number_batch", number_and_write)
-    await log.write(5)
+    for _ in range(5):
+        await log.write(1)
     await log.sequencer.drain()
     assert numbered == [2, 2, 2]
 
 
 @requirement("provenance.merkle-tree")
+async def test_the_events_of_a_commit_wait_in_few_entries(log: Log, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sequencer_module, "BATCH_SIZE", 2)
+    long = await log.write(2 * ENTRY_EVENTS + 1, "a long chain")
+    runlog, drafts = RunLog(Hub()), [EventDraft("tool_called", "test", f"number {n}") for n in range(ENTRY_EVENTS)]
+
+    def append_each(tx: Tx) -> None:
+        for draft in drafts:
+            runlog.append(tx, "default", [draft])
+
+    await log.db.write(append_each)
+    assert await log.db.read(lambda tx: tx.rows(WAITING_COUNT)) == [(4,)]
+    assert (await log.db.read(store.numbering_lag)).events == 3 * ENTRY_EVENTS + 1
+    assert verify_run_log(log.db.driver, [], []).waiting == 3 * ENTRY_EVENTS + 1
+    # No checkpoint of a part while more are pending.
+    assert (await log.sequencer.run_once(), await log.db.read(store.newest_checkpoint)) == (2 * ENTRY_EVENTS, None)
+    await log.sequencer.drain()
+    assert await check_numbering(log.db) == [*long, *(draft.event_id for draft in drafts)]
+    assert verify_run_log(log.db.driver, [], []).is_intact
+
+
+@requirement("provenance.merkle-tree")
 async def test_events_without_a_stored_hash_are_numbered(log: Log) -> None:
     expected = await log.write(10)
-    await log.db.write(lambda tx: tx.run(Sql("update events_waiting set leaf = null")))
+    await forget_hashes(log)
     expected += await log.write(2)
     await log.sequencer.drain()
     assert await check_numbering(log.db) == expected

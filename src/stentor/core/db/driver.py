@@ -206,11 +206,17 @@ _ROW_CHANGED = "a row has changed meanwhile, so the transaction runs again"
 
 
 class AppendOnlyTable:
-    """A table to which rows are added many at a time, and the order of the values in a row."""
+    """A table to which rows are added many at a time, and the order of the values in a row.
 
-    def __init__(self, table: str, columns: tuple[str, ...]) -> None:
+    `join` makes fewer rows of those that are written together.
+    """
+
+    def __init__(
+        self, table: str, columns: tuple[str, ...], join: Callable[[list[Row]], list[Row]] | None = None
+    ) -> None:
         self.table = table
         self.columns = columns
+        self.join = join
 
     def insert(self, rows: int, first: int | None = None) -> str:
         """Return the insert statement for `rows` rows with the placeholders `?`, or `$` with a number from `first`."""
@@ -350,7 +356,8 @@ class PendingRows:
 
         Updates stay if none of them has a table among `used`.
         """
-        inserts, updates = list(self._by_table.values()), self._updates
+        inserts = [(table, table.join(rows) if table.join else rows) for table, rows in self._by_table.values()]
+        updates = self._updates
         puts = [(sql, [params for _, params in sorted(by_key.items())]) for sql, by_key in self._puts.items()]
         self._by_table, self._updates, self._puts, self.tables = {}, {}, {}, set()
         if used is not None and all(update.one.tables.isdisjoint(used) for update in updates):

@@ -1,7 +1,7 @@
 """The sequencer: number events in the Merkle tree in batches, shortly after they were written.
 
-The writer of an event adds a pending entry with the event's hash in the same transaction, so events that are
-committed late with older ids are found too. One transaction writes leaves and tiles and deletes the pending entries.
+The writer of events adds pending entries with their hashes in the same transaction, so events that are committed late
+with older ids are found too. One transaction writes leaves and tiles and deletes the pending entries.
 The elected leader does this; the primary key of the leaves prevents duplicate numbers even if two processes lead.
 Fails open: a problem is reported in the log and in health, and the service continues to write events.
 """
@@ -24,8 +24,8 @@ from stentor.domains.provenance.checkpoints import CheckpointPublisher
 from stentor.domains.provenance.merkle import TreeFrontier
 from stentor.domains.provenance.store import NumberingConflict
 
-BATCH_SIZE = 1024
-"""Limit of the events of one transaction, which occupies the database's writer for about 5 ms."""
+BATCH_SIZE = 128
+"""Limit of the pending entries of one transaction: 1,024 events occupy the database's writer for about 5 ms."""
 POLL_SECONDS = 1.0
 """How often the leader checks for events that other processes wrote."""
 DRAIN_POLL_SECONDS = 0.1
@@ -36,8 +36,8 @@ SIGN_RETRY_US = 2 * SECOND
 """How soon signing is retried while it is blocked: an operator may have repaired or accepted the run log."""
 log = logging.getLogger(__name__)
 
-NumberedBatch = tuple[TreeFrontier, TreeFrontier, list[tuple[str, bytes]], list[tuple[int, int, bytes]]]
-"""The frontier before and after, the events with their hashes, and the tiles that change."""
+NumberedBatch = tuple[TreeFrontier, TreeFrontier, list[tuple[str, bytes]], int, list[tuple[int, int, bytes]]]
+"""The frontier before and after, the events with their hashes and in how many entries, and the tiles that change."""
 
 
 class Sequencer:
@@ -60,6 +60,8 @@ class Sequencer:
         self._checkpoints = checkpoints
         self._interval = interval
         self._checkpoint_interval = int(checkpoint_interval * SECOND)
+        self._has_more = False
+        """Whether the last batch was full, so that more events are pending."""
         self._frontier: TreeFrontier | None = None
         """The right edge of the stored tree; None when unknown or when another process numbers."""
         self._last_signed: tuple[int, int] | None = None
@@ -71,15 +73,16 @@ class Sequencer:
         """Number events until the task is cancelled."""
         while True:
             commits = self._db.commits
-            # A full batch means that more events are pending: go on without a pause.
-            if await self.run_once() < BATCH_SIZE:
+            await self.run_once()
+            if not self._has_more:
                 await self._sleep(commits)
 
     async def run_once(self) -> int:
         """Number one batch, publish a checkpoint when one is due, and return the number of events. Never raises."""
+        self._has_more = False
         try:
             count = await self.number_batch()
-            if count < BATCH_SIZE:  # a backlog first: one checkpoint then covers all of it
+            if not self._has_more:  # a backlog first: one checkpoint then covers all of it
                 await self._checkpoint_when_due()
             self._set_problem(None)
         except StoreUnavailable as error:
@@ -130,21 +133,22 @@ class Sequencer:
 
         def plan(tx: Tx) -> NumberedBatch:
             before = frontier or store.read_frontier(tx)
-            batch = store.list_waiting(tx, dialect, BATCH_SIZE)
+            batch, entries = store.list_waiting(tx, dialect, BATCH_SIZE)
             after, tiles = before.append([leaf for _, leaf in batch])
-            return before, after, batch, tiles
+            return before, after, batch, entries, tiles
 
         # Hash in a read, so that the write transaction only inserts; append_leaves checks that the size is the same.
-        before, after, batch, tiles = await self._db.read(plan)
+        before, after, batch, entries, tiles = await self._db.read(plan)
         self._frontier = None  # until the commit is known
         if batch:
             try:
                 await self._db.write(
-                    lambda tx: store.append_leaves(tx, before.size, batch, tiles), (locks.RUN_LOG_NUMBERS_LOCK,)
+                    lambda tx: store.append_leaves(tx, before.size, batch, entries, tiles),
+                    (locks.RUN_LOG_NUMBERS_LOCK,),
                 )
             except NumberingConflict:
                 return 1  # not 0, so that drain() tries again
-        self._frontier = after
+        self._frontier, self._has_more = after, entries == BATCH_SIZE
         return len(batch)
 
     async def _checkpoint_when_due(self) -> None:

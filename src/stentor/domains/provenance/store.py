@@ -22,8 +22,8 @@ _LEAVES = AppendOnlyTable("provenance_leaves", ("number", "event_id", "hash"))
 _PENDING = "(select event_id, leaf from events_waiting where leaf is not null order by event_id limit :limit) as marks"
 _WAITING = {
     # One row with all entries: fetching a row costs more than the entry in it.
-    "sqlite": Sql(f"select group_concat(event_id || ' ' || leaf, ' ') from {_PENDING}"),
-    "postgresql": Sql(f"select string_agg(event_id || ' ' || leaf, ' ') from {_PENDING}"),
+    "sqlite": Sql(f"select group_concat(event_id || ' ' || leaf, ' '), count(*) from {_PENDING}"),
+    "postgresql": Sql(f"select string_agg(event_id || ' ' || leaf, ' '), count(*) from {_PENDING}"),
 }
 _UNHASHED = Sql("select event_id from events_waiting where leaf is null order by event_id limit 1")
 _BACKLOG = Sql(
@@ -41,7 +41,11 @@ _LAST_WAITING = Sql(
     (select max(event_id) from events_waiting))"""
 )
 _IS_WAITING = Sql("select 1 from events_waiting where event_id = :event_id")
-_LAG = Sql("select count(*), min(event_id) from events_waiting")
+# Each event of an entry after its first one adds two words.
+_LAG = Sql(
+    """select coalesce(sum(1 + coalesce(length(leaf) - length(replace(leaf, ' ', '')), 0) / 2), 0), min(event_id)
+    from events_waiting"""
+)
 _TIME = Sql("select happened_at from events where event_id = :event_id")
 _LAST = Sql("select max(number) from provenance_leaves")
 _LEAF_HASH = Sql(
@@ -163,43 +167,49 @@ def has_waiting(tx: Tx) -> bool:
 
 
 def find_last_waiting(tx: Tx) -> str | None:
-    """Return the id of the event that will be the last of those without a number to get one; None without any."""
+    """Return the first event of the pending entry that will be the last to be numbered; None without any."""
     row = tx.row(_LAST_WAITING)
     return None if row is None or row[0] is None else str(row[0])
 
 
 def is_waiting(tx: Tx, event_id: str) -> bool:
+    """Return whether there is a pending entry with this first event."""
     return tx.row(_IS_WAITING, event_id=event_id) is not None
 
 
-def list_waiting(tx: Tx, dialect: str, limit: int) -> list[tuple[str, bytes]]:
-    """Return events without a number with their hashes, by id; those from before the tree existed come first.
+def list_waiting(tx: Tx, dialect: str, limit: int) -> tuple[list[tuple[str, bytes]], int]:
+    """Return the events of up to `limit` pending entries with their hashes, by id, and the number of entries.
 
-    Raises RunLogDamaged for a malformed pending entry.
+    Those from before the tree existed come first. Raises RunLogDamaged for a malformed pending entry.
     """
     # Entries without a hash are of events from before the tree existed: their hash is computed from the event.
     if tx.row(_UNHASHED) and (rows := tx.rows(_BACKLOG, limit=limit)):
-        return [(row[0], leaf_hash(row)) for row in rows]
-    row = tx.row(_WAITING[dialect], limit=limit)
-    words = row[0].split(" ") if row and row[0] else []
+        return [(row[0], leaf_hash(row)) for row in rows], len(rows)
+    text, entries = tx.rows(_WAITING[dialect], limit=limit)[0]
+    words = text.split(" ") if text else []
     try:
         batch = [(event_id, bytes.fromhex(leaf)) for event_id, leaf in zip(words[::2], words[1::2], strict=True)]
     except ValueError:
         batch = [("", b"")]
     if any(len(leaf) != HASH_BYTES for _, leaf in batch):
         raise RunLogDamaged(f"A row of the table events_waiting is malformed. {VERIFY_HINT}")
-    return sorted(batch)
+    return sorted(batch), int(entries)
 
 
-def append_leaves(tx: Tx, size: int, batch: list[tuple[str, bytes]], tiles: Iterable[tuple[int, int, bytes]]) -> None:
-    """Insert the batch with the numbers from `size` on. Raises NumberingConflict, which must roll back."""
+def append_leaves(
+    tx: Tx, size: int, batch: list[tuple[str, bytes]], entries: int, tiles: Iterable[tuple[int, int, bytes]]
+) -> None:
+    """Insert the batch of so many entries with the numbers from `size` on.
+
+    Raises NumberingConflict, which must roll back.
+    """
     if tree_size(tx) != size:
         raise NumberingConflict
     tx.append(_LEAVES, *[(number, event_id, leaf.hex()) for number, (event_id, leaf) in enumerate(batch, size)])
     # After the leaves: their primary key is the fence, and of two leaders the second one fails there.
     tx.many(_PUT_TILE, ({"level": level, "position": at, "hashes": hashes} for level, at, hashes in tiles))
     # Fewer rows: another process numbered some of these events, or an entry was removed. The exception rolls back.
-    if tx.run(_DELETE_WAITING, first=size) != len(batch):
+    if tx.run(_DELETE_WAITING, first=size) != entries:
         raise NumberingConflict
 
 

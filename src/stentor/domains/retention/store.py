@@ -52,8 +52,8 @@ _LIST_ARCHIVABLE = Sql(
         and m.status = 'executing')
     and not exists (select 1 from inbox_notes n where n.tenant = t.tenant and n.task_id = t.task_id
         and n.state = 'asked')
-    and not exists (select 1 from events e join events_waiting w on w.event_id = e.event_id
-        where e.tenant = t.tenant and e.task_id = t.task_id)
+    and not exists (select 1 from events e where e.tenant = t.tenant and e.task_id = t.task_id
+        and not exists (select 1 from provenance_leaves l where l.event_id = e.event_id))
     and not exists (select 1 from events e cross join webhook_subscriptions h cross join webhook_deliveries d
         where e.tenant = t.tenant and e.task_id = t.task_id and h.tenant = e.tenant
         and d.subscription_id = h.subscription_id and d.event_id = e.event_id

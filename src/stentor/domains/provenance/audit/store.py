@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from stentor.core.db import Sql, Tx
 from stentor.core.db.driver import Row
+from stentor.core.ids import UUID_LENGTH
 from stentor.core.runlog import EVENT_COLUMNS
 from stentor.domains.provenance.merkle import HASH_BYTES, TILE_WIDTH
 
@@ -28,18 +29,29 @@ _STRAY_TILES = Sql(
     "select position from provenance_tiles where level = 0 and (position is null or position < 0 or position >= :end)"
 )
 _NOTES = Sql("select size, root, note from provenance_checkpoints where size > :after order by size limit :limit")
+_HASH, _ID = 2 * HASH_BYTES, UUID_LENGTH
+# The events of pending entries, one row each. By their lengths, so that it ends for any value.
+_WAITING_EVENTS = f"""with recursive waiting (entry, event_id, leaf, others) as (
+    select event_id, event_id, substr(leaf, 1, {_HASH}), substr(leaf, {_HASH + 2}) from {{entries}}
+    union all select entry, substr(others, 1, {_ID}), substr(others, {_ID + 2}, {_HASH}),
+        substr(others, {_ID + _HASH + 3}) from waiting where length(others) > 0
+)"""
+_ALL_WAITING = _WAITING_EVENTS.format(entries="events_waiting")
+_SOME_WAITING = _WAITING_EVENTS.format(
+    entries="(select * from events_waiting where event_id > :after order by event_id limit :limit) as entries"
+)
 _UNNUMBERED = Sql(
-    f"""select {_EVENT} from events e
+    f"""{_ALL_WAITING} select {_EVENT} from events e
     where not exists (select 1 from provenance_leaves l where l.event_id = e.event_id)
-    and not exists (select 1 from events_waiting w where w.event_id = e.event_id)
+    and e.event_id not in (select event_id from waiting where event_id is not null)
     order by e.event_id limit :limit"""
 )
 _WAITING = Sql(
-    f"""select w.event_id, w.leaf, {_EVENT} from events_waiting w
-    left join events e on e.event_id = w.event_id where w.event_id > :after order by w.event_id limit :limit"""
+    f"""{_SOME_WAITING} select w.entry, w.event_id, w.leaf, {_EVENT} from waiting w
+    left join events e on e.event_id = w.event_id order by w.entry, w.event_id"""
 )
 _NUMBERED_AND_WAITING = Sql(
-    """select w.event_id, l.number from events_waiting w
+    f"""{_ALL_WAITING} select w.event_id, l.number from waiting w
     join provenance_leaves l on l.event_id = w.event_id order by l.number limit :limit"""
 )
 _ORPHANS = Sql(
@@ -105,7 +117,7 @@ def list_unnumbered_events(tx: Tx, limit: int) -> list[Row]:
 
 
 def list_waiting(tx: Tx, after: str, limit: int) -> list[Row]:
-    """Return pending entries with their events: event id, hash in hex or None, and EVENT_COLUMNS."""
+    """Return the events of pending entries: key of the entry, event id, hash in hex or None, and EVENT_COLUMNS."""
     return tx.rows(_WAITING, after=after, limit=limit)
 
 

@@ -299,7 +299,7 @@ def check_waiting(tx: Tx) -> tuple[int, list[AuditFinding]]:
     count, after, findings = 0, "", list[AuditFinding]()
     while rows := store.list_waiting(tx, after, MAX_FINDINGS):
         count, after = count + len(rows), rows[-1][0]
-        for event_id, leaf, *event in rows:
+        for _, event_id, leaf, *event in rows:
             if event[0] is None:
                 text = "the event was removed before it got a number"
                 findings.append(AuditFinding("removed", text, None, event_id))
