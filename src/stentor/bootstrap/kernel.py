@@ -308,7 +308,7 @@ def build(
 
 
 def _open_keys(infra: Infrastructure, llm: LlmParts) -> KeyService:
-    """The keys are found once a ring of keys is attached to the service."""
+    """Open the service of API keys. It finds keys only once a ring of keys is attached to it."""
     return KeyService(
         infra.db,
         infra.runlog,

@@ -48,7 +48,7 @@ def _hint(name: str, model: type[BaseModel], root: type[BaseModel] | None, path:
 
 
 def _models(annotation: Any) -> Iterator[type[BaseModel]]:
-    """The models in an annotation: itself, or the members of a union, a list or an Annotated."""
+    """Yield the models in an annotation: itself, or the members of a union, a list or an Annotated."""
     if isinstance(annotation, type) and issubclass(annotation, BaseModel):
         yield annotation
     for argument in get_args(annotation):

@@ -88,7 +88,7 @@ class Operation:
         return {name: TypeAdapter(p.annotation) for name, p in every if name != "caller"}
 
     def bound_to(self, owner: object, name: str) -> Operation:
-        """The same with a method of `owner` to run; what was computed from the signature is kept."""
+        """Return the same with a method of `owner` to run; what was computed from the signature is kept."""
         # Not by `copy`: every start of a service and of a test binds all operations.
         made = object.__new__(Operation)
         made.__dict__.update(self.__dict__, run=getattr(owner, name))
@@ -126,13 +126,13 @@ def operations_of(cls: type) -> list[Operation]:
 
 @cache
 def _signature(run: Callable[..., Any]) -> inspect.Signature:
-    """The parameters of an operation; of the function of a class, they are evaluated once for all instances."""
+    """Return the parameters of an operation. They are evaluated once for all instances of its class."""
     signature = inspect.signature(run, eval_str=True)
     return signature.replace(parameters=[p for name, p in signature.parameters.items() if name != "self"])
 
 
 def bind(operations: Iterable[Operation], *owners: object) -> list[Operation]:
-    """The operations of these instances' classes as those of the instances; all others are left out."""
+    """Return the operations of these instances' classes, bound to the instances; all others are left out."""
     by_class = {type(owner).__name__: owner for owner in owners}
     bound = []
     for row in operations:
@@ -170,7 +170,7 @@ async def invoke(operation: Operation, caller: Principal | None, arguments: Mapp
 
 
 def http_request(operation: Operation, arguments: Mapping[str, Any]) -> tuple[str, str, Any]:
-    """Method, path with its query, and body of a call of the operation over HTTP."""
+    """Return method, path with its query, and body of a call of the operation over HTTP."""
     rest = dict(arguments)
     body = rest.pop("body", None)
     method, _, template = operation.http.partition(" ")
@@ -181,7 +181,7 @@ def http_request(operation: Operation, arguments: Mapping[str, Any]) -> tuple[st
 
 @cache
 def operation_route(operation: Operation, tag: str) -> GatewayRoute:
-    """The route of an operation over HTTP, the same in every application of the process.
+    """Return the route of an operation over HTTP, the same in every application of the process.
 
     FastAPI takes long to build one. So it calls the operation of the application that has the request, which
     `app.state.operations` has by its name.
@@ -209,7 +209,7 @@ def operation_route(operation: Operation, tag: str) -> GatewayRoute:
 
 
 def _endpoint(operation: Operation) -> Callable[..., Any]:
-    """The operation as a function of a FastAPI route."""
+    """Return the operation as a function of a FastAPI route."""
 
     async def endpoint(request: Request, response: Response, **arguments: Any) -> Any:
         work = _of_application(request, operation).run(**arguments)
@@ -223,7 +223,7 @@ def _endpoint(operation: Operation) -> Callable[..., Any]:
 
 
 def _fast_endpoint(operation: Operation) -> Callable[..., Any]:
-    """The operation as a function of a FastRoute, which hands over the request and takes a response."""
+    """Return the operation as a function of a FastRoute, which passes the request and takes a response."""
 
     async def endpoint(request: Request, **arguments: Any) -> Response:
         output = await _of_application(request, operation).run(**arguments)
@@ -261,7 +261,7 @@ _HEADER_FIELDS = {"next_cursor", "etag"}
 
 
 def response_headers(output: Any, request: Request) -> dict[str, str]:
-    """The headers that follow from an output: `Link` to the next page, `ETag` of a document."""
+    """Return the headers that follow from an output: `Link` to the next page, `ETag` of a document."""
     headers = next_link(request, getattr(output, "next_cursor", None))
     if etag := getattr(output, "etag", None):
         headers["ETag"] = f'"{etag}"'

@@ -199,12 +199,12 @@ def get_principal(request: Request) -> Principal:
 
 
 async def get_caller(request: Request) -> Principal:
-    """`get_principal` as a dependency; a coroutine, because FastAPI runs plain functions in a thread."""
+    """Return the authenticated caller to FastAPI, which would run `get_principal`, no coroutine, in a thread."""
     return get_principal(request)
 
 
 async def get_disconnected(request: Request) -> Callable[[], Coroutine[Any, Any, bool]]:
-    """A dependency: a function that returns whether the client has disconnected, or its key has ended or changed."""
+    """Return a function that returns whether the client has disconnected, or its key has ended or changed."""
     is_unchanged = request.scope.get("state", {}).get(CALLER_CHECK)
 
     async def is_gone() -> bool:

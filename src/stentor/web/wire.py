@@ -163,7 +163,7 @@ Epoch = Annotated[int, Field(ge=1, le=2_000_000_000)]
 
 
 def _micros(value: object) -> object:
-    """Outputs are read back from JSON too, by clients of this service that are written in Python."""
+    # Outputs are read back from JSON too, by clients of this service that are written in Python.
     return micros_from_datetime(datetime.fromisoformat(value)) if isinstance(value, str) else value
 
 

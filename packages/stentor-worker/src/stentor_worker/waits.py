@@ -45,7 +45,7 @@ def call(function: Callable[[], Any]) -> Any:
 
 
 def is_in_loop() -> bool:
-    """Whether a coroutine runs here."""
+    """Return whether a coroutine runs here."""
     try:
         asyncio.get_running_loop()
     except RuntimeError:

@@ -83,7 +83,7 @@ def open_agents(infra: Infrastructure) -> AgentServices:
 
 
 def _open_presence(infra: Infrastructure) -> Presence:
-    """What this process and the others know of the workers that can take work."""
+    """Open what this process and the others know of the workers that can take work."""
     fanout = infra.fanout
 
     def announce(agent_id: str, at: int, *, left: bool = False) -> None:

@@ -179,9 +179,10 @@ class ProvenanceParts:
 
 
 def _open_witnesses(infra: Infrastructure, sinks: list[CheckpointSink]) -> tuple[OutboundHttp, WitnessClient]:
-    """The operator names the witnesses, so they may be at private addresses that other requests may not reach."""
+    """Return the client of the witnesses, and the HTTP client that it uses."""
     settings = infra.settings
     targets = parse_targets(settings.provenance.witnesses)
+    # The operator names the witnesses, so they may be at private addresses that other requests may not reach.
     hosts = tuple(urlsplit(target.url).netloc.rpartition("@")[2].lower() for target in targets)
     outbound = OutboundHttp((*settings.server.outbound_allow, *hosts), max_connections=16, keep_compressed=True)
     return outbound, WitnessClient(infra.db, infra.clock, outbound, targets, settings.provenance.witness_quorum, sinks)

@@ -167,7 +167,7 @@ class MemoryService:
         self._writing.discard(writing)
         lock.release()
         if not writing.cancelled():
-            # Asked for, or asyncio logs the error of a write whose caller is gone as never retrieved.
+            # Retrieved here: else asyncio logs the error of a write whose caller is gone as never retrieved.
             writing.exception()
 
     async def _write_locked(self, caller: MemoryCaller, draft: WriteDraft, hooks: WriteHooks) -> WriteResult:

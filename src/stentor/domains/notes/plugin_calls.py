@@ -48,7 +48,7 @@ class _Listing(msgspec.Struct, forbid_unknown_fields=True):
 
 
 def points_into_note(response: PluginResponse, segments: Sequence[str]) -> bool:
-    """Whether the path goes into a note: to a part of it, or to nothing."""
+    """Return whether the path goes into a note: to a part of it, or to nothing."""
     if not response.ok:
         return response.error_code in _BAD_SUBPATH_CODES
     # The response for a part has the path of its note here.
@@ -58,7 +58,7 @@ def points_into_note(response: PluginResponse, segments: Sequence[str]) -> bool:
 
 
 def is_folder_listing(response: PluginResponse) -> bool:
-    """Whether the response is a folder listing, or a JSON file that looks like one."""
+    """Return whether the response is a folder listing, or a JSON file that looks like one."""
     if not response.ok or response.media_type != "application/json":
         return False
     try:

@@ -32,7 +32,7 @@ CheckpointSink = Callable[[StoredCheckpoint], Awaitable[None]]
 
 
 class CheckpointPublisher:
-    """The only place that signs the tree."""
+    """Signs the tree; nothing else does. With a guard the key comes from the guard, and `signer` is not called."""
 
     def __init__(
         self,
@@ -42,7 +42,6 @@ class CheckpointPublisher:
         sinks: Iterable[CheckpointSink] = (),
         guard: SigningGuard | None = None,
     ) -> None:
-        """With a guard the key comes from the guard, and `signer` is not called."""
         self.sinks = list(sinks)
         self.problem: str | None = None
         """Why signing is blocked; None while it is not."""

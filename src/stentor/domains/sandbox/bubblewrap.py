@@ -154,7 +154,7 @@ def build_limited_command(prlimit: str, plan: RunPlan) -> list[str]:
 
 
 def is_root() -> bool:
-    """Whether the service runs as root, so that sandboxes must switch to another user."""
+    """Return whether the service runs as root, so that sandboxes must switch to another user."""
     return os.geteuid() == 0
 
 

@@ -68,7 +68,7 @@ def _wanted(access: Access) -> str:
 
 
 def is_path_allowed(tool: AllowedTool, path: str) -> bool:
-    """Whether a glob of the tool matches the path; never for a path that is not normalized.
+    """Return whether a glob of the tool matches the path; never for a path that is not normalized.
 
     A glob without a leading slash is relative to the agent's own folder, so no absolute path matches it.
     """
@@ -86,7 +86,7 @@ def normalize_path(path: str) -> str:
 
 
 def is_network_allowed(whitelist: SandboxWhitelist, access: Access) -> bool:
-    """Whether host (exact or `*.domain`) and port are allowed; both must be given."""
+    """Return whether host (exact or `*.domain`) and port are allowed; both must be given."""
     network = whitelist.network
     if access.host is None or access.port is None or access.port not in network.ports:
         return False
@@ -113,7 +113,7 @@ def take_token(rate_limit: int, tokens: float | None, idle_us: int) -> float | N
 
 
 def glob_matches(pattern: str, path: str) -> bool:
-    """Whether the glob matches the whole path."""
+    """Return whether the glob matches the whole path."""
     tokens = _parse_glob(pattern)
     states: set[int] = set()
     _enter_state(tokens, 0, states)

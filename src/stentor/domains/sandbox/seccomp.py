@@ -120,7 +120,7 @@ _CLONE3 = 435
 
 
 def is_supported() -> bool:
-    """Whether there is a filter for the host's architecture."""
+    """Return whether there is a filter for the host's architecture."""
     return platform.machine() in ARCHITECTURES
 
 

@@ -212,7 +212,7 @@ class LimitedProtocol(HttpToolsProtocol):
             self._close_idle()
 
     def _is_body_flowing(self) -> bool:
-        """Whether the body arrives fast enough, or the application does not read it."""
+        """Return whether the body arrives fast enough, or the application does not read it."""
         is_paused = self.flow.read_paused or self.cycle.waiting_for_100_continue
         return is_paused or self._body >= MIN_BODY_BYTES_PER_SECOND * self._limits.body_s
 
@@ -248,7 +248,7 @@ class LimitedProtocol(HttpToolsProtocol):
         self._drain(DRAIN_SECONDS)
 
     def _may_close(self) -> bool:
-        """Whether no more of a body is expected; otherwise drop the rest of it first."""
+        """Return whether no more of a body is expected; otherwise drop the rest of it first."""
         if self._refused or self._is_stopping or self._phase is not ConnectionPhase.BODY:
             return True
         self.pipeline.clear()

@@ -203,5 +203,5 @@ def _edit_block(block: str, changed: Mapping[str, Any], deleted: set[str], newli
 
 
 def _is_equal(first: Any, second: Any) -> bool:
-    """Whether two values are equal as JSON: 1 is not true, and 1 is 1.0."""
+    """Return whether two values are equal as JSON: 1 is not true, and 1 is 1.0."""
     return bool(yaml_writer.to_comparable(first) == yaml_writer.to_comparable(second))

@@ -183,7 +183,7 @@ def content_hash(content: bytes) -> str:
 
 
 def matches_state(expected: str, current: bytes | None) -> bool:
-    """Whether the current content (None for no file) is the expected state."""
+    """Return whether the current content (None for no file) is the expected state."""
     if expected == ANY_STATE:
         return True
     return expected == (NO_FILE if current is None else content_hash(current))

@@ -108,7 +108,7 @@ def normalize_folder(path: str) -> str:
 
 
 def is_hidden(name: str) -> bool:
-    """Whether a name is not part of the vault: `.obsidian`, `.trash`, `.git`, temporary files."""
+    """Return whether a name is not part of the vault: `.obsidian`, `.trash`, `.git`, temporary files."""
     return name.startswith(".")
 
 

@@ -147,7 +147,8 @@ class SearchIndex:
         changes.entries[doc_id] = entry
 
     def _update_exclusions(self, tx: Tx, changes: IndexChanges) -> None:
-        """A change of only a text changes nothing that was derived; a new or deleted file may be what a note names."""
+        """Exclude again what does not hold, if the changes can make a difference to it."""
+        # A change of only a text changes nothing that was derived; a new or deleted file may be what a note names.
         if changes.has_keys or exclusions.has_derived(tx, self._dialect, changes.paths):
             tx.after_commit(self._count_change)
             exclusions.recompute(tx, self._dialect)

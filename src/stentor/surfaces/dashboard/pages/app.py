@@ -267,7 +267,7 @@ def _error_handler(
 
 
 async def _answer_nobody(request: Request, error: Exception) -> Response:
-    """The client left before the end of its form: nobody reads the answer, and it is not an error of the service."""
+    """Respond to a client that left before the end of its form. Nobody reads it, and the service is not at fault."""
     return Response(status_code=400)
 
 

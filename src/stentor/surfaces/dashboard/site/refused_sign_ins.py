@@ -19,7 +19,7 @@ log = logging.getLogger(__name__)
 
 
 async def log_only(refusals: Mapping[str, int]) -> None:
-    """For a dashboard that cannot write: one line a minute."""
+    """Write one line a minute to the log: for a dashboard that cannot write to the database."""
     log.warning("sign_in: refused count=%d addresses=%s", sum(refusals.values()), ",".join(refusals))
 
 

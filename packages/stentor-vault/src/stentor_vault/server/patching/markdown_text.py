@@ -90,12 +90,12 @@ def trim_newlines(text: str, span: TextSpan) -> TextSpan:
 
 
 def starts_atx_heading(text: str, position: int) -> bool:
-    """Whether a heading with `#` begins there; `#tag` is not one."""
+    """Return whether a heading with `#` begins there; `#tag` is not one."""
     return ATX_HEADING.match(text, position) is not None
 
 
 def starts_block(text: str, position: int) -> bool:
-    """Whether the line that begins there is neither blank nor the end of the text."""
+    """Return whether the line that begins there is neither blank nor the end of the text."""
     return text[position : position + 4].lstrip(" ")[:1] not in ("", "\r", "\n")
 
 

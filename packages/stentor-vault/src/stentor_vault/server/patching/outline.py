@@ -160,7 +160,7 @@ def _assign_body_blocks(text: str, blocks: list[MarkdownBlock], sections: list[N
 
 
 def _is_id_line(text: str, block: MarkdownBlock) -> bool:
-    """Whether the block is only an id, which identifies the block before it."""
+    """Return whether the block is only an id, which identifies the block before it."""
     if block.kind != "paragraph" or block.depth > 0:
         return False
     id_at_end = _find_id_at_end(text[block.start : block.end])

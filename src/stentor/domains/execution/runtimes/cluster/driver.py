@@ -43,7 +43,7 @@ class RayClusters:
         self._clusters, self._entrypoints = dict(clusters), tuple(entrypoints)
 
     def choose(self, runtime: Runtime) -> ChosenCluster:
-        """A `ChooseCluster`."""
+        """Return the cluster for a runtime and its options. Raises InvalidRequest if the settings do not allow it."""
         options = _parse_options(runtime, RayOptions)
         if not self._clusters:
             raise InvalidRequest("Agents on Ray are disabled: set SERVICE_RAY_ADDRESSES to the clusters they may use.")
@@ -62,7 +62,7 @@ class KubernetesCluster:
         self._cluster, self._cron_jobs = cluster, tuple(cron_jobs)
 
     def choose(self, runtime: Runtime) -> ChosenCluster:
-        """A `ChooseCluster`."""
+        """Return the cluster for a runtime and its options. Raises InvalidRequest if the settings do not allow it."""
         options = _parse_options(runtime, KubernetesOptions)
         if self._cluster is None:
             raise InvalidRequest(
