@@ -19,7 +19,7 @@ from stentor.core.fanout import Fanout
 from stentor.core.live import QUIET_SECONDS, Hub, RemoteWatchers
 from stentor.core.runlog import EventDraft, RunLog, RunLogEvent
 from stentor.domains.activity import service as activity_service
-from stentor.domains.activity.service import ActivityService
+from stentor.domains.activity.service import ActivityService, no_reports
 from stentor.domains.tasks.model import Task, TaskStreamStep
 from stentor.web import sse
 from stentor.web.sse import SseEvent as WebFrame
@@ -36,7 +36,7 @@ class LateHub(ActivityService):
     """Reads a task that ends after the first page of its events, with a hub that has not announced it yet."""
 
     def __init__(self, world: World, end: Callable[[], Any]) -> None:
-        super().__init__(world.kernel.infra.db, Hub(), world.kernel.agents.registry.agents)
+        super().__init__(world.kernel.infra.db, Hub(), world.kernel.agents.registry.agents, no_reports)
         self._end: Callable[[], Any] | None = end
 
     async def _read_page(self, tenant: str, task_id: str, after: str) -> tuple[Task | None, list[RunLogEvent]]:

@@ -226,7 +226,7 @@ class TaskWatcher:
     processes may be lost.
     """
 
-    def __init__(self, poll_seconds: float | None = None) -> None:
+    def __init__(self, poll_seconds: float | None) -> None:
         self._queue: asyncio.Queue[Any] = asyncio.Queue(MAX_QUEUED)
         self._every = poll_seconds
         self.has_overflowed = False

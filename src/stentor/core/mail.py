@@ -22,7 +22,7 @@ class MailError(Exception):
 class Mailer:
     """Sends to fixed recipients. `sender` empty means `stentor@` and the name of this machine."""
 
-    def __init__(self, server: SmtpServer, recipients: tuple[str, ...], sender: str = "") -> None:
+    def __init__(self, server: SmtpServer, recipients: tuple[str, ...], sender: str) -> None:
         self._server, self.recipients = server, recipients
         self._sender = sender or f"stentor@{socket.getfqdn()}"
 

@@ -50,7 +50,7 @@ async def test_audience_and_issuers_come_from_the_settings(sqlite: Database, tmp
         json.dumps({"ci": {"issuer": "https://ci.example", "key": jwk(CI_KEY), "tenants": ["default"]}})
     )
     environ = {"SERVICE_AUTHORITY_ISSUERS": str(tmp_path / "issuers.json"), "SERVICE_AUTHORITY_AUDIENCE": "memory"}
-    verifier: ReceiptVerifier = open_verifier(chosen(tmp_path, **environ), sqlite, SystemClock())
+    verifier: ReceiptVerifier = open_verifier(chosen(tmp_path, **environ), sqlite, SystemClock(), Redactor())
     assert (await verifier.verify(made(tmp_path, "memory"))).issuer == "stentor"
     now = SystemClock().now() // 1_000_000
     theirs = receipt({"kid": "ci"}, CI_KEY, iss="https://ci.example", aud="memory", iat=now, exp=now + 60)
@@ -66,6 +66,7 @@ def test_a_broken_table_of_issuers_stops_the_start(sqlite: Database, tmp_path: P
             chosen(tmp_path, SERVICE_AUTHORITY_ISSUERS=str(tmp_path / "issuers.json")),
             sqlite,
             SystemClock(),
+            Redactor(),
         )
 
 

@@ -21,16 +21,13 @@ if TYPE_CHECKING:
     from stentor.surfaces.memory_mcp.streamable_http import PublicEndpoint
 
 
-def open_receipt_verifier(
-    settings: Settings, db: Database, clock: Clock, redactor: Redactor | None = None
-) -> ReceiptVerifier:
+def open_receipt_verifier(settings: Settings, db: Database, clock: Clock, redactor: Redactor) -> ReceiptVerifier:
     """Open the verifier over a migrated database; create the service's own key if there is none.
 
     Raises StartRefused.
     """
     key = keys.ensure_signing_key(settings.storage.data_dir)
-    if redactor is not None:
-        redactor.add_secret(str(key.as_dict(private=True)["d"]))
+    redactor.add_secret(str(key.as_dict(private=True)["d"]))
     trusted = issuers.load_issuers(settings.auth.authority_issuers, key)
     return ReceiptVerifier(trusted, settings.auth.authority_audience, ReplayGuard(db), clock)
 

@@ -64,7 +64,7 @@ def _read_verifier(text: str) -> NoteVerifier:
 
 
 def read_checkpoint_files(
-    paths: list[Path], keys: list[NoteVerifier], witnesses: Sequence[NoteVerifier] = ()
+    paths: list[Path], keys: list[NoteVerifier], witnesses: Sequence[NoteVerifier]
 ) -> list[CheckpointClaim]:
     """Return all checkpoints in these files; each file is a sequence of notes. Raises CommandFailed."""
     claims: list[CheckpointClaim] = []
@@ -81,7 +81,7 @@ def read_checkpoint_files(
 
 
 def read_local_checkpoints(
-    chosen: Settings, keys: list[NoteVerifier], witnesses: Sequence[NoteVerifier] = ()
+    chosen: Settings, keys: list[NoteVerifier], witnesses: Sequence[NoteVerifier]
 ) -> list[CheckpointClaim]:
     """Return the newest checkpoints that the installation stores outside its database.
 

@@ -54,7 +54,7 @@ def verify_database(
     keys: list[NoteVerifier],
     outside: list[CheckpointClaim],
     progress: verification.Progress,
-    witnessing: verification.WitnessPolicy = verification.NO_WITNESSES,
+    witnessing: verification.WitnessPolicy,
 ) -> AuditReport:
     """Recompute all hashes of the run log and compare them with its checkpoints and those from `outside`."""
     return verification.verify_run_log(_open_driver(chosen, file), keys, outside, progress, witnessing)

@@ -33,7 +33,7 @@ class MasterKeyUnusable(ServiceUnavailable):
 class Sealer:
     """Encrypts secrets. `bound` names the record that a secret belongs to; it cannot be decrypted for another one."""
 
-    def __init__(self, data_dir: Path, master_key: str = "") -> None:
+    def __init__(self, data_dir: Path, master_key: str) -> None:
         self._path = data_dir / "keys" / "providers.key"
         self._given = master_key
         self._master: bytes | None = None

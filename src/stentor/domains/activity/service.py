@@ -80,13 +80,13 @@ async def no_reports(tenant: str, task_id: str) -> list[VaultReport]:
 class ActivityService:
     """Reads activity logs and live streams."""
 
-    def __init__(self, db: Database, hub: Hub, agents: AgentCache, reports: ReportLookup = no_reports) -> None:
+    def __init__(self, db: Database, hub: Hub, agents: AgentCache, reports: ReportLookup) -> None:
         self._db = db
         self._hub = hub
         self._agents = agents
         self._reports = reports
 
-    async def read_history(self, principal: Principal, task_id: str, limit: int, after: str = "") -> TaskHistory:
+    async def read_history(self, principal: Principal, task_id: str, limit: int, after: str) -> TaskHistory:
         """Return a task with a page of events after the event `after`.
 
         Raises InvalidRequest, NotFound, CorruptRecord, ReportsUnreadable. An unavailable store is a StentorError (500)

@@ -25,7 +25,7 @@ from stentor.domains.execution.limits import LimitGate
 from stentor.domains.execution.model import QUARANTINED_OUTCOME, TIMEOUT_OUTCOME, AgentFailed, AttemptOutcome
 from stentor.domains.execution.outcomes import OutcomeRecorder
 from stentor.domains.execution.runtimes import EmitToken, RuntimeDriver
-from stentor.domains.execution.spans import AttemptTrace, caller_trace
+from stentor.domains.execution.spans import AttemptTrace
 from stentor.domains.learning.service import learning_skipped_event
 from stentor.domains.registry.agent_cache import AgentCache
 from stentor.domains.routing.model import RoutingRequest
@@ -67,7 +67,7 @@ class TaskExecutor:
         grants: GrantService,
         limits: LimitGate,
         lease_us: int,
-        trace: AttemptTrace = caller_trace,
+        trace: AttemptTrace,
     ) -> None:
         self._db = db
         self._runlog = runlog

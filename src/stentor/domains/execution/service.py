@@ -48,7 +48,7 @@ class WorkerService:
         outcomes: OutcomeRecorder,
         hub: Hub,
         presence: Presence,
-        spans: TaskSpans | None = None,
+        spans: TaskSpans | None,
     ) -> None:
         self._db = db
         self._presence = presence

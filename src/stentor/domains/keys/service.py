@@ -63,7 +63,7 @@ class KeyService:
         roles: RoleRegistry,
         check_budgets: Callable[[list[str]], object],
         on_budgets: Callable[[dict[str, list[str]]], None],
-        vaults: Collection[str] = (),
+        vaults: Collection[str],
     ) -> None:
         self._db, self._runlog, self._clock, self._roles = db, runlog, clock, roles
         self._check_budgets, self._on_budgets, self._vaults = check_budgets, on_budgets, vaults

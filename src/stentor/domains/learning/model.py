@@ -20,7 +20,6 @@ MIN_WEIGHT = 0.01
 FAILURE_PENALTY = 0.1
 DAILY_WEIGHT_DECAY = 0.01
 SENTINEL_WINDOW = 50
-SENTINEL_THRESHOLD = 0.4
 SMOOTHING_FACTOR = 0.2
 """Share of the newest duration or cost in its moving average; of the durations at first more."""
 

@@ -239,7 +239,7 @@ class LearningView:
 class LearningService:
     """Writes records, history and alerts. An oscillation rate above `threshold` opens an alert."""
 
-    def __init__(self, db: Database, clock: Clock, runlog: RunLog, threshold: float = model.SENTINEL_THRESHOLD) -> None:
+    def __init__(self, db: Database, clock: Clock, runlog: RunLog, threshold: float) -> None:
         self._db = db
         self._clock = clock
         self._runlog = runlog

@@ -35,7 +35,7 @@ Applying = tuple[BudgetAccount, Budget | TaskBudget]
 class BudgetLedger:
     """Knows all budgets. A call must stay within each that applies to it: another budget never raises a limit."""
 
-    def __init__(self, db: Database, configured: tuple[Budget, ...] = ()) -> None:
+    def __init__(self, db: Database, configured: tuple[Budget, ...]) -> None:
         self._spending = SpendingReader(db)
         self._configured = configured
         self._of_keys: tuple[Budget, ...] = ()
@@ -85,7 +85,7 @@ class BudgetLedger:
         return BudgetReservation([self._reserved_amount(account) for account in accounts], amount)
 
     async def remaining_dollars(
-        self, accounts: Iterable[BudgetAccount], of_tasks: tuple[TaskBudget, ...] = ()
+        self, accounts: Iterable[BudgetAccount], of_tasks: tuple[TaskBudget, ...]
     ) -> float | None:
         """Return the US dollars left in the tightest budget of the accounts; None without a budget in US dollars.
 

@@ -88,7 +88,7 @@ class MemoryService:
         clock: Clock,
         find_task_event: TaskEventLookup,
         guard: MarkGuard,
-        name: str = "",
+        name: str,
     ) -> None:
         self.key_prefix = f"{name}:" if name else ""
         self.vault_name = name

@@ -24,7 +24,7 @@ log = logging.getLogger(__name__)
 class WriteJournal:
     """The journal of one vault. `key_prefix` is the prefix of a named vault's paths in the database."""
 
-    def __init__(self, vault: Vault, db: Database, key_prefix: str = "") -> None:
+    def __init__(self, vault: Vault, db: Database, key_prefix: str) -> None:
         self._vault = vault
         self._db = db
         self._key_prefix = key_prefix

@@ -133,7 +133,7 @@ def _is_name(name: object) -> bool:
     return bool(bare) and "/" not in bare and "\0" not in bare
 
 
-async def walk_files(plugin: PluginClient, start: tuple[str, ...] = ()) -> list[str]:
+async def walk_files(plugin: PluginClient, start: tuple[str, ...]) -> list[str]:
     """Return the paths of all files below a folder, sorted; with bounded concurrency, depth first."""
     files: list[str] = []
     pending: list[tuple[str, ...]] = [start]

@@ -301,7 +301,7 @@ class AgentRegistry:
         return await self._db.write(work)
 
     def prepare_reconfigure(
-        self, tenant: str, agent_id: str, fields: dict[str, Any], message: str, by: str, cause: str | None = None
+        self, tenant: str, agent_id: str, fields: dict[str, Any], message: str, by: str, cause: str | None
     ) -> AgentChange:
         """Return a change of capabilities, runtime, allow-list, scores or tier, to run in the caller's transaction."""
         meta = {"fields": sorted(fields), "by": by}

@@ -127,8 +127,11 @@ class TaskArchiver:
             log.info("archive: tasks archived tasks=%d archives=%d", result.tasks, result.archives)
         return result
 
-    async def count_archivable(self, before: int, progress: Callable[[int], None] | None = None) -> dict[str, int]:
-        """Count the tasks of each tenant that the first pass would archive. Parents follow in later passes."""
+    async def count_archivable(self, before: int, progress: Callable[[int], None]) -> dict[str, int]:
+        """Count the tasks of each tenant that the first pass would archive. Parents follow in later passes.
+
+        `progress` gets the number so far.
+        """
         counts: dict[str, int] = {}
         for tenant in await self._list_tenants():
             position: store.Position | None = store.START
@@ -137,8 +140,7 @@ class TaskArchiver:
                     partial(choose_tasks, tenant=tenant, before=before, after=position, limit=self._max_tasks)
                 )
                 counts[tenant] = counts.get(tenant, 0) + len(chosen)
-                if progress is not None:
-                    progress(sum(counts.values()))
+                progress(sum(counts.values()))
         return {tenant: count for tenant, count in counts.items() if count}
 
     async def _list_tenants(self) -> list[str]:

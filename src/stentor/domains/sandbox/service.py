@@ -36,7 +36,7 @@ class AccessDecision(msgspec.Struct, frozen=True):
 class SandboxService:
     """Checks accesses. `rules` is the policy file, which can deny what the allow-list allows."""
 
-    def __init__(self, db: Database, registry: AgentRegistry, runlog: RunLog, rules: PolicySet | None = None) -> None:
+    def __init__(self, db: Database, registry: AgentRegistry, runlog: RunLog, rules: PolicySet | None) -> None:
         self._db = db
         self._registry = registry
         self._runlog = runlog

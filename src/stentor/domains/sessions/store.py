@@ -91,7 +91,7 @@ def update(tx: Tx, session: Session) -> None:
     tx.run(_UPDATE, **session_key(session), name=session.name, metadata=metadata, now=tx.now)
 
 
-def note_change(tx: Tx, session: Session, last_number: int, *, items: int = 0, values: int = 0, size: int = 0) -> None:
+def note_change(tx: Tx, session: Session, last_number: int, *, items: int = 0, values: int = 0, size: int) -> None:
     """Add to the counts of a session."""
     tx.run(_NOTE, **session_key(session), items=items, values=values, size=size, last_number=last_number, now=tx.now)
 

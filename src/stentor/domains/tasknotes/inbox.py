@@ -101,7 +101,7 @@ class TaskInbox:
         tenant: str,
         quiet_seconds: float,
         get_agent_name: Callable[[str], str | None],
-        allowed_capabilities: Collection[str] = (),
+        allowed_capabilities: Collection[str],
     ) -> None:
         self._db = db
         self._vault = vault

@@ -94,7 +94,7 @@ def _fence(text: str) -> str:
     return "`" * max(3, backticks + 1) if backticks <= tildes or backticks < 3 else "~" * max(3, tildes + 1)
 
 
-def render_answer(record: TaskNoteRecord, agent: str | None, *, note_changed: bool = False) -> bytes:
+def render_answer(record: TaskNoteRecord, agent: str | None, *, note_changed: bool) -> bytes:
     """Render the answer of a finished task: its result as Markdown, or its error. `agent` is the name to show.
 
     `note_changed`: the note was changed after it was submitted.

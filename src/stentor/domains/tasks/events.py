@@ -23,7 +23,7 @@ from stentor.domains.tasks.placement import Placement
 
 
 def submission_events(
-    principal: Principal, draft: TaskDraft, placement: Placement, header: AtpHeader | None = None
+    principal: Principal, draft: TaskDraft, placement: Placement, header: AtpHeader | None
 ) -> list[EventDraft]:
     """Return the first events of a submitted task. `header` is the header of its ATP message, if it came as one."""
     meta: JsonObject = {

@@ -72,7 +72,7 @@ class TaskService:
         self.cancel_found(tx, task, principal.name, event_extra)
         return tx.now
 
-    def cancel_found(self, tx: Tx, task: Task, by: str, event_extra: EventExtra = NO_EVENT_EXTRA) -> None:
+    def cancel_found(self, tx: Tx, task: Task, by: str, event_extra: EventExtra) -> None:
         """Cancel a task that was read in this transaction and has not ended, whether or not the key `by` sees it."""
         meta = {"by": by, "from": task.status, "status": "cancelled", **event_extra}
         event = EventDraft("task_cancelled", "tasks", "Task cancelled.", meta)
@@ -148,7 +148,7 @@ class TaskService:
             return await self._db.write(work)
 
     async def prepare_rerun(
-        self, principal: Principal, task_id: str, agent_preference: str | None, from_step: str | None = None
+        self, principal: Principal, task_id: str, agent_preference: str | None, from_step: str | None
     ) -> model.TaskDraft:
         """Return the draft of a new task that repeats a task, with another preferred agent if one is given.
 

@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterable
 from contextlib import suppress
 
 from stentor.core import ids
-from stentor.core.clock import DAY, ClockWatch
+from stentor.core.clock import ClockWatch
 from stentor.core.db import NO_LOCKS, Database, Tx, locks
 from stentor.core.db.polling import PollQuery
 from stentor.core.errors import CorruptRecord, CorruptRow, ServiceUnavailable, StoreUnavailable
@@ -60,7 +60,7 @@ class DeliveryDispatcher:
         lease_us: int,
         *,
         shared: bool,
-        retention_us: int = 30 * DAY,
+        retention_us: int,
     ) -> None:
         self._db = db
         self._runlog = runlog

@@ -30,8 +30,6 @@ else:
     aiohttp = lazy_module("aiohttp")
 
 
-DEFAULT_TIMEOUT_SECONDS = 15.0
-"""Limit until the head of the response: name resolution, connection, request and status."""
 BODY_SECONDS = 2.0
 """Limit for the response body. The status counts even if the body is cut off."""
 MAX_BODY_BYTES = 4096
@@ -48,9 +46,12 @@ REQUEST_HEADERS = {
 
 
 class WebhookSender:
-    """Sends attempts. `outbound` is not shared with agents, so that they do not wait for each other's connections."""
+    """Sends attempts. `outbound` is not shared with agents, so that they do not wait for each other's connections.
 
-    def __init__(self, outbound: OutboundHttp, clock: Clock, timeout_seconds: float = DEFAULT_TIMEOUT_SECONDS) -> None:
+    `timeout_seconds` limits the time until the head of the response: name resolution, connection, request and status.
+    """
+
+    def __init__(self, outbound: OutboundHttp, clock: Clock, timeout_seconds: float) -> None:
         self._outbound = outbound
         self._clock = clock
         self._timeout = timeout_seconds

@@ -80,7 +80,7 @@ def _reader(parameter: inspect.Parameter) -> tuple[str, Reader]:
     return name, lambda call, request: getattr(request, name)
 
 
-def to_fields(message: Message, model: type[BaseModel] | None = None, where: str = "") -> JsonObject:
+def to_fields(message: Message, model: type[BaseModel] | None, where: str = "") -> JsonObject:
     """Convert a message to the dictionary of an equal JSON body.
 
     With a model: only fields that the model has. Without one: only fields that are set. `where` is a prefix of field

@@ -322,7 +322,7 @@ def serve_endpoints(
     settings: ConnectionSettings,
     endpoints: Sequence[Endpoint],
     on_ready: Callable[[], None],
-    background: Sequence[AsyncWork] = (),
+    background: Sequence[AsyncWork],
     on_exit: Sequence[AsyncWork] = (),
     on_stop: Callable[[], None] = lambda: None,
 ) -> None:

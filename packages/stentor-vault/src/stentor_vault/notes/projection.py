@@ -22,7 +22,7 @@ _BLOCKED_BY_FOLDER = {errno.EISDIR, errno.ENOTDIR, errno.ENOTEMPTY, errno.EEXIST
 
 
 def write_projection(
-    root: Path, folder: str, notes: Iterable[tuple[str, bytes]], *, temp_name: str, skip_unchanged: bool = False
+    root: Path, folder: str, notes: Iterable[tuple[str, bytes]], *, temp_name: str, skip_unchanged: bool
 ) -> int:
     """Write notes (name, bytes) into a folder, creating it if missing; return how many were written.
 

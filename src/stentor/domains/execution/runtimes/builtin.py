@@ -36,7 +36,7 @@ BuiltinAgent = Callable[[TaskClaim, Agent, EmitToken], Awaitable[AttemptOutcome]
 class BuiltinDriver:
     """Runs the builtin agent that the runtime names. `extra_agents` are those that need other parts of the service."""
 
-    def __init__(self, extra_agents: Mapping[str, BuiltinAgent] | None = None) -> None:
+    def __init__(self, extra_agents: Mapping[str, BuiltinAgent] | None) -> None:
         self._agents: dict[str, BuiltinAgent] = {"summarizer": _run_summarizer, **(extra_agents or {})}
 
     @property

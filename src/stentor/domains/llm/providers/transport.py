@@ -108,7 +108,7 @@ class ProviderTransport:
     """
 
     def __init__(
-        self, trusted: OutboundHttp, outbound: OutboundHttp, limits: TransportLimits, redact: Callable[[str], str] = str
+        self, trusted: OutboundHttp, outbound: OutboundHttp, limits: TransportLimits, redact: Callable[[str], str]
     ) -> None:
         self._trusted = trusted
         self._outbound = outbound

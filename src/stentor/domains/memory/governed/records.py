@@ -66,7 +66,7 @@ def parse_record_id(record_id: str) -> RecordAddress:
     return resolve_record(namespace, key)
 
 
-def record_at_path(path: str, vault: str = DEFAULT_VAULT) -> RecordAddress:
+def record_at_path(path: str, vault: str) -> RecordAddress:
     """Return the canonical address of a note, which may have been requested under several namespaces."""
     folder, _, name = path.rpartition("/")
     key = name.removesuffix(NOTE_SUFFIX)

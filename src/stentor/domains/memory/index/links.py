@@ -91,7 +91,7 @@ class LinkReader:
             links.update(source, names)
         return [source for source in links.find_backlinks(path) if source != path]
 
-    def find_links(self, path: str, limit: int = MAX_LINKS) -> list[str]:
+    def find_links(self, path: str, limit: int) -> list[str]:
         """Return the documents that a document links to."""
         targets = [str(row[0]) for row in self._tx.rows(_LINKS_OF, path=path, limit=limit)]
         links = self._files_of((link_key(target) for target in targets), path)

@@ -33,7 +33,7 @@ class CheckpointClaim(msgspec.Struct, frozen=True):
 
 
 def read_stored_claims(
-    tx: Tx, verifiers: list[NoteVerifier], witnesses: Sequence[NoteVerifier] = ()
+    tx: Tx, verifiers: list[NoteVerifier], witnesses: Sequence[NoteVerifier]
 ) -> Iterator[CheckpointClaim]:
     """Read the checkpoints of the database by size, page by page."""
     after = -1

@@ -82,7 +82,7 @@ def verify_snapshot(
     verifiers: list[NoteVerifier],
     external_claims: Sequence[CheckpointClaim],
     progress: Progress | None,
-    witness_policy: WitnessPolicy = NO_WITNESSES,
+    witness_policy: WitnessPolicy,
 ) -> AuditReport:
     """Verify what one transaction sees; `verify_run_log` without opening the database."""
     claims = heapq.merge(

@@ -141,7 +141,7 @@ def escape_bidi(text: str) -> str:
     return text if text.isascii() else text.translate(_BIDI_CONTROLS)
 
 
-def truncate_line(text: Any, max_length: int = 120) -> str:
+def truncate_line(text: Any, max_length: int) -> str:
     """Join a text into one line of at most `max_length` characters."""
     line = " ".join(escape_bidi(str(text)).split())
     return line if len(line) <= max_length else line[: max_length - 1] + "…"
