@@ -236,9 +236,9 @@ class Run:
                 async with asyncio.timeout(RACE_SECONDS):
                     await self._step(node_id, seconds=RACE_SECONDS)
             elif kind == "race of a group":
-                async with asyncio.timeout(RACE_SECONDS), asyncio.TaskGroup() as group:
-                    group.create_task(self._step(node_id, seconds=RACE_SECONDS))
-                    group.create_task(self._step(f"{node_id}-b", seconds=RACE_SECONDS))
+                # A timeout directly around a group can end it when no step is left to record that.
+                async with asyncio.timeout(RACE_SECONDS):
+                    await self._task.step(f"group {node_id}", self._race_of_a_group, node_id)
             else:
                 await asyncio.wait_for(self._hung(node_id), SHORT)
         except TimeoutError:
@@ -246,6 +246,11 @@ class Run:
                 return f"caught {node_id}"
             return await self._effect(f"{node_id}-fallback")
         return await self._effect(f"{node_id}-first")
+
+    async def _race_of_a_group(self, node_id: str) -> None:
+        async with asyncio.TaskGroup() as group:
+            group.create_task(self._step(node_id, seconds=RACE_SECONDS))
+            group.create_task(self._step(f"{node_id}-b", seconds=RACE_SECONDS))
 
     async def _inner(self, node: Node) -> Any:
         task, kind, node_id = self._task, node["kind"], node["id"]
