@@ -51,7 +51,7 @@ def arrange(items: list[pytest.Item]) -> None:
         chosen = first if unit[0].nodeid.startswith("tests/test_") else waiting if waits(unit[0]) else others
         chosen.append(unit)
     others.sort(key=len, reverse=True)
-    step = max(1, len(others) * 2 // 3 // max(1, len(waiting)))
-    for number, unit in enumerate(waiting):
-        others.insert(number * (step + 1), unit)
-    items[:] = [item for unit in (*first, *others) for item in unit]
+    spread = [(number * 2 / 3 / len(waiting), unit) for number, unit in enumerate(waiting)]
+    spread += [(number / len(others), unit) for number, unit in enumerate(others)]
+    spread.sort(key=lambda placed: placed[0])
+    items[:] = [item for unit in (*first, *(unit for _, unit in spread)) for item in unit]

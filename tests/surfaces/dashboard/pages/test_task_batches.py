@@ -160,7 +160,7 @@ class SlowPages:
 
 
 def batch() -> Batch:
-    search = task_list.TaskSearch(dict.fromkeys(task_list.FILTERS, ""), "", "", {})
+    search = task_list.TaskListSearch(dict.fromkeys(task_list.FILTERS, ""), "", "", {})
     return Batch("cancel", search, "5", "", 4, is_exact=True)
 
 

@@ -199,7 +199,7 @@ class ThinkingIn(AnthropicModel):
     budget_tokens: MaxTokens = None
 
 
-class MetadataIn(AnthropicModel):
+class RequestMetadata(AnthropicModel):
     user_id: str | None = None
     prefer: str | None = None
 
@@ -220,7 +220,7 @@ class CountIn(AnthropicModel):
     tool_choice: ToolChoiceIn | None = None
     thinking: ThinkingIn | None = None
     output_config: OutputConfigIn | None = None
-    metadata: MetadataIn | None = None
+    metadata: RequestMetadata | None = None
     service_tier: str | None = None
 
     @property

@@ -20,7 +20,7 @@ from stentor.core.jsontext import JsonObject
 from stentor.domains.registry import queries as registry_queries
 from stentor.surfaces.dashboard.gateway import GatewayError
 from stentor.surfaces.dashboard.pages import task_selection
-from stentor.surfaces.dashboard.pages.task_list import SINCE, TaskSearch, read_matching, read_search
+from stentor.surfaces.dashboard.pages.task_list import SINCE, TaskListSearch, read_matching, read_search
 from stentor.surfaces.dashboard.pages.task_selection import ACTIONS, CONFIRMATION
 from stentor.surfaces.dashboard.presenters.filters import humanize
 from stentor.surfaces.dashboard.site.page import PageRequest
@@ -44,7 +44,7 @@ class Batch(msgspec.Struct):
     """
 
     action: str
-    search: TaskSearch
+    search: TaskListSearch
     before: str
     reason: str
     total: int
@@ -103,7 +103,7 @@ class Batch(msgspec.Struct):
         self.problems = [*self.problems, *problems][:MAX_PROBLEMS]
 
 
-def _statuses(action: str, search: TaskSearch) -> list[str]:
+def _statuses(action: str, search: TaskListSearch) -> list[str]:
     """Return the statuses that the action changes, among those that the search has."""
     chosen = search.filters["status"]
     return [status for status in ACTIONS[action][2] if chosen in ("", status)]
@@ -149,7 +149,7 @@ async def show(page: PageRequest) -> Response:
 
 async def _count(page: PageRequest, kept: JsonObject) -> tuple[dict[str, int], list[JsonObject], bool]:
     """Return how many tasks match in each status that changes, the newest of them, and whether these are all."""
-    search: TaskSearch = kept["search"]
+    search: TaskListSearch = kept["search"]
     statuses = _statuses(kept["action"], search)
     limit = MAX_COUNTED if search.text else MAX_EXAMPLES
     lists = await asyncio.gather(
@@ -160,7 +160,7 @@ async def _count(page: PageRequest, kept: JsonObject) -> tuple[dict[str, int], l
     return counts, newest[::-1], all(listed["total_is_exact"] for listed in lists)
 
 
-async def _describe_filters(page: PageRequest, search: TaskSearch) -> dict[str, str]:
+async def _describe_filters(page: PageRequest, search: TaskListSearch) -> dict[str, str]:
     """Return the filters that are set, with their labels."""
     filters = {LABELS[name]: value for name, value in search.filters.items() if value and name in LABELS}
     if "agent" in filters:

@@ -41,7 +41,7 @@ SEARCHES = (("tasks", "task_id"), ("agents", "agent_id"))
 """What the search field finds: resource, field of its id."""
 
 
-class TaskSearch(msgspec.Struct, frozen=True):
+class TaskListSearch(msgspec.Struct, frozen=True):
     """The filters and the text in the address of a list. `conditions` are those of `tasks.list`, with fixed times."""
 
     filters: dict[str, str]
@@ -55,7 +55,7 @@ class TaskSearch(msgspec.Struct, frozen=True):
         return encode_query({**self.filters, "since": self.since, "q": self.text})
 
 
-def read_search(page: PageRequest, fields: Mapping[str, str] | None = None) -> TaskSearch:
+def read_search(page: PageRequest, fields: Mapping[str, str] | None = None) -> TaskListSearch:
     """Return what the address of the page, or other fields, ask for: `since` is a length of time up to now."""
     fields = page.request.query_params if fields is None else fields
     filters = {name: fields.get(name, "").strip() for name in FILTERS}
@@ -71,7 +71,7 @@ def read_search(page: PageRequest, fields: Mapping[str, str] | None = None) -> T
         "session": filters["session"],
         "created_after": start,
     }
-    return TaskSearch(filters, since, _clean_reference(fields.get("q", "").strip()), conditions)
+    return TaskListSearch(filters, since, _clean_reference(fields.get("q", "").strip()), conditions)
 
 
 async def list_tasks(page: PageRequest) -> Response:
@@ -115,7 +115,7 @@ async def list_tasks(page: PageRequest) -> Response:
     )
 
 
-async def find_tasks(page: PageRequest, search: TaskSearch, cursor: str | None, limit: int) -> JsonObject:
+async def find_tasks(page: PageRequest, search: TaskListSearch, cursor: str | None, limit: int) -> JsonObject:
     """Return a page of the list; a text is words of tasks, or the beginning or the end of an id."""
     text, conditions = search.text, {**search.conditions, "cursor": cursor}
     if not text:
@@ -129,7 +129,7 @@ async def find_tasks(page: PageRequest, search: TaskSearch, cursor: str | None, 
     return await _find_first(page, searches, limit)
 
 
-async def read_matching(page: PageRequest, search: TaskSearch, cursor: str | None, **more: Any) -> JsonObject:
+async def read_matching(page: PageRequest, search: TaskListSearch, cursor: str | None, **more: Any) -> JsonObject:
     """Return one of very many pages of the tasks that match; a text is words of tasks. `more` are other arguments."""
     arguments = {**search.conditions, "text": search.text, "limit": MATCHES_PER_READ, "cursor": cursor, **more}
     return dict(await page.call_patiently("tasks.list", **arguments))
