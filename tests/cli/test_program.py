@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import json
 import signal
 import subprocess
@@ -11,6 +12,7 @@ from typing import Any
 
 import pytest
 
+from stentor.cli.main import LazyCommand, Target
 from stentor.cli.output import console, print_json, print_notice, strip_controls
 from tests.cli.program import COMMAND, Program
 
@@ -38,6 +40,12 @@ def test_the_service_is_imported_without_a_search_for_cycles() -> None:
     )
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True, timeout=300)
     assert done.stdout.split("\n")[0] == "[] True True", done.stderr
+
+
+def test_cycles_are_searched_for_again_after_a_command_that_cannot_be_imported() -> None:
+    with pytest.raises(ModuleNotFoundError):
+        _ = LazyCommand("none", Target("stentor.cli.commands.none:app", "No such command.")).loaded
+    assert gc.isenabled()
 
 
 @pytest.mark.parametrize(("words", "own"), [([], ()), (["task"], ("httpx",)), (["task", "submit"], ("httpx",))])

@@ -135,9 +135,11 @@ class LazyCommand(TyperCommand):
         module, _, attribute = self._target.path.partition(":")
         # What is imported stays. Looking for cycles in it takes a twentieth of a start, even with the threshold below.
         gc.disable()
-        command = getattr(importlib.import_module(module), attribute)
-        gc.freeze()
-        gc.enable()
+        try:
+            command = getattr(importlib.import_module(module), attribute)
+            gc.freeze()
+        finally:
+            gc.enable()
         parent = typer.Typer()
         if isinstance(command, typer.Typer):
             parent.add_typer(command, name=self.name)
