@@ -176,15 +176,22 @@ async def test_a_write_whose_answer_was_lost_is_answered_when_it_is_repeated(
     fourth = await made.write("plan", "four", namespace, who=who, base_hash=content_hash(b"three"))
     journal = made.world.memory.default.service.journal
 
-    async def is_applied() -> bool:
-        return not await journal.is_open(fourth.path, content_hash(b"three"))
+    async def is_applied(content: bytes) -> bool:
+        return not await journal.is_open(fourth.path, content_hash(content))
 
-    await soon(is_applied)
+    await soon(lambda: is_applied(b"three"))
     third = await made.write("plan", "three", namespace, who=who, **changed)
     assert (third.content_sha256, third.disposition) == (content_hash(b"three"), "updated")
     assert (made.root / fourth.path).read_text() == "four"
     read = await made.memory.read(who, ReadAsked(namespace, "plan"))
     assert (read.content, read.version) == ("four", fourth.version)
+
+    changed = {"base_hash": read.content_sha256, "idempotency_key": "k5"}
+    await lose("five", **changed)
+    await soon(lambda: is_applied(b"five"))
+    (made.root / fourth.path).write_bytes(b"\xff")
+    fifth = await made.write("plan", "five", namespace, who=who, **changed)
+    assert (fifth.content_sha256, fifth.disposition) == (content_hash(b"five"), "updated")
 
 
 @requirement("memory_mcp.write-disposition")

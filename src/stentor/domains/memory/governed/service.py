@@ -17,7 +17,7 @@ from stentor.core import jsontext
 from stentor.core.clock import format_iso
 from stentor.core.db import Database, Tx, idempotency
 from stentor.core.db.idempotency import IdempotencyKey, StoredResponse
-from stentor.core.errors import AuthorityDenied, Conflict, NotFound, PreconditionFailed
+from stentor.core.errors import AuthorityDenied, Conflict, InvalidRequest, NotFound, PreconditionFailed
 from stentor.domains.memory.governed import records
 from stentor.domains.memory.governed.authorization import (
     READ_CAPABILITY,
@@ -138,7 +138,7 @@ class GovernedMemory:
             return earlier or _raise_conflict(problem, address, request)
 
     async def read(self, context: AuthorityContext | None, request: ReadAsked) -> ReadRecord:
-        """Return a record. Raises NotFound."""
+        """Return a record. Raises NotFound, and InvalidRequest for a file that is not UTF-8."""
         address = records.resolve_record(request.namespace, request.key)
         caller, _ = await self._authorizer.authorize(
             context, AccessRequest("read-memory", READ_CAPABILITY, address.namespace), _do_nothing
@@ -266,7 +266,7 @@ async def _find_earlier(
         document, raw_hash = await parts.memory.read(caller, address.path)
         if raw_hash == journaled.after_hash:
             written_hash = document.content_hash
-    except NoSuchNote:
+    except (NoSuchNote, InvalidRequest):  # deleted since, or overwritten by what is no text
         raw_hash = NO_FILE
     if raw_hash != journaled.after_hash:
         if await parts.memory.journal.is_open(address.path, journaled.after_hash):
