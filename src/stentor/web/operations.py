@@ -193,6 +193,8 @@ def operation_route(operation: Operation, tag: str) -> GatewayRoute:
             "endpoint": endpoint,
             "methods": [method],
             "name": operation.run.__name__,
+            # Generated clients name their functions after it.
+            "operation_id": operation.name.replace(".", "_"),
             "description": inspect.getdoc(operation.run),
             "status_code": operation.status,
             "response_model": operation.response_model,

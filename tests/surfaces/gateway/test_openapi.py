@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
 import pytest
@@ -29,6 +30,17 @@ def test_every_operation_has_a_summary_a_description_and_a_permission() -> None:
         assert operation.spec["summary"], operation
         assert operation.spec["description"].endswith("."), operation
         assert {"public", *PERMISSIONS}.issuperset(operation.permission.split(" or ")), operation
+
+
+def test_generated_clients_get_short_distinct_names() -> None:
+    # Generators make functions of the ids of operations, and classes of the last part of a schema's name or of its
+    # title: where two were the same, openapi-python-client left out both classes and what uses them.
+    assert [
+        o.spec["operationId"] for o in OPERATIONS if not re.fullmatch("[a-z]+(_[a-z]+)*", o.spec["operationId"])
+    ] == []
+    assert [name for name in DOCUMENT["components"]["schemas"] if "__domains__" in name] == []
+    titles = [schema["title"] for schema in DOCUMENT["components"]["schemas"].values() if "title" in schema]
+    assert sorted(titles) == sorted(set(titles))
 
 
 def test_every_protected_operation_names_both_ways_to_send_a_key() -> None:

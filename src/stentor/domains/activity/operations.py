@@ -116,6 +116,7 @@ def router(activity: ActivityService, streams: StreamLimit) -> APIRouter:
 
     @api.get(
         "/{task_id}/stream",
+        operation_id="tasks_stream",
         response_class=StreamingResponse,
         responses={200: {"content": {"text/event-stream": {}}, "description": "Events"}, **error_responses(404, 410)},
     )

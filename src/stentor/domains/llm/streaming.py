@@ -33,7 +33,12 @@ SSE: dict[int | str, JsonObject] = {
 def router(chats: ChatRouter, streams: StreamLimit) -> APIRouter:
     api = api_router("/llm", tags=["llm"])
 
-    @api.post("/stream", response_class=Response, responses={**error_responses(404, 409, 422, 502, 504), **SSE})
+    @api.post(
+        "/stream",
+        operation_id="llm_stream",
+        response_class=Response,
+        responses={**error_responses(404, 409, 422, 502, 504), **SSE},
+    )
     async def stream(http: HttpRequest, caller: Caller, body: ChatBody, task: TaskHeader = None) -> RawStreamResponse:
         """Stream a chat reply as server-sent events: a line `data: {delta}` per delta, then `data: [DONE]`."""
         # Before the provider is called, as in the OpenAI-compatible routes: a rejected stream must cost nothing.

@@ -293,13 +293,13 @@ class MemoryOperations:
         return InvalidListOut(sources=sources, claims=claims, notes=notes, total=len(found), next_cursor=following)
 
     @operation("memory.reindex", "admin", "POST /memory/reindex", errors=(502, 504))
-    async def reindex(self, caller: Caller, body: wire.StepIn) -> wire.StepOut:
+    async def reindex(self, caller: Caller, body: wire.BatchIn) -> wire.BatchOut:
         """Index the next notes again, in the order of their paths; repeat it with `next` until that is null."""
         self._identify(caller)
-        return wire.StepOut.of(await self._vaults.get(body.vault).maintenance.reindex(body.after, body.limit))
+        return wire.BatchOut.of(await self._vaults.get(body.vault).maintenance.reindex(body.after, body.limit))
 
     @operation("memory.verify", "admin", "POST /memory/verify", errors=(502, 504))
-    async def verify(self, caller: Caller, body: wire.StepIn) -> wire.VerifyOut:
+    async def verify(self, caller: Caller, body: wire.BatchIn) -> wire.VerifyOut:
         """Compare the next notes with the index and change nothing; call it again as `reindex`."""
         self._identify(caller)
         step = await self._vaults.get(body.vault).maintenance.verify(body.after, body.limit)

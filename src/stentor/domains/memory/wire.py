@@ -347,7 +347,7 @@ class VersionDocumentOut(ResponseModel):
     document: DocumentOut
 
 
-class StepIn(RequestModel):
+class BatchIn(RequestModel):
     model_config = example_config(after="", limit=500)
 
     after: Annotated[str, StringConstraints(max_length=4096, pattern=r"^[^\x00]*$")] = ""
@@ -355,7 +355,7 @@ class StepIn(RequestModel):
     vault: VaultName = DEFAULT_VAULT
 
 
-class StepOut(ResponseModel):
+class BatchOut(ResponseModel):
     """`next` is what the next call gives as `after`; null at the end. `what` says which notes `done` counts."""
 
     done: int
@@ -369,7 +369,7 @@ class DifferenceOut(ResponseModel):
     problem: Literal["missing", "stale", "gone", "invalid_name", "not_utf8", "too_large", "unwritten", "altered"]
 
 
-class VerifyOut(StepOut):
+class VerifyOut(BatchOut):
     differences: list[DifferenceOut]
 
 

@@ -117,6 +117,7 @@ def router(messaging: MessagingService, streams: ResponseStreams, limit: StreamL
 
     @api.get(
         "/response/{message_id}",
+        operation_id="messages_response",
         response_model=Enveloped[wire.ResponseOut],
         responses={200: {"content": {EVENT_STREAM: {}}}, **error_responses(404, 410)},
     )

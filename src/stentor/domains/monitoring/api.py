@@ -95,14 +95,15 @@ def router(health: HealthService, scrape: Callable[[], Awaitable[bytes]]) -> API
     api = APIRouter(tags=["health"], route_class=GatewayRoute, responses={400: COMMON_ERROR_RESPONSES[400]})
     public = requires_permission(PUBLIC)
 
-    @api.get("/health", response_model=Liveness, openapi_extra=public)
-    @api.get(HEALTH_PATH, response_model=Liveness, openapi_extra=public)
+    @api.get("/health", operation_id="health_root", response_model=Liveness, openapi_extra=public)
+    @api.get(HEALTH_PATH, operation_id="health", response_model=Liveness, openapi_extra=public)
     async def liveness() -> JsonResponse:
         """Check that the service responds."""
         return JsonResponse({"status": "ok", "service": "stentor", "version": __version__})
 
     @api.get(
         f"{HEALTH_PATH}/detailed",
+        operation_id="health_detailed",
         response_model=Detailed,
         responses={503: {"model": Detailed}},
         openapi_extra=public,
@@ -117,18 +118,24 @@ def router(health: HealthService, scrape: Callable[[], Awaitable[bytes]]) -> API
         report = _describe(components)
         return JsonResponse(report.model_dump(), 503 if report.status == "unhealthy" else 200)
 
-    @api.get(f"{HEALTH_PATH}/ready", response_model=Ready, responses={503: {"model": Ready}}, openapi_extra=public)
+    @api.get(
+        f"{HEALTH_PATH}/ready",
+        operation_id="health_ready",
+        response_model=Ready,
+        responses={503: {"model": Ready}},
+        openapi_extra=public,
+    )
     async def ready() -> JsonResponse:
         """Return whether to send requests here; 503 if not."""
         is_ready = await health.is_ready()
         return JsonResponse({"ready": is_ready}, 200 if is_ready else 503)
 
-    @api.get(f"{HEALTH_PATH}/live", response_model=Live, openapi_extra=public)
+    @api.get(f"{HEALTH_PATH}/live", operation_id="health_live", response_model=Live, openapi_extra=public)
     async def live() -> JsonResponse:
         """Check that the process runs."""
         return JsonResponse({"alive": True})
 
-    @api.get("/api/v1", response_model=Information, openapi_extra=public)
+    @api.get("/api/v1", operation_id="information", response_model=Information, openapi_extra=public)
     async def information() -> JsonResponse:
         """Return name, version and the paths of the API."""
         return JsonResponse(
@@ -141,7 +148,7 @@ def router(health: HealthService, scrape: Callable[[], Awaitable[bytes]]) -> API
             }
         )
 
-    @api.get("/metrics", response_class=Response, responses=METRICS_RESPONSES)
+    @api.get("/metrics", operation_id="metrics", response_class=Response, responses=METRICS_RESPONSES)
     async def metrics() -> Response:
         """Return the metrics for Prometheus; needs a key with the permission `read`."""
         return Response(await scrape(), media_type=CONTENT_TYPE)

@@ -38,7 +38,7 @@ class SignInIn(RequestModel):
     address: Address = ""
 
 
-class SessionOut(ResponseModel):
+class OpenedSession(ResponseModel):
     """`session` is a credential like a key, until `expires_at`; only this response has it."""
 
     name: str
@@ -90,11 +90,11 @@ class PeopleOperations:
         self._people, self._clock = people, clock
 
     @operation("people.sign_in", PUBLIC, "POST /people/sign-in", 201, (404,))
-    async def sign_in(self, body: SignInIn) -> SessionOut:
+    async def sign_in(self, body: SignInIn) -> OpenedSession:
         """Open a session for the person whom an ID token names. It needs no key: the token is the credential."""
         done = await self._people.sign_in(body.id_token, body.nonce, body.access_token, body.address)
         permissions = sorted(done.person.permissions)
-        return SessionOut.of(done.person, permissions=permissions, session=done.secret, expires_at=done.expires_at)
+        return OpenedSession.of(done.person, permissions=permissions, session=done.secret, expires_at=done.expires_at)
 
     @operation("people.sign_out", "read", "POST /people/sign-out")
     async def sign_out(self, caller: Caller, body: SignOutIn) -> SignOutOut:

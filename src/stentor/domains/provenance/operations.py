@@ -161,13 +161,19 @@ def router(operations: ProvenanceOperations) -> APIRouter:
             return PlainTextResponse(checkpoint.note)
         return checkpoint
 
-    @api.get("/checkpoint", response_model=LogCheckpointOut, responses={**TEXT, **error_responses(404)})
+    @api.get(
+        "/checkpoint",
+        operation_id="provenance_checkpoint",
+        response_model=LogCheckpointOut,
+        responses={**TEXT, **error_responses(404)},
+    )
     async def checkpoint(caller: Caller, accept: Annotated[str | None, Header()] = None) -> Any:
         """Return the newest signed checkpoint; with Accept: text/plain the signed note itself."""
         return respond(await operations.checkpoint(caller), accept)
 
     @api.post(
         "/checkpoint",
+        operation_id="provenance_sign",
         response_model=LogCheckpointOut,
         responses={**TEXT, **error_responses(500)},
         openapi_extra=requires_permission("admin"),

@@ -84,7 +84,7 @@ class ScheduleRuns(ResponseModel):
     limit: int
 
 
-class TemplateOut(ResponseModel):
+class ScheduledTaskOut(ResponseModel):
     """The task that is submitted each time."""
 
     type: str
@@ -132,7 +132,7 @@ class ScheduleOut(ScheduleRow):
 
     next_times: list[Timestamp]
     notice: str | None
-    task: TemplateOut
+    task: ScheduledTaskOut
 
 
 class DeletedSchedule(ResponseModel):
@@ -208,7 +208,7 @@ class ScheduleOperations:
         times, following = _find_times(schedule), []
         if schedule.next_at is not None and isinstance(times, CronTimes):
             following = times.list_after(self._clock.now(), NEXT_TIMES)
-        task = TemplateOut.of(schedule.task, title=schedule.task.metadata.title)
+        task = ScheduledTaskOut.of(schedule.task, title=schedule.task.metadata.title)
         notice = self._find_capability_problem(schedule.tenant, tuple(schedule.task.required_capabilities))
         return ScheduleOut.of(schedule, **_derived(schedule, times), next_times=following, notice=notice, task=task)
 

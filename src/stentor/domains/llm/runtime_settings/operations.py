@@ -93,7 +93,7 @@ class BudgetSet(ResponseModel):
     limit: float
 
 
-class RouteIn(RequestModel):
+class ModelRouteIn(RequestModel):
     """A group has models with weights such as `openai/gpt-5-mini*3`; fallbacks are in the order of their use.
 
     `name` is the group's, or the model or group that has the fallbacks; `*` is every model.
@@ -106,7 +106,7 @@ class RouteIn(RequestModel):
     models: Annotated[list[ModelText], Field(min_length=1, max_length=20)]
 
 
-class RouteOut(ResponseModel):
+class ModelRouteOut(ResponseModel):
     """A group or the fallbacks of a model. `source` is `settings` or `api`; a name of the settings wins."""
 
     route_id: str
@@ -119,7 +119,7 @@ class RouteOut(ResponseModel):
 
 
 class RouteList(ResponseModel):
-    routes: list[RouteOut]
+    routes: list[ModelRouteOut]
     total: int
 
 
@@ -157,13 +157,13 @@ class RuntimeSettingsOperations:
         configured, stored = self._settings.list_routes(caller.tenant)
         routes = [_configured("group", name, configured.group_entries(name)) for name in configured.groups]
         routes += [_configured("fallbacks", name, models) for name, models in configured.fallbacks.items()]
-        routes += [RouteOut.of(route) for route in stored]
+        routes += [ModelRouteOut.of(route) for route in stored]
         return RouteList(routes=routes, total=len(routes))
 
     @operation("llm.set_route", "admin", "POST /llm/routes", 200, (404, 409))
-    async def set_route(self, caller: Caller, body: RouteIn) -> RouteOut:
+    async def set_route(self, caller: Caller, body: ModelRouteIn) -> ModelRouteOut:
         """Set a group of models or the fallbacks of a model, at once."""
-        return RouteOut.of(await self._settings.set_route(caller, **body.model_dump()))
+        return ModelRouteOut.of(await self._settings.set_route(caller, **body.model_dump()))
 
     @operation("llm.remove_route", "admin", "DELETE /llm/routes/{route_id}", errors=(404, 409))
     async def remove_route(self, caller: Caller, route_id: RouteId) -> SettingRemoved:
@@ -180,5 +180,5 @@ class RuntimeSettingsOperations:
         )
 
 
-def _configured(kind: RouteKind, name: str, models: list[str]) -> RouteOut:
-    return RouteOut(route_id=route_id(kind, name), kind=kind, name=name, models=models, source="settings")
+def _configured(kind: RouteKind, name: str, models: list[str]) -> ModelRouteOut:
+    return ModelRouteOut(route_id=route_id(kind, name), kind=kind, name=name, models=models, source="settings")
