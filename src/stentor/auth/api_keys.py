@@ -66,7 +66,7 @@ class KeyRing:
         for known, principal in self._principals.items():
             if hmac.compare_digest(known, digest):
                 match = principal
-        # By digest, which a caller cannot choose: here the time tells nothing about the keys.
+        # Looked up by digest, which a caller cannot choose, so the time reveals nothing about the keys.
         return match or next(filter(None, (find(digest) for find in self.finders)), None)
 
     async def find_recent(self, key: str) -> Principal | None:
@@ -113,7 +113,7 @@ def load_keys(settings: Settings, environ: Mapping[str, str], redactor: Redactor
             continue
         reject_well_known_key(variable, key, settings)
         redactor.add_secret(key)
-        # Which of the two would be the caller, with which permissions, would otherwise depend on their order.
+        # Otherwise the order of the entries would decide who the caller is and which permissions it has.
         for identity, noun in ((digest_key(key), "key"), (principal.name, "name")):
             if (other := variables.setdefault(identity, variable)) != variable:
                 raise StartRefused(f"{other} and {variable} have the same {noun}. Give each a {noun} of its own.")

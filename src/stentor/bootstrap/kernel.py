@@ -100,8 +100,8 @@ class Kernel:
     _exit_stack: AsyncExitStack = field(default_factory=AsyncExitStack)
 
     def __post_init__(self) -> None:
-        # Pushed before anything that starts, so the database is closed last of all.
-        # Also for a kernel that was never started, or not as a whole.
+        # Pushed before anything that starts, so the database is closed last, even if the kernel was never started or
+        # only partly.
         self._exit_stack.push_async_callback(asyncio.to_thread, self.infra.db.close)
         self._exit_stack.push_async_callback(self.tasks.search.close)
 
@@ -112,7 +112,7 @@ class Kernel:
         """
         async with AsyncExitStack() as stack:
             await _start(stack, self.infra.fanout)
-            # Second, so that its stop comes late: it numbers and signs the events that the other stops still write.
+            # Second, so that it stops late: it numbers and signs the events that the other stops still write.
             await _start(stack, self.provenance)
             stack.push_async_callback(self.infra.outbound.close)
             stack.push_async_callback(self.cluster_agents.close)

@@ -27,7 +27,7 @@ def scrape_function(
     outcomes = tasks.OutcomeMetrics(kernel.infra.hub)
 
     async def collect_process_metrics() -> Iterable[Metric]:
-        # Only from memory, so that they are there while the database is down.
+        # Read only from memory, so that they are available while the database is down.
         return [
             installation.build_info_metric(kernel.infra.db.driver.name),
             *durations.collect_metrics(),

@@ -20,7 +20,7 @@ def open_driver(settings: Settings) -> Driver:
     """Return a driver of the configured database. Raises StartRefused."""
     if not settings.storage.database_url:
         return SqliteDriver(settings.storage.data_dir / "stentor.db")
-    # Before the import: whoever meant another database must not be sent to install the client of this one.
+    # Checked before the import: a user who meant another database must not be told to install this one's client.
     url = _postgres_url("SERVICE_DATABASE_URL", settings.storage.database_url)
     try:
         module = importlib.import_module("stentor.core.db.postgres")

@@ -73,7 +73,8 @@ class ViewRefresher:
 
     async def load(self) -> None:
         """Load what is held in memory. Only trust may be missing: routing works without it, and says so."""
-        # People also without a provider: whether a person or a program did something earlier depends on their roles.
+        # People are loaded even without a provider: their roles tell whether a person or a program did something
+        # earlier.
         self._read_at = await self._read_views((*self._required_views, self._people), 0)
         self._agents.presence.load_departures(await self._infra.db.read(agent_store.list_departures))
         try:
@@ -147,7 +148,7 @@ class ViewRefresher:
         polls = [*(view.poll_query(since) for view in views), self._webhooks.dispatcher.poll_query()]
         if self._infra.is_single_process:
             await apply_polls(self._infra.db.poll, map(timed, polls))
-            # After the clock was set back, everything is read: what changed may have any time.
+            # After the clock was set back, everything is read: a change may have any time.
             return min(times) if min(times) >= self._read_at else 0
         await apply_polls(self._infra.db.poll, map(timed, [*polls, find_horizon]))
         # The horizon holds for what was read in its own transaction. Usually they share one, unless a read failed.

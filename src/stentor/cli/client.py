@@ -68,7 +68,7 @@ NO_KEY_MESSAGE = "The service requires an API key, and none was found: set SERVI
 
 def run_with_client(target: ServiceTarget, work: Callable[[ServiceClient], Awaitable[T]], *, access: Access) -> T:
     """Run `work` with a connected client and return its result. Raises CommandFailed and StentorError."""
-    # Stripped as its variable is.
+    # Stripped like the environment variable.
     key = target.key and target.key.strip()
     options = {"SERVICE_DATA_DIR": target.data_dir, "SERVICE_URL": target.url, "SERVICE_CLIENT_KEY": key}
     settings = settings_module.load(os.environ, options)
@@ -97,7 +97,7 @@ async def _connect_to_folder(settings: Settings, access: Access, stack: AsyncExi
         if address := await _wait_for_owner_address(settings):
             return await stack.enter_async_context(_over_network(settings, address))
         try:
-            # May fail because a service takes the lock at this moment: then the loop finds its address.
+            # May fail because a service is just acquiring the lock: then the loop finds its address.
             return await stack.enter_async_context(_in_process(settings, access))
         except StartRefused:
             # Another command may have acquired the lock in between: look for its holder again.
@@ -211,7 +211,7 @@ class ServiceClient:
         try:
             return await call(text)
         except RequestFailed as error:
-            # Looked up only after the id was not found, so that a whole id costs one request.
+            # Looked up only after the id was not found, so that a full id costs one request.
             if error.status != HTTPStatus.NOT_FOUND:
                 raise
             labels = await self._find_labels(kind, text)
@@ -261,7 +261,7 @@ class ServiceClient:
     async def stream(self, path: str, last_event_id: str | None) -> AsyncIterator[httpx.Response]:
         """Open an event stream. Raises RequestFailed, and httpx.TransportError when the connection breaks."""
         headers = {"Last-Event-ID": last_event_id} if last_event_id else {}
-        # Of reading, because a stream is silent for longer than other responses.
+        # The read timeout, because a stream is silent for longer than other responses.
         timeout = httpx.Timeout(30, connect=5, read=STREAM_READ_TIMEOUT_SECONDS)
         while True:
             async with self._http.stream("GET", f"/api/v1{path}", headers=headers, timeout=timeout) as response:

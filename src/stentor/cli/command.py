@@ -90,7 +90,7 @@ class ServiceTarget(NamedTuple):
 
             try:
                 response = client.run_with_client(self, work, access=access)
-            # Python decodes bytes of the command line that are no UTF-8 as surrogates, which cannot be sent.
+            # Python decodes command-line bytes that are not UTF-8 as surrogates, which cannot be sent.
             except UnicodeEncodeError:
                 raise CommandFailed(NOT_UTF_8, EXIT_USAGE) from None
             if self.as_json:

@@ -84,7 +84,7 @@ def find_key(settings: Settings, url: httpx.URL) -> tuple[str, str]:
     if settings.client.key:
         source = "--key" if settings.sources["SERVICE_CLIENT_KEY"] == "option" else "SERVICE_CLIENT_KEY"
         key = settings.client.key
-    # To no other machine: an address from SERVICE_URL could be anybody's.
+    # Never sent to another machine: an address from SERVICE_URL could belong to anybody.
     # Path.exists would raise an error for a folder that this user may not read.
     elif is_loopback(url) and os.path.exists(path):  # noqa: PTH110
         key, source = _read_key_file(path), str(path)

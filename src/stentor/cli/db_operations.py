@@ -197,7 +197,7 @@ def copy_database(source: str, target: str, verifiers: list[str], data_dir: Path
         redactor.add_secret(secret)
     try:
         sides = open_side(ends[0], write=False), open_side(ends[1], write=True)
-        # Without given keys: the one beside the SQLite file, else the one of the data folder.
+        # Without given keys, use the one next to the SQLite file, or else the one in the data folder.
         keys = load_verifiers(chosen, verifiers, ends[0].path or ends[1].path) or load_verifiers(chosen, [], None)
         return _copy_and_verify(chosen, ends, sides, keys)
     except StentorError as error:

@@ -67,7 +67,7 @@ def parse_json_option(option: str, text: str) -> Any:
     try:
         return jsontext.decode(text.encode())
     except (InvalidRequest, UnicodeEncodeError) as error:
-        # Decoded as the body of a request, which an option is not.
+        # Decoded like a request body; an option is not decoded by the service.
         reason = str(error).removeprefix("The body is ")
         raise typer.BadParameter(f"{option}: {reason}") from None
 

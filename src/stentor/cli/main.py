@@ -133,7 +133,8 @@ class LazyCommand(TyperCommand):
     def loaded(self) -> Any:
         """The command itself."""
         module, _, attribute = self._target.path.partition(":")
-        # What is imported stays. Looking for cycles in it takes a twentieth of a start, even with the threshold below.
+        # Imported objects stay alive. Searching them for cycles takes a twentieth of a start, even with the threshold
+        # below.
         gc.disable()
         try:
             command = getattr(importlib.import_module(module), attribute)
@@ -197,7 +198,7 @@ def _list_commands(error: typer.TyperException) -> None:
     found = re.match(r"No such command '([^']*)'\.", error.message)
     if found and len(commands) <= 20:
         same = [verb for verbs in SAME_VERBS if found[1] in verbs for verb in verbs if verb in commands]
-        if same:  # the word that the group has for it, and not the one that looks like it
+        if same:  # the group's own word for it, not one that only looks similar
             error.message = f"{found[0]} Did you mean '{same[0]}'?"
         error.message += f" Commands: {', '.join(commands)}."
 
@@ -233,9 +234,10 @@ def _apply_config_file() -> None:
 
 
 def main() -> None:
-    # A start imports thousands of classes and functions that stay. Looking for cycles between them is a tenth of it.
+    # A start imports thousands of classes and functions that stay alive. Searching them for cycles takes a tenth of the
+    # start.
     gc.set_threshold(50_000, 20, 50)
-    # In an encoding other than UTF-8 a text of an agent must not end a command with an error.
+    # In an encoding other than UTF-8 an agent's text must not make a command fail.
     if isinstance(sys.stdout, io.TextIOWrapper):
         sys.stdout.reconfigure(errors="replace")
     try:

@@ -40,7 +40,7 @@ else:
     receipts = lazy_module("stentor.auth.authority.receipts")
     authorization = lazy_module("stentor.domains.memory.governed.authorization")
     streamable_http = lazy_module("stentor.surfaces.memory_mcp.streamable_http")
-    # All of the service, which `stentor mcp` needs only where none runs.
+    # Imports the whole service, which `stentor mcp` needs only if none is running.
     memory_mcp = lazy_module("stentor.bootstrap.surfaces.memory_mcp")
     local_service = lazy_module("stentor.cli.local_service")
     service_runner = lazy_module("stentor.cli.service_runner")
@@ -59,7 +59,7 @@ RECEIPT_LIFETIME_SECONDS = 60
 def serve_stdio(settings: Settings, environ: Mapping[str, str], redactor: Redactor) -> None:
     """Serve one client until it closes standard input. Raises StartRefused."""
     if invalid := [name for name in settings.mcp.namespaces if not is_pattern(name)]:
-        # Otherwise the client would find out at its first call, and its user not at all.
+        # Otherwise the client would notice at its first call, and the user not at all.
         raise StartRefused(
             f"SERVICE_MCP_NAMESPACES: {invalid[0][:80]!r} is not a valid namespace. Example: team/notes,vault."
         )

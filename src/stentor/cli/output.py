@@ -41,7 +41,7 @@ if TYPE_CHECKING:
 else:
     # Most commands read no settings.
     config_file = lazy_module("stentor.core.settings.config_file")
-    # A service needs no table. They take 2 MB, and a fiftieth of its start.
+    # A service prints no tables. Importing them takes 2 MB and a fiftieth of its start.
     box, rich_console = lazy_module("rich.box"), lazy_module("rich.console")
     rich_table, rich_text = lazy_module("rich.table"), lazy_module("rich.text")
 
@@ -187,7 +187,7 @@ def render_table(columns: Iterable[str], rows: Iterable[Iterable[Any]], title: s
         title=title, title_justify="left", box=box.SIMPLE_HEAD, pad_edge=False, padding=(0, 1, 0, 0)
     )
     for number, name in enumerate(columns):
-        # People copy ids (the first column) and names, and half a word is none: these are never wrapped.
+        # People copy ids (the first column) and names, so these are never wrapped.
         table.add_column(name, no_wrap=number == 0 or name in UNBROKEN_COLUMNS, overflow="fold")
     for row in rows:
         table.add_row(*(value if isinstance(value, rich_text.Text) else render_cell(value) for value in row))

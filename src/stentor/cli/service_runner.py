@@ -303,7 +303,7 @@ async def _serve(
             background.append(asyncio.create_task(tls.watch()))
         if rpc is not None:
             await grpc.start(rpc, service)
-        # False if a signal came before: then nobody is told that the service is ready.
+        # False if a signal came first: then readiness is not announced.
         if await servers.start():
             _finish_startup(service, ready, tls)
             on_ready(ready)

@@ -21,7 +21,7 @@ LARGEST_PLAIN = 21
 
 def dumps(value: Any) -> str:
     """Return the canonical text of a value. Raises ValueError for NaN, infinities and types that JSON does not have."""
-    # Before int: in Python a bool is one, and `True` would be written as such.
+    # Before int: in Python a bool is one, and would be written as `True`.
     if value is None or isinstance(value, bool | str):
         return json.dumps(value, ensure_ascii=False)
     if isinstance(value, int):

@@ -19,8 +19,8 @@ MINUTE = 60 * SECOND
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _SHORTEST, _LONGEST = datetime.min.replace(tzinfo=UTC) - _EPOCH, datetime.max.replace(tzinfo=UTC) - _EPOCH
 _UNITS = (("d", 86_400), ("h", 3_600), ("min", 60), ("s", 1))
-# The one that continues while the machine sleeps, where there is one: a worker elsewhere that was silent meanwhile was
-# silent, and its lease is over.
+# A clock that continues while the machine sleeps, where available: the lease of a worker on another machine that was
+# silent in the meantime has expired.
 _STEADY = getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC)
 _BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
 log = logging.getLogger(__name__)
@@ -109,7 +109,7 @@ def format_relative_time(seconds: float) -> str:
     if seconds > 0:
         return f"{amount} {name} ago"
     text = f"in {amount} {name}"
-    # From ten units on, the next smaller one says nothing that a reader needs.
+    # From ten units on, the next smaller unit tells a reader nothing useful.
     if amount < 10 and place + 1 < len(_UNITS):
         name, unit = _UNITS[place + 1]
         text += f" {rest // unit} {name}" if rest >= unit else ""
@@ -120,7 +120,7 @@ class ClockWatch:
     """Notices that a clock was set back, by the times that one job reads from it, in microseconds."""
 
     def __init__(self) -> None:
-        # At the first look too, because the clock may have been set back while no service ran.
+        # Also at the first check, because the clock may have been set back while no service was running.
         self._last_now = 1 << 62
 
     async def look(self, now: int, bring_back: Callable[[], Awaitable[object]]) -> None:
@@ -156,10 +156,10 @@ class JumpWatch:
         """
         if self.last is not None:
             last_begun, last_now = self.last
-            # The longest that may have passed: a process that was stopped, or an answer that was late, is not a jump.
+            # The longest time that may have passed: a stopped process or a late answer is not a jump.
             passed = self._monotonic() - last_begun
             jump = now - last_now - passed
-            # After a long time two clocks differ that nobody has set, those of two machines above all.
+            # Over a long time, two clocks drift apart even if nobody sets them, especially on two machines.
             if jump > max(SECOND, passed // 1000):
                 await follow(last_now, now, jump)
         self.last = begun, now

@@ -99,7 +99,7 @@ def read_text_claim(claims: JsonObject, name: str, max_length: int) -> str:
 
 def read_time_claim(claims: JsonObject, name: str) -> int:
     value = claims.get(name)
-    # Not isinstance: True would be the time 1.
+    # Not isinstance: it would accept True as the time 1.
     if type(value) is not int or not 0 <= value < _LATEST:
         raise ReceiptError(f"the claim {name} is not a whole number of seconds")
     return value

@@ -103,7 +103,7 @@ def delegate(
             parent=sha256_base64url(last.text),
         )
         link = jws.sign({"typ": RECEIPT_TYPE, "jwk": public_jwk(holder)}, claims_of.claims_to_json(child), holder)
-        # The verifier's own rules on the result, so that a client learns at once what the service would only refuse.
+        # Applies the verifier's own rules to the result, so that a client learns at once what the service would refuse.
         verify_hop(link, last, granted)
         split_chain(delegated := chain + CHAIN_SEPARATOR + link)
     except ReceiptError as error:

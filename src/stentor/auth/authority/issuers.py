@@ -75,7 +75,7 @@ def load_issuers(path: Path | None, own_key: OKPKey | None) -> Issuers:
     """Merge the issuers of the file with the built-in one. Raises StartRefused, which names the file and the entry."""
     others = read_issuers_file(path) if path is not None else {}
     built_in = own_issuer(own_key) if own_key is not None else {}
-    # Otherwise the file could replace the built-in issuer's key, or be replaced by it without a word.
+    # Otherwise the file could replace the built-in issuer's key, or be silently replaced by it.
     if shared_kids := set(built_in) & set(others):
         raise StartRefused(f"{path}: the entry {min(shared_kids)!r} has the key id of the built-in issuer; rename it.")
     return Issuers({**others, **built_in})

@@ -121,7 +121,7 @@ def ensure_signing_key(data_dir: Path) -> OKPKey:
     if key is None:
         path = signing_key_file(data_dir)
         try:
-            # With its mode: `create_once` makes parents of the folder with the default one.
+            # Created here with its mode: `create_once` creates parent folders with the default mode.
             data_dir.mkdir(mode=0o700, parents=True, exist_ok=True)
             filesystem.create_once(path, jsontext.encode(generate().as_dict(private=True)).decode())
         except OSError as error:

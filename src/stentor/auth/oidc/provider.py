@@ -131,7 +131,8 @@ class OidcProvider:
         """Return the claims of an ID token that was issued just now, with this nonce. Raises SignInFailed."""
         key_id = id_token.read_key_id(token)
         description = await self._describe()
-        # By the signature and not only by the id: a provider may have other keys with the same id, or with none.
+        # Selected by the signature and not only by the id: a provider may have several keys with the same id, or
+        # without an id.
         keys = await self._find_keys(
             description.jwks_uri, lambda keys: id_token.is_signed(token, _matching(keys, key_id))
         )
@@ -147,7 +148,7 @@ class OidcProvider:
     async def read_user_info(self, access_token: str) -> JsonObject:
         """Return the claims that the provider gives for an access token; none where it offers no such address."""
         endpoint = (await self._describe()).userinfo_endpoint
-        # The token becomes a line of a header.
+        # The token is sent in a header line.
         if not endpoint or not access_token.isascii() or not access_token.isprintable():
             return {}
         status, body = await self._request("GET", endpoint, {"Authorization": f"Bearer {access_token}"})
@@ -190,7 +191,7 @@ class OidcProvider:
             raise ServiceUnavailable(
                 f"{url} is not the description of a provider (HTTP status {status}): check SERVICE_OIDC_ISSUER."
             ) from None
-        # Discovery 1.0, 4.3: else one provider could pass for another.
+        # Discovery 1.0, 4.3: otherwise one provider could impersonate another.
         if description.issuer != self._settings.issuer:
             raise ServiceUnavailable(
                 f"The provider calls itself {description.issuer[:200]!r}, so SERVICE_OIDC_ISSUER must be exactly that."
@@ -220,7 +221,7 @@ class OidcProvider:
                 if entry.get("kty") != "oct" and entry.get("use", "sig") == "sig":
                     keys.append(JWKRegistry.import_key(entry))
             except (JoseError, ValueError, TypeError):
-                continue  # of a kind that is not known here; a token that it signed is refused
+                continue  # an unsupported type of key; a token signed with it is refused
         return keys
 
     async def _request(

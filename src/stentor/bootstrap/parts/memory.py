@@ -132,7 +132,7 @@ class Memory:
         """Finish the writes that an earlier process left open, then follow the vaults."""
         for vault in self.vaults:
             await vault.create_folder()
-        # Only this process uses the vault, so every open write is one that a crash left.
+        # Only this process uses the vault, so every open write was left by a crash.
         if not self.default.index.is_shared:
             await self._recover(None)
         jobs = [self.leader.run_while_leader(self._lead), *(vault.embeddings.run() for vault in self.vaults)]

@@ -83,7 +83,7 @@ def open_webhooks(infra: Infrastructure) -> WebhookParts:
         retention_us=settings.webhooks.retention_days * DAY,
     )
     db.set_aside[store.TABLE] = dispatcher.set_aside
-    # In the transaction of the event, unlike the hub's listeners: a delivery must not be lost in a crash after it.
+    # Runs in the event's transaction, unlike the hub's listeners: a crash after the commit must not lose a delivery.
     runlog.append_hooks.append(WebhookOutbox(subscriptions, dispatcher.wake_workers).record)
     service = WebhookService(
         db,

@@ -85,7 +85,7 @@ class ProvenanceParts:
         await self.checkpoints.check()
         self._tasks = [asyncio.create_task(self.sequencer.run())]
         if self.witnesses.targets:
-            # Only recalls what witnesses have signed, so a start without the database does not fail here.
+            # Only loads what witnesses have signed, so a start without the database does not fail here.
             with suppress(StoreUnavailable):
                 await self.witnesses.restore_signatures()
             self._tasks.append(asyncio.create_task(self.witnesses.run()))
@@ -99,8 +99,8 @@ class ProvenanceParts:
         await asyncio.gather(*self._tasks, return_exceptions=True)
         try:
             async with asyncio.timeout(FLUSH_SECONDS):
-                # Signed at the stop, so that a log that loses its end before the next start is detected.
-                # Without the events that wait for another process: it continues.
+                # Signs at the stop, so that a log that is truncated before the next start is detected. Events that wait
+                # for another process are left out, because that process continues.
                 await self.sequencer.drain()
                 await self.checkpoints.publish()
                 await self.witnesses.request_signatures()

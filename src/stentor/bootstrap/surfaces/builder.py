@@ -104,7 +104,7 @@ def _build_memory_mcp(service: Service, settings: Settings, redactor: Redactor, 
             receipts,
             kernel.keys.memory_access,
             settings.memory.vault_names,
-            # What an agent was told to write before it was stopped, the others would read.
+            # Otherwise other agents would read what a compromised agent wrote before it was stopped.
             kernel.agents.routing.is_active,
         )
         endpoint = memory_mcp.public_endpoint(settings, origin)

@@ -83,7 +83,8 @@ def open_alone(settings: Settings, redactor: Redactor) -> Dashboard:
 
     caller = HttpGatewayClient({row.name: row for row in OPERATIONS}, find)
     parts = (SystemClock(), HttpTaskGateway(find), caller, asyncio.Event())
-    # Alone it does not know the ranking settings of the gateway, so its pages leave out what depends on them.
+    # In its own process the dashboard does not know the gateway's ranking settings, so its pages omit what depends on
+    # them.
     return build(settings, open_driver(settings), *parts, lambda: None)
 
 

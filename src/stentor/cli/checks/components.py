@@ -76,7 +76,7 @@ def check_sandbox(context: CheckContext) -> Iterator[CheckFinding]:
     settings = context.settings
     is_used = settings.sandbox.command_agents and settings.sandbox.enabled
     try:
-        # Read by a start with command agents disabled, too.
+        # A start reads it even if command agents are disabled.
         cage_settings = process_sandbox(settings)
         command_tools.load_command_tools(settings.sandbox.tools, cage_settings)
         if is_used:

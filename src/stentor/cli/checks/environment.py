@@ -56,7 +56,7 @@ def check_grpc(context: CheckContext) -> Iterator[CheckFinding]:
 
 
 def _is_installed(module: str) -> bool:
-    # Looked for and not imported, because importing gRPC is slow.
+    # Only located, not imported, because importing gRPC is slow.
     return importlib.util.find_spec(module) is not None
 
 

@@ -103,7 +103,7 @@ def check_sqlite_database(context: CheckContext) -> Iterator[CheckFinding]:
         damage = _find_damage(path)
     except sqlite3.DatabaseError as error:
         if error.sqlite_errorcode & 0xFF not in (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB):
-            # For example on a full disk, where SQLite cannot make the second file that it needs to read.
+            # For example on a full disk, where SQLite cannot create the second file that it needs for reading.
             message = f"{path} cannot be checked ({error}). See whether the disk is full and who owns the file."
             yield CheckFinding("problem", "database", message)
             return

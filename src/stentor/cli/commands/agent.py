@@ -171,7 +171,7 @@ def edit(
             "reason": reason,
         }
     ) | ({} if key_name is None else {"key_name": key_name or None})
-    # Only a reason changes nothing.
+    # A reason without a change has no effect.
     if not body.keys() - {"reason"}:
         raise typer.BadParameter("give at least one of --tier, --key-name, --alignment, --accuracy, --efficiency.")
     changes = {name.replace("_", " "): value for name, value in sorted(body.items()) if name != "reason"}

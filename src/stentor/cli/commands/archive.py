@@ -197,7 +197,7 @@ async def _open_archiver(chosen: Settings, *, write: bool) -> AsyncIterator[Task
     try:
         db = Database(driver if write else ReadOnlyDriver(driver))
         try:
-            # On SQLite no service is running that would be slowed.
+            # On SQLite no service is running that this could slow down.
             pause_factor = 1.0 if chosen.storage.database_url else 0.0
             yield TaskArchiver(db, RunLog(Hub()), clock, chosen.storage.archive_dir, 0, pause_factor=pause_factor)
         finally:

@@ -96,7 +96,7 @@ def _parse(operation: Operation, arguments: list[str], body: str | None) -> Json
         values[name] = value
     if body is not None:
         values["body"] = _read_body(body)
-    # Only those of the path: without them there is no address. The service names the others.
+    # Checks only the path parameters, without which there is no URL. The service reports the others.
     missing = [n for n in parameters if f"{{{n}}}" in operation.http and not values.get(n)]
     if missing:
         raise CommandFailed(f"{operation.name} needs {missing[0]}=VALUE.", EXIT_USAGE)
@@ -114,7 +114,7 @@ def _read_body(text: str) -> Any:
 
 
 def _access(operation: Operation) -> Access:
-    # Also those that read: only this access opens the vault and its index.
+    # Applies to reads too: only this access opens the vault and its index.
     if operation.name.startswith("memory."):
         return "memory"
     return "read" if operation.http.startswith("GET ") else "change"

@@ -353,7 +353,7 @@ async def wait_for_rollback(
                 f"the service. Check it with: stentor call rollbacks.get rollback_id={rollback_id}"
             )
         await asyncio.sleep(pause)
-        # A rollback that takes longer must not use up the rate limit of the key.
+        # A slow rollback must not use up the key's rate limit.
         pause = min(1.0, pause * 1.5)
 
 

@@ -39,7 +39,7 @@ def init() -> None:
 
 
 def _open_private(path: str, flags: int) -> int:
-    return os.open(path, flags, 0o600)  # the file may get passwords and keys
+    return os.open(path, flags, 0o600)  # the file may contain passwords and keys later
 
 
 def config(data_dir: DataDir = None, as_json: AsJson = False) -> None:

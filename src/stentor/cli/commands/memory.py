@@ -153,7 +153,7 @@ async def _restore(api: ServiceClient, path: str, prefix: str, vault: str) -> Re
         )
     stored = await api.get(f"/memory/versions/{matches[0]}", VersionDocument, path=path, vault=vault)
     body = {"operation": "write", "vault": vault, "document": stored.value.document}
-    # Written as any change is, so that the present content becomes a version too.
+    # Written like any other change, so that the current content becomes a version too.
     written = await api.post("/memory/write", JsonObject, body)
     return Response({"version": matches[0], **written.value}, RestoredVersion)
 
@@ -183,7 +183,7 @@ def _run_in_batches(route: str, word: str, vault: str) -> Callable[[ServiceClien
                 done, after = done + batch.done, batch.next
                 of_tasks += batch.done if batch.what == "tasks" else 0
                 differences += batch.differences
-                # The total is an estimate, which more notes than it may pass.
+                # The total is an estimate; the actual number of notes may be higher.
                 progress.update(bar, completed=done, total=max(done, batch.total))
         document: JsonObject = {"notes": done, "task_notes": of_tasks}
         document |= {"differences": differences} if route == "verify" else {}

@@ -99,7 +99,7 @@ def _decide(rules: PolicySet, name: str, request: JsonObject) -> PolicyDecision:
         if not isinstance(entity, dict):
             raise CommandFailed(f"{name}: {field} must be an object.", EXIT_USAGE)
         attributes = {k: v for k, v in entity.items() if k != "id"}
-        # The schema requires all attributes of an agent, and an example should need only those that it is about.
+        # The schema requires all attributes of an agent, and an example should need only the relevant ones.
         defaults = EXAMPLE_AGENT if kind == "Agent" else {}
         entities.append(PolicyEntity(kind, str(entity.get("id", field)), {**defaults, **attributes}))
     if not isinstance(context, dict):

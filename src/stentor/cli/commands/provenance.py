@@ -115,7 +115,7 @@ def proof(
 
     async def work(api: ServiceClient) -> Response[CheckedEventProof]:
         response = await api.get(f"/provenance/{quote_segment(record_id)}/proof", EventProof, size=size)
-        # From here and not from the service, which must not choose the key that its own proof is verified with.
+        # Read locally: the service must not choose the key with which its own proof is verified.
         keys = checkpoint_sources.load_verifiers(load_offline_settings(service.data_dir), verifier or [], None)
         result = run_log.verify_proof(response.value, keys, record_id)
         return Response(response.document | result, CheckedEventProof)

@@ -88,7 +88,7 @@ def add(
     paused: Annotated[bool, typer.Option("--paused", help="Create it paused.")] = False,
 ) -> None:
     """Create a schedule."""
-    # Before the input is read, which somebody may type.
+    # Checked before the input is read, because a user may be typing it.
     try:
         CronTimes(cron, "UTC")
     except InvalidRequest as error:

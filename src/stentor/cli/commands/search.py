@@ -51,7 +51,7 @@ def _show(found: FoundNotes) -> None:
     for note in found.matches:
         path, title = strip_controls(note.path), strip_controls(note.title)
         console.print(Text.assemble((path, "bold"), f"  {title}"), soft_wrap=True)
-        # One line, whatever lines the note has: so that each note takes the same room, and grep shows it with its text.
+        # Always one line, so that each note takes the same space and grep shows it together with its text.
         console.print(Text("  " + " ".join(strip_controls(note.excerpt).split())), soft_wrap=True)
     if not found.matches:
         console.print("No note answers this.")

@@ -97,9 +97,9 @@ def submit(
 
     async def send(api: ServiceClient) -> Response[SubmittedTask]:
         nonlocal status_before
-        # Asked before, because the response to a repeated submission is that of the first one.
+        # Checked first, because a repeated submission gets the response of the first one.
         status_before = None if task_id is None else await _find_status(api, task_id)
-        # Other commands take the beginning of an id, so this one does.
+        # Other commands accept the beginning of an id, so this one does too.
         found = [await api.find_id(TaskList, ref) for ref in after]
         preferred = None if agent is None else await api.find_id(AgentList, agent, must_exist=True)
         chosen = omit_none({"after": found or None, "agent_preference": preferred})

@@ -52,7 +52,7 @@ def answer(
 ) -> None:
     """Answer the question of a task."""
     if not value.strip():
-        # Such as of a variable of the shell that is not set; no option is empty.
+        # For example from an unset shell variable; no option is empty.
         raise typer.BadParameter("the answer is empty.", param_hint="ANSWER")
 
     async def work(api: ServiceClient, found: str) -> Response[StepRow]:

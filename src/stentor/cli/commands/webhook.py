@@ -277,7 +277,7 @@ def _show_list(page: WebhookPage) -> None:
         for w in page.webhooks
     ]
     columns = ("id", "address", "events", "state", "failed", "description")
-    # An empty column would take the place that an address needs.
+    # An empty column would take space that the URL needs.
     shown = len(columns) if any(w.description for w in page.webhooks) else -1
     console.print(output.render_table(columns[:shown], (row[:shown] for row in rows)))
 

@@ -74,7 +74,7 @@ def run_demo(rounds: int, *, as_json: bool, stays_open: bool) -> None:
             error_console.print(f"A temporary service listens on [cyan]{address}[/]; its data is in {folder}.")
             figures = _tour(address, keys, rounds)
         error_console.print("The service is stopped. Verifying its run log, editing a row, and verifying again.")
-        # A copy is edited: the dashboard continues with a log that is as it was.
+        # Edits a copy: the dashboard continues with the original log.
         shutil.copytree(folder, edited)
         figures |= {"proof": governance_scenarios.tamper_with_run_log(edited)}
         if as_json:
@@ -88,7 +88,7 @@ def run_demo(rounds: int, *, as_json: bool, stays_open: bool) -> None:
 def _stop(*_: object) -> None:
     """End the demo as Ctrl-C does, so that its service is stopped and its folder deleted."""
     for number in STOP_SIGNALS:
-        # A terminal that closes may send more than one.
+        # A closing terminal may send more than one signal.
         signal.signal(number, signal.SIG_IGN)
     raise KeyboardInterrupt
 
@@ -135,7 +135,7 @@ def _tour(address: str, keys: list[str], rounds: int) -> JsonObject:
 
 
 def create_client(address: str, key: str) -> httpx.Client:
-    # A proxy of the environment could not reach this machine, and would get the key.
+    # A proxy from the environment could not reach this machine, and would receive the key.
     return httpx.Client(base_url=f"{address}/api/v1", headers={"X-API-Key": key}, timeout=30, trust_env=False)
 
 
@@ -212,7 +212,7 @@ def _service(folder: Path, keys: list[str]) -> Iterator[JsonObject]:
             f"SERVICE_API_KEY_{n}": f"{key}:admin:read,write,delete,admin"
             for n, key in zip(ADMIN_NAMES, keys, strict=True)
         },
-        # Empty means none: a stentor.toml in the present folder must not count.
+        # Empty means none: a stentor.toml in the current folder must be ignored.
         "SERVICE_CONFIG_FILE": "",
         "SERVICE_RATE_LIMIT_PER_MINUTE": "0",
         "SERVICE_BUILTIN_AGENTS": "false",
@@ -231,7 +231,7 @@ def _service(folder: Path, keys: list[str]) -> Iterator[JsonObject]:
     ]
     with _process(command, environ, stdout=subprocess.PIPE) as process:
         assert process.stdout is not None
-        # The service prints this line when it is ready, and nothing if it ends before.
+        # The service prints this line when it is ready, and nothing if it exits first.
         line = process.stdout.readline()
         if not line:
             raise CommandFailed("The service did not start; the reason is printed above.")

@@ -60,7 +60,7 @@ def _register_competitor(call: ApiCall, name: str, score: float) -> str:
 
 
 def _run_task(call: ApiCall, names: dict[str, str], failing: str, number: int) -> str:
-    # Each has a title of its own in lists.
+    # Each has a distinct title in lists.
     ticket = f"Ticket {number}: {TICKETS[number % len(TICKETS)]}"
     body = {"type": "triage", "input": ticket, "required_capabilities": ["triage"]}
     task_id = call("POST", "/tasks", body)["task_id"]

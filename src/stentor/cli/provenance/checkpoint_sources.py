@@ -45,7 +45,7 @@ def load_verifiers(chosen: Settings, given: list[str], file: Path | None) -> lis
     if given:
         return [_read_verifier(text) for text in given]
     path = keyfile.key_path(chosen)
-    # A backup of another installation is verified with the key beside it, not with the key of this one.
+    # A backup of another installation is verified with the key next to it, not with the key of this installation.
     if file is not None and chosen.provenance.key is None:
         path = file.parent / "keys" / path.name
     try:
@@ -128,7 +128,7 @@ def fetch_witness_checkpoints(selection: WitnessSelection, keys: list[NoteVerifi
 
 def _fetch_checkpoint(target: WitnessTarget, origin: str) -> str | None:
     try:
-        # No proxy of the environment: as the service itself calls the witnesses.
+        # Ignores proxies from the environment, as the service does when it calls the witnesses.
         with httpx.Client(trust_env=False, timeout=WITNESS_TIMEOUT_SECONDS) as http:
             response = http.get(f"{target.url}/{checkpoint_path(origin)}")
     except httpx.HTTPError as error:

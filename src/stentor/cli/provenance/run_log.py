@@ -128,7 +128,7 @@ def verify_proof(proof: EventProof, keys: list[NoteVerifier], requested: str) ->
         # RFC 6962: the prefix byte 0 separates leaf hashes from those of inner nodes.
         event = proof.event
         leaf = _decode_hash(proof.leaf_hash) if event is None else sha256(b"\0" + event.encode()).digest()
-        # The ids in the event, which are hashed: the service can write any id beside it.
+        # Uses the ids inside the event, which are hashed: the service could put any id next to it.
         ids = None if event is None else msgspec.json.decode(event, type=_EventIds)
         if ids and (ids.event_id != proof.provenance_id or requested not in (ids.event_id, ids.task_id)):
             reason = "it is of another event"
@@ -162,7 +162,7 @@ def export_events(
     chosen: Settings, file: Path | None, form: str, selection: EventSelection, output: Path | None
 ) -> None:
     """Write the selected events as PROV-JSON or OTLP/JSON to a file or standard output. Raises CommandFailed."""
-    # Whatever takes the output may be slow: a pager waits for its reader.
+    # The consumer of the output may be slow: a pager waits for its reader.
     connection = _open_driver(chosen, file).reader(may_idle=True)
     try:
         tx = Tx(connection, connection.begin())
@@ -202,7 +202,7 @@ def find_objection(chosen: Settings) -> tuple[str | None, int, str]:
     require_current_schema(driver)
     signer, storage = keyfile.find_signer(keyfile.key_path(chosen)), stored_outside(chosen)
     verifier = signer.verifier if signer else None
-    # Read the stored checkpoints before the tree: a service that signs meanwhile can then only make the tree longer.
+    # Read the stored checkpoints before the tree: a service that signs in between can then only make the tree longer.
     state, delivered = storage.read_checkpoint(), storage.read_last_delivered()
     connection = driver.reader()
     try:
@@ -238,7 +238,7 @@ def _ensure_key(chosen: Settings, *, new_key: bool) -> tuple[NoteVerifier, bool]
         return signer.verifier, False
     if not new_key:
         raise CommandFailed(f"The key {path} is missing: restore it, or generate a new one with --new-key.")
-    # It would stay as it is beside the new key, and not match it.
+    # It would stay unchanged next to the new key, and not match it.
     if keyfile.public_key_path(path).exists():
         raise CommandFailed(
             f"{keyfile.public_key_path(path)} is the public half of the missing key and still needed to verify its "

@@ -75,7 +75,7 @@ def show_steps(page: StepList) -> None:
         steps = steps[:MAX_ROWS] + steps[-MAX_ROWS:]
     tree = Tree("Steps (times in UTC)")
     nodes: dict[str, Tree] = {}
-    # A step is recorded when it ends, so after those that ran in it; by their keys it comes first.
+    # A step is recorded when it ends, which is after the steps inside it; sorted by key, it comes first.
     inner = {step.key.rpartition("/")[0] for step in steps}
     for step in sorted(steps, key=lambda step: step.key.count("/")):
         parent = nodes.get(step.key.rpartition("/")[0], tree)
@@ -112,7 +112,7 @@ def show_decisions(found: DecisionList) -> None:
         question = step.question or step.waits_for or f"Did {step.name} happen?"
         reference = f"{_quote_task(step.task_id)} --step {shlex.quote(step.key)}"
         if step.kind == "question":
-            # A command for each: a shell would take "yes|no" for a pipe.
+            # One command for each: a shell would read "yes|no" as a pipe.
             answers = [shlex.quote(str(option)) for option in step.options or ()] or ["ANSWER"]
             commands = [f"answer {_quote_task(step.task_id)} {answer}" for answer in answers]
             _show_decision(step.task_id, step.title, question, *commands)

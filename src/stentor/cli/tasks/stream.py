@@ -52,10 +52,10 @@ async def follow_task(
                 on_token(str(event.data.get("text", "")))
             elif event.kind in ("activity", "routing"):
                 _print_event(event)
-                # Not worth the end of the watch, if the task or a step cannot be read.
+                # Failing to read the task or a step is no reason to stop watching.
                 with suppress(CommandFailed):
                     await _print_commands(api, task_id, event)
-        # Asked again: the last event says that the task ended, but not with what.
+        # Read the task again: the last event says that it ended, but not with which result.
         ended = await api.get(path, StoredTask)
     except CommandFailed as failure:
         if failure.code == EXIT_UNREACHABLE:
@@ -99,14 +99,14 @@ async def read_events(api: ServiceClient, path: str) -> AsyncIterator[StreamEven
                     empty_connections, pause = 0, 0.1
                     last_id = event.id or last_id
                     yield event
-                    # Errors without a status are about the stream, and are followed by a new connection.
+                    # Errors without a status concern the stream, and a new connection follows.
                     if event.kind == "complete" or (event.kind == "error" and "status" in event.data):
                         return
             transport_error = None
         except httpx.TransportError as error:
             transport_error = error
         except RequestFailed as error:
-            # A restart answers 503 for a moment; a refusal stays one.
+            # A restarting service answers 503 for a moment; a refusal is final.
             if error.status < 500:
                 raise
             transport_error = None

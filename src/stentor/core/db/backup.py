@@ -50,7 +50,7 @@ def copy_database(source: Path, target: Path, progress: Progress | None = None) 
     """
     temporary = target.with_name(f".{target.name}.{secrets.token_hex(4)}")
     try:
-        # Made here, because SQLite would make it with the rights of the umask.
+        # Created here, because SQLite would create it with the permissions of the umask.
         os.close(os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600))
         try:
             _copy(source, temporary, progress)
@@ -104,7 +104,7 @@ def require_complete(database: Path) -> None:
     """
     wal = database.with_name(database.name + "-wal")
     if wal.exists() and wal.stat().st_size:
-        return  # the newest pages may be there alone
+        return  # the newest pages may be only there
     with database.open("rb") as file:
         header = file.read(100)
         size = file.seek(0, os.SEEK_END)

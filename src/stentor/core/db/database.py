@@ -114,8 +114,8 @@ class Database:
                 if ended is not None or not await self._set_row_aside(error, met):
                     raise
             finally:
-                del unit  # an error's traceback has this frame, and the unit's future has the error
-        # On the event loop, after the commit: whoever reads the count first and then the rows misses nothing.
+                del unit  # the error's traceback refers to this frame, and the unit's future to the error
+        # On the event loop, after the commit: a reader of first the count and then the rows misses nothing.
         self.commits += 1
         self.write_event.set()
         return result

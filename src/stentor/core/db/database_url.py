@@ -61,7 +61,7 @@ def parse_postgres_url(text: str) -> DatabaseUrl:
         raise ValueError(_FORMAT_ERROR) from None
     credentials, at, hosts = parts.netloc.rpartition("@")
     if "@" in credentials:
-        # The client would take what follows the first one for the host, and print it.
+        # The client would take the part after the first one as the host, and print it.
         raise ValueError("has an @ in its user or password: write it as %40")
     user, _, password = credentials.partition(":")
     # The password may begin with digits, which look like a port.

@@ -159,7 +159,7 @@ class Sql:
             text += f" on conflict ({', '.join(key)}) do update set {changes}"
         return cls(text)
 
-    # Translated at the first use: a process with SQLite has no use for them.
+    # Translated on first use: a process with SQLite does not need them.
     @cached_property
     def numbered(self) -> LiteralString:
         numbers = self._numbers
@@ -286,7 +286,7 @@ class RowUpdate:
             some = rows[start : start + _UPDATE_SIZES[0]]
             size = min(size for size in _UPDATE_SIZES if size >= len(some))
             values = [params[name] for params in some for name in self._types]
-            # Filled up with rows of nulls, which match nothing.
+            # Padded with rows of nulls, which match nothing.
             yield self._joined[size], [*values, *[None] * ((size - len(some)) * len(self._types)), len(some)]
 
     @cached_property
@@ -295,7 +295,7 @@ class RowUpdate:
 
     def _join(self, size: int) -> str:
         width, columns = len(self._types), ", ".join(self._types)
-        # The types of the first row are those of all.
+        # The types of the first row apply to all rows.
         values = [f"cast(${number} as {kind})" for number, kind in enumerate(self._types.values(), 1)]
         values += [f"${number}" for number in range(width + 1, size * width + 1)]
         given = ", ".join(f"({', '.join(values[start : start + width])})" for start in range(0, len(values), width))

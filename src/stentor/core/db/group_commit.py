@@ -82,7 +82,7 @@ def _attempt(connection: DbConnection, group: list[WriteUnit], locks: Locks, *, 
     now, results = connection.begin_reading(locks, reads) if (reads := ahead.reads) else (connection.begin(locks), [])
     ahead.fill(results)
     for unit in group:
-        # A try before this one may have left a result, and hooks for changes that were rolled back.
+        # An earlier attempt may have left a result, and hooks for changes that were rolled back.
         unit.result, unit.error, unit.hooks, unit.added = None, None, [], []
     if with_savepoints:
         _run_with_savepoints(connection, group, now)
@@ -145,10 +145,11 @@ def _run_unit_in_savepoint(connection: DbConnection, unit: WriteUnit, tx: Tx) ->
         ):
             raise  # the database has aborted the whole transaction, so there is no savepoint to return to
         if isinstance(error, StoreUnavailable):
-            log.error("database: statement failed error=%s", error)  # the caller is not told the driver's words
+            # the driver's message is not passed on to the caller
+            log.error("database: statement failed error=%s", error)
         unit.error, unit.hooks, unit.added = _without_frames(error), [], []
         connection.control("rollback to savepoint unit")
-    # Also after a rollback to the savepoint, which leaves the savepoint itself in place.
+    # Needed after a rollback to the savepoint too, because that keeps the savepoint itself.
     connection.control("release savepoint unit")
 
 
@@ -165,7 +166,7 @@ def _call(unit: WriteUnit, tx: Tx) -> None:
 def fail_group(group: list[WriteUnit], error: StoreUnavailable) -> None:
     """Give the error to every unit that has none of its own, after the commit failed or its outcome is unknown."""
     for unit in group:
-        # An exception of its own for each: one that is raised in many tasks would collect the tracebacks of all.
+        # A separate exception for each: one that is raised in many tasks would collect all their tracebacks.
         unit.error = unit.error or copy.copy(error)
         unit.hooks = []
 

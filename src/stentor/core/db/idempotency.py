@@ -35,7 +35,7 @@ _FORGET = Sql(
     """delete from idempotency_keys where tenant = :tenant and key_name = :key_name and route = :route
         and idempotency_key = :value and status_code = :status_code"""
 )
-# The function's rows do not fit into so little memory and go to a file beside the tables.
+# The function's rows do not fit into that little memory and go to a temporary file.
 _USE_LITTLE_MEMORY, _USE_USUAL_MEMORY = Sql("set local work_mem = '64kB'"), Sql("set local work_mem to default")
 _WRITE_TO_FILE = Sql("select count(*) from generate_series(1, 5000)")
 _PURGE = Sql("delete from idempotency_keys where created_at <= :before")
@@ -129,6 +129,6 @@ def probe_write(tx: Tx) -> None:
 
 def probe_disk(tx: Tx) -> None:
     """Write what is not a row to PostgreSQL's disk, for health checks. Raises like any write."""
-    # A row that is stored and deleted gets the place of an earlier one, also on a full disk.
+    # Storing and deleting a row reuses the space of an earlier one, so it works on a full disk too.
     for sql in (_USE_LITTLE_MEMORY, _WRITE_TO_FILE, _USE_USUAL_MEMORY):
         tx.run(sql)

@@ -52,7 +52,7 @@ class CommitHorizon:
         running = list(running)
         is_set_back = bool(self._reads) and now < self._reads[-1][0]
         if is_set_back:
-            # The times from before say nothing about what begins now.
+            # The earlier times say nothing about transactions that begin now.
             self._reads, self._dropped = [], (0, self._dropped[1])
             self._abandoned = dict.fromkeys(self._abandoned, 0)
         known = [(0, 0), self._dropped, *self._reads, *((began, number) for number, began in self._abandoned.items())]
@@ -81,7 +81,8 @@ class CommitHorizon:
         # What is not visible yet got its number after such a read.
         earlier = [n for n, (_, number) in enumerate(self._reads) if number <= oldest_running]
         if not earlier:
-            # It may have begun just after the last read that was dropped. Without one it was there at the first read.
+            # It may have begun just after the last read that was dropped. If none was dropped, it existed at the first
+            # read.
             return self._dropped[0] or now - LONGEST_US
         del self._reads[: earlier[-1]]
         return self._reads[0][0]

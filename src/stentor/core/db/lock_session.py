@@ -16,8 +16,8 @@ WAIT_SECONDS = 5.0
 _TRY_LOCK = Sql("select pg_try_advisory_lock(:lock)")
 _UNLOCK = Sql("select pg_advisory_unlock(:lock)")
 _PING = Sql("select 1")
-# Have the server notice within about ten seconds that our machine is gone. By default it takes two hours, and for all
-# that time no other process could take over.
+# Have the server notice within about ten seconds that our machine is gone. By default it takes two hours, during which
+# no other process could take over.
 _SET_KEEPALIVE = Sql(
     """select set_config('tcp_keepalives_idle', '4', false), set_config('tcp_keepalives_interval', '2', false),
     set_config('tcp_keepalives_count', '3', false)"""

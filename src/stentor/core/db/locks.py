@@ -90,7 +90,8 @@ def lock_calls(lock_space: int, numbers: set[int] | None) -> list[tuple[str, int
     return [("pg_advisory_xact_lock_shared({})", lock_space), *((named, number) for number in sorted(numbers))]
 
 
-# Session locks of PostgreSQL. The number is "Stentor" in ASCII and a counter, so that no other program takes the same.
+# Session locks of PostgreSQL. The number is "Stentor" in ASCII and a counter, so that no other program uses the same
+# one.
 SCHEMA_LOCK_ID = 0x53_74_65_6E_74_6F_72_01
 """Held during a schema upgrade, so that only one process upgrades."""
 SERVING_LOCK_ID = 0x53_74_65_6E_74_6F_72_02

@@ -68,7 +68,8 @@ class Pipeline:
         Raises PipelineError, also if the server ended the connection in place of a statement, and psycopg.Error if the
         connection was lost in another way. It is closed after both.
         """
-        # All before the first is sent: a value that cannot be encoded must leave nothing half sent.
+        # Encodes all of them before sending the first: a value that cannot be encoded must not leave a message half
+        # sent.
         encoded = [(text, *_encode(values, place, self._encoding)) for place, (text, values) in enumerate(statements)]
         results, expected = list[PGresult](), list[_Expected]()
         try:
@@ -77,7 +78,7 @@ class Pipeline:
             self._raw.pgconn.exit_pipeline_mode()
         except BaseException as error:
             self._raw.close()
-            # Why the server closes a connection, it says before.
+            # The server sends the reason before it closes a connection.
             for result, (place, _) in zip(results, expected, strict=False):
                 if result.status == pq.ExecStatus.FATAL_ERROR and isinstance(error, psycopg.OperationalError):
                     reason = error_from_result(result)

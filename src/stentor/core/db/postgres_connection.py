@@ -38,14 +38,14 @@ from stentor.core.errors import StoreConflict, StoreUnavailable
 
 _TIME = "(extract(epoch from clock_timestamp()) * 1000000)::bigint"
 _NOW = f"select {_TIME}"
-# Not the level that is the database's default: what is read under a lock must be newer than the lock.
+# Not the database's default isolation level: what is read under a lock must be newer than the lock.
 _BEGIN = "begin isolation level read committed"
 _BEGIN_SNAPSHOT = "begin isolation level repeatable read read only"
 _RETRYABLE = frozenset(("40001", "40P01", "55P03", "25P03"))
 """Serialization failure, deadlock, lock not available, idle in transaction timeout: nothing was committed."""
 _CALLS_AT_ONCE = 64
 """Locks that one statement takes. PostgreSQL limits a select list to 1,664."""
-# Without a session of its own a writer shows in each transaction that it serves, and sees whether it may.
+# Without its own session, a writer announces in each transaction that it serves, and checks whether it may.
 _NOW_SERVING = f"{_NOW}, pg_try_advisory_xact_lock_shared({advisory.SERVING_LOCK_ID})"
 _COPY_RUNS = "The database is being copied (`stentor db copy`). No other process may write to it until the copy ends."
 _OUTCOME_UNKNOWN = (
@@ -85,7 +85,7 @@ class PostgresConnection:
         self._limit = limit
         self._read_only = read_only
         self._pooled = pooled
-        # The server behind a pooler is another one in each transaction, and so has the settings of others.
+        # Behind a pooler each transaction may run on another server session, with the settings of other clients.
         self._locally = _set_statements(settings, "set local") if pooled else ""
         self._held_locks: set[int] | None = set()
         self._held_at_savepoints: list[set[int]] = []
@@ -94,7 +94,7 @@ class PostgresConnection:
     def _open(self) -> None:
         self._raw = self._connect()
         self._cursor = self._raw.cursor()
-        # What is prepared at a pooler's server is not there for the next transaction.
+        # Behind a pooler a prepared statement is not available to the next transaction.
         self._pipeline = None if self._pooled or self._read_only else Pipeline(self._raw)
         self._at_commit: list[Statement] = []
 
@@ -141,7 +141,7 @@ class PostgresConnection:
             # Not prepared, as psycopg would after five executions: several statements in one message cannot be.
             statements = f"{begin}; {self._locally}{locking}{now}"
             cursor = self._cursor.execute(as_literal(statements), prepare=False)
-            # The time is the result of the last statement.
+            # The last statement returns the time.
             while cursor.nextset():
                 pass
             row = cursor.fetchone()
@@ -164,7 +164,7 @@ class PostgresConnection:
         for start in range(0, len(calls), _CALLS_AT_ONCE):
             some = calls[start : start + _CALLS_AT_ONCE]
             taking = ", ".join([call.format(f"${place}") for place, (call, _) in enumerate(some, 1)])
-            # A select list is evaluated from left to right: the time of the last one is that with all locks taken.
+            # A select list is evaluated from left to right: the last column is the time at which all locks are held.
             begin.append((f"select {taking}, {_TIME}", [number for _, number in some]))
         statements = [*begin, *((sql.numbered, sql.numbered_values(params)) for sql, params in reads)]
         with self._store_errors():
@@ -333,8 +333,8 @@ class PostgresConnection:
         try:
             yield
         except psycopg.Error as error:
-            # A connection that was lost before the commit has committed nothing, so the transaction may run again.
-            # Not after a long wait for nothing, which the next server may cost again.
+            # A connection that was lost before the commit has committed nothing, so the transaction may run again. Not
+            # after a long wait, which the next server may repeat.
             is_lost = self._raw.closed and not isinstance(error, NoAnswer)
             if _is_retryable(error) or is_lost:
                 raise StoreConflict.of_driver(_outage_text(error)) from error
@@ -343,7 +343,7 @@ class PostgresConnection:
             if isinstance(error, psycopg.errors.UndefinedTable | psycopg.errors.InvalidSchemaName):
                 raise TableMissing.of_driver(f"A table is missing in the database: {error}.") from error
             if isinstance(error, psycopg.errors.ReadOnlySqlTransaction) and not self._read_only:
-                # Not the primary any more. `begin` looks for it at another connection.
+                # No longer the primary. `begin` looks for it with another connection.
                 self._raw.close()
                 raise StoreUnavailable.of_driver(_outage_text(error)) from error
             raise

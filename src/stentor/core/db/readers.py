@@ -24,7 +24,7 @@ class Readers:
         self._driver = driver
         # Last in, first out: those that are not needed stay unused and are closed.
         self._idle: queue.LifoQueue[tuple[DbConnection, float]] = queue.LifoQueue()
-        # The first one is opened at once. To a file all are: there a connection costs next to nothing.
+        # The first one is opened at once. With a file all of them are, because such a connection costs next to nothing.
         self._wait_seconds = 0.0
         self._open = 0
         self._mutex = threading.Lock()
@@ -32,7 +32,7 @@ class Readers:
     def take(self) -> DbConnection:
         """Return a connection for one read. Raises StoreUnavailable."""
         try:
-            # The polls of a tick come together and are short: they need not have a connection each.
+            # The polls of a tick start together and are short: they do not each need a connection.
             return self._idle.get(block=self._wait_seconds > 0, timeout=self._wait_seconds)[0]
         except queue.Empty:
             if self._driver.shared:

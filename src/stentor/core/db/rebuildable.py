@@ -41,7 +41,7 @@ def open_rebuildable(path: Path, statements: str, version: int, kept: str = "") 
             f"The search index {path} cannot be created: {str(error).rstrip('.')}. "
             "Check the folder's permissions and free space."
         ) from None
-    # Commits need not survive a power failure: what is missing is found again, and the file stays consistent.
+    # Commits need not survive a power failure: what is lost is rebuilt, and the file stays consistent.
     return Database(SqliteDriver(path, durable=False))
 
 

@@ -143,6 +143,6 @@ class LimitedConnection(psycopg.Connection[Row]):
 
     def _give_up(self, seconds: float) -> None:
         self.close()
-        # Here as well as in the log of outages, which has nothing of a statement that succeeds at the second try.
+        # Logged here too, because the outage log omits a statement that succeeds at the second attempt.
         log.error("database: connection closed, the server does not answer seconds=%.0f", seconds)
         raise NoAnswer(f"the server sent nothing for {seconds:.0f} seconds")

@@ -149,7 +149,7 @@ class SqliteDriver:
                 "foreign_keys=on",
                 # In KiB, because it is negative.
                 "cache_size=-16384",
-                # What a statement of many rows would undo is kept in memory: beyond 64 KiB it is a new file otherwise.
+                # Keeps the undo data of a statement in memory: otherwise it goes to a new file beyond 64 KiB.
                 "temp_store=memory",
             ):
                 raw.execute(f"pragma {pragma}")

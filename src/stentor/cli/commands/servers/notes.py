@@ -69,7 +69,7 @@ def _open_certificate(certificate: Path | None, key: Path | None) -> ServedCerti
         return None
     if certificate is None or key is None:
         raise StartRefused("HTTPS needs both --tls-cert (NOTES_TLS_CERT) and --tls-key (NOTES_TLS_KEY).")
-    # Here: without TLS nothing needs it.
+    # Imported late: nothing needs it without TLS.
     from stentor.web.server.certificate import ServedCertificate
 
     return ServedCertificate(certificate, key)

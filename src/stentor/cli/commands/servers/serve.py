@@ -102,7 +102,7 @@ def _print_startup(report: StartupReport) -> None:
     if report.generated_key:
         print_line("\nNo API key is configured, so one was generated. It is shown only once:")
         print_line("\n    ", (report.generated_key, "bold"), "\n")
-    # At every start: the one that generated the key may have been refused before it could show it.
+    # Shown at every start: the start that generated the key may have failed before it could show it.
     if report.only_key_file:
         print_line(f"Key file: {report.only_key_file} (readable only by you).")
     if report.resumed_tasks:

@@ -59,7 +59,7 @@ class PostgresSide:
             self._raw.autocommit = True
             # The name appears in the messages of other processes that find the database in use.
             self._raw.execute("set application_name = 'stentor db copy'")
-            # Rows arrive as they were: the trigger that gives a queued task its turn leaves them alone.
+            # Rows are copied unchanged: the trigger that assigns a queued task its turn must skip them.
             self._raw.execute("set stentor.copying = 'on'")
             self._raw.execute("set statement_timeout = 0")
             self._raw.execute("set lock_timeout = 0")

@@ -75,7 +75,7 @@ class SqliteSide:
     def _connect(self) -> sqlite3.Connection:
         mode = "rw" if self._write else "ro"
         raw = sqlite3.connect(f"{self._path.absolute().as_uri()}?mode={mode}", uri=True, isolation_level=None)
-        # Return invalid UTF-8 instead of raising an error, so that the validation can name the row.
+        # Returns invalid UTF-8 instead of raising an error, so that the validation can name the row.
         raw.text_factory = lambda data: data.decode("utf-8", "surrogateescape")
         if self._write:
             raw.execute("pragma journal_mode=wal")
