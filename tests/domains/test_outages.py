@@ -177,6 +177,18 @@ def test_failures_before_any_success_are_forgiven_once_an_agent_shows_that_they_
 
 
 @requirement("routing.outage-at-the-start")
+def test_a_later_outage_that_ends_with_the_one_at_the_start_stays_forgiven() -> None:
+    process = Process({})
+    fail_from_the_start(process)
+    process.end("other", "SSS" + "F" * 20)
+    process.end("good", "FF")
+    process.end("other", "S")
+    assert (process.results("good"), process.results("other")) == ("", "SSSS")
+    process.poll()
+    assert process.results("good") == "", "the database still has the failures"
+
+
+@requirement("routing.outage-at-the-start")
 def test_who_fails_from_the_start_beside_an_agent_that_never_did_is_not_forgiven() -> None:
     process = Process({})
     fail_from_the_start(process)

@@ -134,7 +134,9 @@ class FailureRun:
             known = weights[agent_id]
             if known.recent.startswith("F" * failures):
                 record = _without_oldest(known, failures)
-                self._restored[agent_id] = known, record
+                # The database may have another record than the known one since an outage that has just ended.
+                stored, _ = self._restored.get(agent_id, (known, known))
+                self._restored[agent_id] = stored, record
                 forgiven.append(record)
         self._first_failures = {}
         return forgiven
