@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import json
+import re
 from typing import Any
 
 import pytest
@@ -52,9 +53,18 @@ async def test_no_cell_of_a_file_is_a_formula(site: Site) -> None:
     assert found == {f"'{title}" for title in titles[:4]} | {'a "b", c d', "1=2"}
 
 
+@pytest.mark.parametrize("separator", [",", ";", "\t"])
+@pytest.mark.parametrize("start", ["=", "+", "-", "@", "\t=", "\r=", "\n=", "\uff1d", "\uff0b", "\uff0d", "\uff20"])
+def test_no_cell_is_a_formula_with_the_separator_of_another_country(start: str, separator: str) -> None:
+    text = downloads.write_csv([[f"{start}1+1", f"x;{start}1+1", f"x\t{start}1+1", f'x;"{start}1+1', "2"]]).decode()
+    for line in re.split(r"[\r\n]+", text):
+        for cell in line.split(separator):
+            assert not re.match('"*\\s*[=+\\-@\uff1d\uff0b\uff0d\uff20]', cell), text
+
+
 def test_cells_are_written_so_that_they_are_read_as_they_were() -> None:
     text = downloads.write_csv([["\t=1", "\r=1", None, 0.00001, 2.5, -3, True, 'say "a, b"\r\n']]).decode()
-    assert text == '\'\t=1,"\'\r=1",,0.00001,2.5,-3,true,"say ""a, b""\r\n"\r\n'
+    assert text == '\'\t\'=1,"\'\r\'=1",,0.00001,2.5,-3,true,"say ""a, b""\r\n"\r\n'
 
 
 @requirement("dashboard.downloads")

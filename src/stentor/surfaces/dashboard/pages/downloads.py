@@ -45,8 +45,10 @@ CALL_COLUMNS = {
         "output_tokens estimated cost_usd latency_ms"
     ).split()
 }
-_FORMULA = re.compile(r"[=+\-@\t\r]")
-"""How a text begins that a spreadsheet would calculate, as OWASP lists it: it could send the table to somebody."""
+_FORMULA = re.compile(r'^(?=[\t\r\n])|(^|[;\t\r\n])("*)(?=[=+\-@\uff1d\uff0b\uff0d\uff20])')
+"""Where a text becomes a formula of a spreadsheet, which could send the table to somebody: at its beginning, and after
+what separates cells where the comma is the decimal sign. The signs of East Asian keyboards count too.
+"""
 _UNSAFE_IN_NAME = re.compile(r"[^A-Za-z0-9._-]+")
 
 
@@ -102,7 +104,7 @@ def _send_csv(name: str, columns: Mapping[str, str], pages: AsyncIterable[list[J
 
 
 def write_csv(rows: Iterable[list[Any]]) -> bytes:
-    """Return rows as CSV (RFC 4180). A text that a spreadsheet would take for a formula begins with an
+    """Return rows as CSV (RFC 4180). What a spreadsheet would take for a formula begins with an
     apostrophe.
     """
     text = io.StringIO()
@@ -115,7 +117,7 @@ def _write_cell(value: Any) -> Any:
         return str(value).lower()
     if isinstance(value, float):
         return f"{value:.9f}".rstrip("0").rstrip(".")  # never as 1e-05
-    return f"'{value}" if isinstance(value, str) and _FORMULA.match(value) else value
+    return _FORMULA.sub(r"\1\2'", value) if isinstance(value, str) else value
 
 
 async def download_history(page: PageRequest) -> Response:
