@@ -11,6 +11,7 @@ import pytest
 
 from stentor.surfaces.dashboard.pages import task_batches, task_list
 from stentor.surfaces.dashboard.pages.task_batches import Batch
+from stentor.surfaces.dashboard.site.sessions import MAX_KEPT
 from tests.domains.test_task_search import index
 from tests.patience import soon
 from tests.requirements import requirement
@@ -125,6 +126,15 @@ async def test_the_words_of_a_search_are_a_filter(site: Site) -> None:
     assert "Cancel all 3 tasks?" in asked.text
     assert "3 tasks cancelled" in await confirm(site, asked)
     assert await statuses(site, blue + red) == ["cancelled"] * 3 + ["queued"] * 3
+
+
+async def test_an_open_page_is_kept_however_many_selections_are_made_meanwhile(site: Site) -> None:
+    await site.world.register("ann")
+    await site.world.submit()
+    asked = await choose(site, "cancel")
+    for _ in range(MAX_KEPT + 1):
+        await choose(site, "cancel")
+        assert "Cancel 1 task?" in await site.read(f"/tasks/matching?selection={selection(asked)}")
 
 
 class SlowPages:

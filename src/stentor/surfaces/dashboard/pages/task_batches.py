@@ -124,9 +124,10 @@ async def select(page: PageRequest) -> Response:
 async def show(page: PageRequest) -> Response:
     """Say what the action will do, and ask for confirmation; or how far it is."""
     key = page.query_param("selection")
-    kept = page.session.kept.get((ADDRESS, key))
+    kept = page.session.kept.pop((ADDRESS, key), None)
     if kept is None:  # of an earlier session, or one of many
         return page.redirect("/tasks", "selection-lost")
+    page.session.kept[ADDRESS, key] = kept  # as the newest: an open page is not lost
     label, participle, _ = ACTIONS[kept["action"]]
     counts, examples, is_exact = ({}, [], True) if "batch" in kept else await _count(page, kept)
     return page.render(

@@ -100,7 +100,7 @@ def _strip(value: Any) -> Any:
 def read_task_input(text: str, before: object = "") -> object:
     """Return the input of a task from a form: JSON if it begins like an object or a list, otherwise the text.
 
-    A number, true, false or null also if it was one of these `before`. Raises InvalidRequest.
+    Any JSON if it was a number, true, false or null `before`. Raises InvalidRequest.
     """
     if before is None or isinstance(before, int | float):
         value = jsontext.decode_or_none(text.encode())
