@@ -101,6 +101,36 @@ async def test_a_reader_that_leaves_a_stream_ends_the_providers_work_and_is_acco
     assert found["outputTokens"] > 0
 
 
+@requirement("registry.stopped-key")
+@pytest.mark.parametrize(
+    ("path", "more"),
+    [
+        ("/api/v1/llm/stream", {}),
+        ("/v1/chat/completions", {"stream": True}),
+        ("/v1/responses", {"stream": True, "input": "Why?"}),
+        ("/v1/messages", {"stream": True, "max_tokens": 9}),
+    ],
+)
+async def test_an_agent_that_is_suspended_during_a_stream_does_not_get_the_rest(
+    make_llm: Gate, upstream: Upstream, path: str, more: dict[str, Any]
+) -> None:
+    world = await make_llm()
+    agent_id = await world.register(key_name="bob")
+    upstream.halting = True
+    upstream.go.clear()
+    key = {"X-API-Key": world.clients["BOB"].headers["X-API-Key"]}
+    async with listening(world) as client, client.stream("POST", path, json=asking(**more), headers=key) as answer:
+        lines = answer.aiter_lines()
+        while "The sea " not in await anext(lines):
+            pass
+        await world.admin.post(f"/api/v1/registry/agents/{agent_id}/suspend", json={"reason": "x"})
+        upstream.go.set()
+        rest = "".join([line async for line in lines])
+    assert "suspended or quarantined" in rest
+    assert "is salty" not in rest
+    await recorded(world, "FORBIDDEN")
+
+
 @pytest.mark.parametrize(
     ("path", "more"),
     [

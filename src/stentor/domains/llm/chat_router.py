@@ -7,6 +7,7 @@ ports.
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from typing import Protocol
 
 from stentor.auth.principal import IsActive, Principal, require_active
@@ -89,7 +90,10 @@ class ChatRouter:
         if is_agent_model(request):
             stream = await self._agents.stream(principal, request, task_id)
         else:
-            stream = await self._gateway.stream(caller, request)
+            stream = model_stream = await self._gateway.stream(caller, request)
+            if task_id is None:
+                # A stream may be long, and an agent that was stopped during it must not get the rest.
+                model_stream.require_allowed = partial(self._require_active, principal)
         return SessionStream(stream, turn) if turn else stream
 
     async def find_caller(
@@ -102,12 +106,15 @@ class ChatRouter:
         Raises NotFound, Forbidden, and Conflict for a task that the caller does not work on.
         """
         if task_id is None:
-            require_active(principal, self._is_active, "call models, except for a task that one of them executes")
+            self._require_active(principal)
             # Or an agent could evade its own budget by not naming its task.
             if agent_id is None and not principal.is_person:
                 agent_id = self._find_agent(principal.tenant, principal.name)
             return LlmCaller(principal.tenant, principal.name, agent_id)
         return await self._tasks.find_model_caller(principal, task_id)
+
+    def _require_active(self, principal: Principal) -> None:
+        require_active(principal, self._is_active, "call models, except for a task that one of them executes")
 
     def agent_model_names(self, tenant: str) -> list[str]:
         """Return the model names of the agents that are available now."""

@@ -81,6 +81,8 @@ class ChatStream:
 
     choice: ModelChoice | None = None
     on_end: StreamEndHook | None = None
+    require_allowed: Callable[[], None] | None = None
+    """Called for each delta; raises an error, with which the stream ends, when its caller may call models no more."""
 
     def __init__(self, request: ChatRequest, call: LlmCall, source: DeltaSource, *, degraded: bool) -> None:
         self._request, self._call, self._source = request, call, source
@@ -96,6 +98,8 @@ class ChatStream:
         try:
             async for delta in self._source:
                 self._builder.add(delta)
+                if self.require_allowed is not None:
+                    self.require_allowed()
                 # Finish and usage follow in the last delta, once the call is recorded.
                 if delta.content or delta.reasoning or delta.tool_calls or delta.anthropic_event:
                     yield msgspec.structs.replace(delta, finish=None, usage=None, is_last=False)
