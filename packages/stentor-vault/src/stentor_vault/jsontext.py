@@ -32,7 +32,7 @@ MAX_SHALLOW_ROUNDS = 20
 """Rounds that remove one or two levels each, before the levels are counted; nearly all texts need fewer."""
 QUOTE = ord('"')
 _STEPS = bytes(1 if byte in b"[{" else 255 if byte in b"]}" else 0 for byte in range(256))
-_UNPAIRED_AT_END = re.compile(rb"\\u[dD][89abAB][0-9a-fA-F]{2}(?!\\(?:u|\Z)).{1,5}\Z", re.DOTALL)
+_UNPAIRED_AT_END = re.compile(rb"(?<!\\)(?:\\\\)*\\u[dD][89abAB][0-9a-fA-F]{2}(?!\\(?:u|\Z)).{1,5}\Z", re.DOTALL)
 _OTHERS = bytes(byte for byte in range(256) if byte not in b'[]{}"')
 
 
@@ -63,7 +63,7 @@ def decode(body: bytes) -> Any:
         raise InvalidRequest(f"The JSON has a number out of range: {error}.") from None
     except (msgspec.DecodeError, RecursionError) as error:
         # If fewer than six bytes follow, the decoder says that the input was truncated.
-        if _UNPAIRED_AT_END.search(body[-16:]):
+        if _UNPAIRED_AT_END.search(body[-64:]):
             raise InvalidRequest("The body is not valid JSON: a string has an unpaired surrogate.") from None
         raise InvalidRequest(f"The body is not valid JSON: {error}.") from None
 
