@@ -543,6 +543,14 @@ async def test_a_wrong_field_is_400_and_named(
     assert upstream.asked == []
 
 
+async def test_a_budget_of_no_tokens_is_accepted_as_litellm_sends_it(world: World, upstream: Upstream) -> None:
+    thinking = {"type": "disabled", "budget_tokens": 0}
+    body = {"model": OPENAI, "max_tokens": 100, "messages": ASKED, "thinking": thinking}
+    answer = await world.admin.post("/v1/messages", json=body)
+    assert answer.status_code == 200, answer.text
+    assert len(upstream.asked) == 1
+
+
 @requirement("llm.anthropic-errors")
 @pytest.mark.parametrize("path", ["messages", "chat/completions"])
 async def test_what_is_no_object_is_named_without_a_class_of_the_program(world: World, path: str) -> None:

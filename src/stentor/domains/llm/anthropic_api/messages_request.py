@@ -34,6 +34,7 @@ from stentor.web.wire import Name
 _TOOL_CHOICES = {"auto": "auto", "any": "required", "none": "none"}
 _NEUTRAL_FIELDS = frozenset("model max_tokens temperature top_p stop_sequences stream".split())
 """Fields that the neutral request has; all others are kept as the client sent them."""
+NotNegative = Annotated[int, Field(ge=0, lt=2**31)] | None
 
 
 class AnthropicModel(BaseModel):
@@ -196,7 +197,7 @@ class OutputConfigIn(AnthropicModel):
 
 class ThinkingIn(AnthropicModel):
     type: str
-    budget_tokens: MaxTokens = None
+    budget_tokens: NotNegative = None  # LiteLLM sends 0 with disabled
 
 
 class RequestMetadata(AnthropicModel):
@@ -213,7 +214,7 @@ class CountIn(AnthropicModel):
     max_tokens: MaxTokens = None
     temperature: Temperature = None
     top_p: TopP = None
-    top_k: Annotated[int, Field(ge=0, lt=2**31)] | None = None
+    top_k: NotNegative = None
     stop_sequences: Items[str] | None = None
     stream: bool | None = None
     tools: Items[AnthropicTool] | None = None
