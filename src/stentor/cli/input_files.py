@@ -67,7 +67,7 @@ def parse_json_option(option: str, text: str) -> Any:
     try:
         return jsontext.decode(text.encode())
     except (InvalidRequest, UnicodeEncodeError) as error:
-        # Decoded like a request body; an option is not decoded by the service.
+        # Decoded like a request body, but the message must not call the option a body.
         reason = str(error).removeprefix("The body is ")
         raise typer.BadParameter(f"{option}: {reason}") from None
 

@@ -104,7 +104,7 @@ def _synced_copy(path: Path, text: str, mode: int = 0o600) -> Iterator[Path]:
     try:
         with os.fdopen(descriptor, "w", encoding="utf-8") as file:
             if mode & GROUP_OTHER_BITS:
-                os.fchmod(file.fileno(), mode)  # others must be able to read a public key, whatever the umask is
+                os.fchmod(file.fileno(), mode)  # other users must be able to read a public key, whatever the umask is
             file.write(text)
             file.flush()
             os.fsync(file.fileno())
@@ -193,7 +193,8 @@ def read_lock_holder(folder: Path) -> LockHolder | None:
                 try:
                     return msgspec.json.decode(file.read(), type=LockHolder)
                 except msgspec.DecodeError:
-                    # The holder writes it at this moment. A client that took it for no holder would trust any server.
+                    # The holder is just writing it. A client that concluded that there is no holder would trust any
+                    # server.
                     time.sleep(LOCK_RETRY_SECONDS)
     except (FileNotFoundError, NotADirectoryError):
         pass

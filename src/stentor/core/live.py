@@ -47,7 +47,7 @@ QUIET_SECONDS = 60.0
 """After this time without a token it is checked whether the attempt has ended."""
 POLL_SECONDS = 2.0
 """How often a watcher reads the run log if other processes write to it too."""
-# Three renewals in the time of one interest: two lost messages do not end a stream.
+# An interest is renewed three times before it expires: two lost messages do not end a stream.
 INTEREST_SECONDS, RENEW_SECONDS = 30.0, 10.0
 """How long a process's interest in a task lasts, and how often it is renewed."""
 
@@ -122,7 +122,7 @@ class Hub:
         # Other processes may have committed earlier events that are not announced here yet: read those first.
         self.publish(tenant, task_id, [RunLogChanged(), *events] if self._remote else events)
         if self._remote:
-            # Only that something changed: the others read the events from the run log.
+            # Announces only that something changed: other processes read the events from the run log.
             self._remote.changed((tenant, task_id))
         if not TERMINAL_EVENTS.isdisjoint(event_types):
             self.drop_tokens(tenant, task_id)
@@ -205,7 +205,7 @@ class AttemptTokens:
 
     def add(self, number: int, text: str, process: str | None) -> StreamedToken:
         last = self.tokens[-1].n if self.tokens else 0
-        # If all come from one process, their place is their number: also here, where the first ones may be missing.
+        # If all tokens come from one process, they keep its numbers, even here, where the first ones may be missing.
         token = StreamedToken(self.attempt, max(last + 1, number), text, process)
         self.tokens.append(token)
         self._characters += len(text)
@@ -277,7 +277,7 @@ class RemoteWatchers:
         """Forget a task that is no longer watched in this process."""
         self._announced_at.pop(key, None)
         if all(token.process is not None for token in self._local.tokens(*key)):
-            # Copies that are not kept up to date without a watcher.
+            # Deletes the copies, which are not kept up to date without a watcher.
             self._local.drop_tokens(*key)
 
     def renew_interest(self) -> None:
@@ -286,7 +286,7 @@ class RemoteWatchers:
         Interest expires because a process that dies cannot withdraw it.
         """
         now = self._clock()
-        # Not from the start: the tokens so far have arrived already.
+        # Does not request tokens from the start: the ones so far have already arrived.
         for key, announced_at in self._announced_at.items():
             if now - announced_at >= RENEW_SECONDS:
                 self._announced_at[key] = now
@@ -315,7 +315,7 @@ class RemoteWatchers:
         process = message.process or None
         self._interest.setdefault(key, {})[process] = self._clock() + INTEREST_SECONDS
         if message.from_start:
-            # Not the copies: each process sends what it received itself.
+            # Does not send the copies: each process sends what it received itself.
             self._send_all(key, [token for token in self._local.tokens(*key) if token.process is None], process)
 
     def _send_all(self, key: TaskKey, tokens: list[StreamedToken], to: Address) -> None:

@@ -44,7 +44,7 @@ class Mailer:
         message["Subject"], message["From"], message["To"] = subject, self._sender, ", ".join(self.recipients)
         message["Date"] = formatdate(None if date_us is None else date_us / SECOND)
         message["Message-ID"] = message_id or make_msgid(domain=self._sender.rpartition("@")[2])
-        # So that no vacation notice comes back.
+        # Prevents automatic replies, such as vacation notices.
         message["Auto-Submitted"] = "auto-generated"
         message.set_content(text)
         try:
@@ -55,7 +55,7 @@ class Mailer:
         except smtplib.SMTPRecipientsRefused as error:
             raise MailError(f"the mail server refused {', '.join(sorted(error.recipients))}") from None
         except UnicodeError:
-            # smtplib sends ASCII. Without the error, which has a character of the password.
+            # smtplib sends ASCII. The original error is dropped, because it contains a character of the password.
             reason = "the mail server's host, user name or password is invalid: only ASCII characters can be sent"
             raise MailError(reason) from None
         except (smtplib.SMTPException, OSError) as error:

@@ -43,7 +43,7 @@ def check_printable(text: str) -> str:
 
 
 def check_visible(text: str) -> str:
-    # In a list, nobody could point at a name of spaces.
+    # In a list, a name of spaces would be invisible.
     if text.isspace() or (not text.isascii() and not _INVISIBLE.sub("", unicodedata.normalize("NFKC", text)).strip()):
         raise ValueError("must not be blank")
     return text
@@ -64,7 +64,7 @@ def check_title(text: str) -> str:
 
 
 def check_segment(text: str) -> str:
-    # Clients and proxies resolve these in a path, so that nobody could reach what is named so.
+    # Clients and proxies resolve these in a path, so a record with such a name would be unreachable.
     if text in (".", ".."):
         raise ValueError("must not be . or .., which clients would leave out of a path")
     return check_printable(text)

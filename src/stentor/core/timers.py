@@ -66,7 +66,7 @@ class CoarseTimers:
         self.loop = loop
         self._scheduled: dict[object, tuple[float, Callable[[], object]]] = {}
         self._next: asyncio.Handle | None = None
-        # Not asked of the handle: uvloop's has no time if it is due already, as on a busy machine.
+        # Not read from the handle: uvloop's handle has no time if it is already due, as on a busy machine.
         self._next_at = math.inf
 
     def schedule(self, owner: object, seconds: float, callback: Callable[[], object]) -> None:

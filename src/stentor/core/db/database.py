@@ -110,12 +110,12 @@ class Database:
                 result: T = await unit.future
                 break
             except CorruptRow as error:
-                # Not a second time with `ended`, which is called once.
+                # Not again with `ended`, which is called only once.
                 if ended is not None or not await self._set_row_aside(error, met):
                     raise
             finally:
                 del unit  # the error's traceback refers to this frame, and the unit's future to the error
-        # On the event loop, after the commit: a reader of first the count and then the rows misses nothing.
+        # On the event loop, after the commit: a caller that reads the count before the rows misses nothing.
         self.commits += 1
         self.write_event.set()
         return result

@@ -249,7 +249,7 @@ class Fanout:
                 # One line for each outage, not one for each retry.
                 if self.is_connected or pause == PAUSE_SECONDS:
                     log.warning("fanout: disconnected error=%s (falling back to polling)", error)
-                # A connection that had worked is retried at once; a server that is down, less and less often.
+                # A connection that worked before is retried at once; a server that is down, with growing pauses.
                 pause = PAUSE_SECONDS if self.is_connected else min(2 * pause, MAX_PAUSE_SECONDS)
             self.is_connected = False
             await asyncio.sleep(pause)
@@ -283,7 +283,7 @@ class Fanout:
         by_address: dict[Address, list[FanoutMessage]] = {}
         for to, message in queued:
             by_address.setdefault(to, []).append(message)
-        # Not queued again if that fails: they are hints, and polling finds what they were about.
+        # Not queued again if that fails: messages are hints, and polling finds the changes.
         if by_address:
             await transport.publish(
                 [

@@ -109,7 +109,7 @@ class HttpClient:
     def _take_idle(self, key: ConnectionKey, now: float) -> ClientConnection | None:
         idle = self._idle.get(key)
         while idle:
-            # The one used last, which the server is least likely to have closed.
+            # The most recently used one, which the server is least likely to have closed.
             connection = idle.pop()
             if connection.idle_since > now - IDLE_SECONDS and connection.is_reusable():
                 return connection
@@ -165,7 +165,7 @@ class HttpClient:
 
     def _on_free(self, connection: ClientConnection) -> None:
         if self._slots.has_waiting:
-            connection.abort()  # a waiting request needs the slot, and possibly for another host
+            connection.abort()  # a waiting request needs the slot, possibly for another host
             return
         assert self._deadlines is not None
         connection.idle_since = self._deadlines.loop.time()
@@ -179,7 +179,7 @@ class HttpClient:
         if idle is not None:
             if connection in idle:
                 idle.remove(connection)
-            if not idle:  # else the dictionary grows with every credential that was ever used
+            if not idle:  # otherwise the dictionary grows with every credential that was ever used
                 del self._idle[connection.key]
 
     def _close_idle(self, tenant: str) -> None:

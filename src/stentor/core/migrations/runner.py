@@ -78,7 +78,7 @@ def _lock_schema(connection: Connection, notify: Callable[[str], None]) -> None:
     key = {"key": locks.SCHEMA_LOCK_ID}
     # A snapshot from before the wait would not show the upgrade of the other process.
     connection.execute(text("set transaction isolation level read committed"))
-    # Those of the role or the database are meant for short transactions.
+    # Timeouts set for the role or the database are meant for short transactions.
     connection.execute(_WITHOUT_TIMEOUTS)
     if not connection.execute(text("select pg_try_advisory_xact_lock(:key)"), key).scalar():
         notify("Another process is upgrading the schema; waiting for it.")

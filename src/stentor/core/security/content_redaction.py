@@ -20,7 +20,7 @@ _PRIVATE_KEY_BEGIN = re.compile(r"-----BEGIN [A-Z0-9 ]{0,40}PRIVATE KEY(?: BLOCK
 _PRIVATE_KEY_END = re.compile(r"-----END [A-Z0-9 ]{0,40}PRIVATE KEY(?: BLOCK)?-----")
 _KEY_BODY = re.compile(r"[A-Za-z0-9+/=\s\\:,-]*")
 _SEPARATOR = r"[\"'\\]{0,3}\s{0,5}(?:[:=]|%(?:25){0,3}3D)\s{0,5}[\"'\\]{0,3}"
-# Without a digit it must be long, because words stand in such places too.
+# Without a digit it must be long, because ordinary words appear in such places too.
 _OPAQUE = r"(?=[a-z._~+/=%-]{0,200}\d|[a-z._~+/=%-]{24})"
 _LABELS = (
     *("api key", "secret key", "access key", "client secret", "access token", "auth token", "refresh token"),
@@ -48,7 +48,7 @@ _SHAPES = (
         ("authorization",),
         re.compile(rf"(?i)(authorization{_SEPARATOR}(?:bearer|basic|token|apikey)\s{{1,5}})[^\s\"'\\,;]+"),
     ),
-    # A scheme with parameters, such as Digest: all of them.
+    # A scheme with parameters, such as Digest: masks all of them.
     Shape(
         "credentials",
         ("authorization",),
@@ -82,7 +82,7 @@ _SHAPES = (
         re.compile(rf"(?i)(\bbearer\s{{1,5}}){_OPAQUE}[a-z0-9._~+/=-]{{12,}}"),
     ),
     Shape("password", ("://",), re.compile(r"(://[^/\s:@\"']{0,100}:)[^/\s@\"']{1,200}(?=@)")),
-    # In place of a URL's user, also one whose password is empty or was redacted above.
+    # A token in place of a URL's user, even if the password is empty or was redacted above.
     Shape(
         "token",
         ("://",),
@@ -121,7 +121,7 @@ _SHAPES = (
     ),
 )
 _EMAIL = re.compile(r"(?<![\w.%+-])[\w.%+-]{1,64}@(?:[A-Za-z0-9-]{1,63}\.){1,8}[A-Za-z]{2,24}(?![A-Za-z0-9])")
-# Only the form; `_mask_card` checks the checksum, so that ids and times of as many digits stay readable.
+# Only the form; `_mask_card` checks the checksum, so that ids and times with the same number of digits stay readable.
 _CARD = re.compile(r"(?<![\d.])\d(?:[ -]?\d){12,18}(?!\d)")
 
 
@@ -152,7 +152,7 @@ def mark(kind: str) -> str:
 def mask_shapes(text: str, make_mark: Callable[[str], str]) -> str:
     """Return the text with marks instead of what has a well-known shape of secrets; `make_mark` gets the kind."""
     text = _mask_private_keys(text, make_mark("private key"))
-    # Not `lower`: without regard to case, patterns take some characters for others, as `casefold` does.
+    # Not `lower`: case-insensitive patterns treat some characters as equal, as `casefold` does.
     folded = text.casefold()
     for shape in _SHAPES:
         if any(hint in folded for hint in shape.hints):

@@ -59,7 +59,7 @@ class PatternProcess:
         await self._kill()
 
     async def _start(self) -> None:
-        # Without the environment, which has secrets.
+        # Starts without the environment, which contains secrets.
         self._process = process = await asyncio.create_subprocess_exec(
             # -I and -S: without site packages, so that it starts fast and runs only this file.
             *(sys.executable, "-I", "-S", str(_WORKER)),

@@ -51,7 +51,7 @@ def trust_only(certificate: str) -> ssl.SSLContext:
     Cached: connection pools reuse a connection only for the same context.
     """
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
-    # Only the owner of the key of this very certificate completes the handshake, so its names say nothing more.
+    # Only the owner of this certificate's key can complete the handshake, so checking the names would add nothing.
     context.check_hostname = False
     # Accept it as the end of a chain, although an authority may have signed it.
     context.verify_flags |= ssl.VERIFY_X509_PARTIAL_CHAIN

@@ -147,7 +147,7 @@ def _validate(cedar: ModuleType, text: str, where: str) -> tuple[list[str], dict
     for number in range(len(parsed["staticPolicies"])):
         policy, line = parsed["staticPolicies"][f"policy{number}"], _line(statements, f"policy{number}")
         covered = _actions(policy["action"])
-        # Cedar accepts these, as a condition that never holds: a misspelt name would make a `forbid` void.
+        # Cedar accepts unknown names in conditions that never hold: a misspelled name would disable a `forbid`.
         for variable, name in _tested_attributes(policy["conditions"]):
             if not any(name in _attributes(variable, action) for action in covered):
                 actions_text = ", ".join(sorted(covered))
@@ -248,7 +248,7 @@ def _decimal(name: str, value: Any) -> Any:
     """Round to Cedar's four digits on the strict side: scores down, the share of changed lines up."""
     if isinstance(value, bool) or not isinstance(value, int | float):
         return value
-    # Rounded first, because 0.57 * 10,000 is 5699.999...: floor would take away a digit that the value has.
+    # Rounded first, because 0.57 * 10,000 is 5699.999...: floor would drop a digit of the value.
     exact = round(min(LARGEST_DECIMAL, max(-LARGEST_DECIMAL, value)) * 10_000, 6)
     digits = math.ceil(exact) if name == "ratio" else math.floor(exact)
     return {"__extn": {"fn": "decimal", "arg": f"{digits / 10_000:.4f}"}}

@@ -15,7 +15,7 @@ from stentor.core.lazy_import import lazy_module
 if TYPE_CHECKING:
     from stentor.core.security import content_redaction
 else:
-    # It imports this module, and compiles patterns that most commands do not need.
+    # Imported late: it imports this module, and compiles patterns that most commands do not need.
     content_redaction = lazy_module("stentor.core.security.content_redaction")
 
 URL_PARAMETER = (
@@ -34,7 +34,7 @@ _LOOKS_SECRET = re.compile(
     r"|://(?=[^/?#\s:@'\",;]{16,}(?::[^/?#\s'\",;@]*)?@)"
     # The password of a URL, also one that was cut off, but not its port.
     r"|://(?!\[)[^/\s:@]*:(?!\d{1,5}\b(?![^/?#\s'\",;]*@))"
-    # A parameter of a URL or of its fragment, also as HTML, JSON or another URL's parameter has it.
+    # A parameter of a URL or of its fragment, also as written in HTML, in JSON or in another URL's parameter.
     rf"|(?:[?&#;]|{ESCAPED_SEPARATOR}){URL_PARAMETER})([^\s'\",;@]+)"
 )
 MASK = "[redacted]"
@@ -49,7 +49,7 @@ class Redactor:
     def add_secret(self, secret: str) -> None:
         # Shorter ones would mask ordinary words all over the log.
         if len(secret) >= 4:
-            # Also as JSON text inside a text has it.
+            # Also in the escaped form that it has in JSON inside a text.
             self._secrets |= {secret, json.dumps(secret)[1:-1]}
 
     def mask_known(self, text: str, mask: str = MASK) -> str:
@@ -86,7 +86,7 @@ def configure_logging(level: str, redactor: Redactor) -> None:
     root = logging.getLogger()
     root.handlers[:] = [handler]
     root.setLevel(level.upper())
-    # Python prints warnings itself otherwise, as they are.
+    # Otherwise Python prints warnings itself, unredacted.
     logging.captureWarnings(True)
     # It warns of each malformed request, so a client without a key could fill the log.
     logging.getLogger("uvicorn").setLevel(logging.ERROR)

@@ -10,7 +10,7 @@ import msgspec
 from stentor.core.settings import parsers
 from stentor.core.settings.parsers import setting
 
-# The ports at which clients submit mail, not port 25, at which servers pass it on.
+# The ports for submission by clients, not port 25 for relay between servers.
 DEFAULT_PORTS = {"smtp": 587, "smtps": 465}
 
 

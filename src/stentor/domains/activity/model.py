@@ -58,8 +58,8 @@ def build_trail(task_id: str, task: JsonObject | None, events: TaskEvents, linke
     """Return the activity log; a field that no event has is null. `linked` are the task's reports."""
     outline = events.outline
     root = next((event for event in outline if event.event_type == "prompt_received"), None)
-    # Events can exist without a row of the task; then their last values count. With a row they may be of an attempt
-    # before a retry.
+    # Events can exist without a row of the task; then their latest values count. With a row they may belong to an
+    # attempt before a retry.
     status, outcome_class, learning_eligible = (
         task[name] if task else _last(outline, name) for name in ("status", "outcome_class", "learning_eligible")
     )

@@ -146,7 +146,7 @@ class ActivityService:
         position.after = position.event_id
         # Watch before the first read of the log: an event between the two would be lost otherwise.
         with self._hub.watch(tenant, task_id) as watcher:
-            tokens = self._hub.tokens(tenant, task_id)  # before any await: the end of the attempt drops them
+            tokens = self._hub.tokens(tenant, task_id)  # before any await, because the end of the attempt drops them
             async for step in self._recorded_steps(tenant, task_id, position):
                 yield step
             for step in _token_steps(tokens, position):
@@ -220,7 +220,7 @@ class ActivityService:
             message = await watcher.get()
             if isinstance(message, RunLogChanged):
                 return
-            # Also if the reader has it already, or says so: nothing comes after it.
+            # Sent even if the reader has it or claims to have it: nothing follows it.
             ended = ended or (isinstance(message, RunLogEvent) and message.event_type in TERMINAL_EVENTS)
             if step := self._to_step(message, position):
                 yield step

@@ -54,7 +54,7 @@ class AlertService:
 
     async def check(self) -> None:
         """Check everything once, and mail what changed."""
-        async with self._lock:  # two at once would mail twice
+        async with self._lock:  # two concurrent rounds would mail twice
             await self._check()
 
     async def _check(self) -> None:
@@ -63,7 +63,7 @@ class AlertService:
         # One check that raises ends the round: its open alerts must not resolve because nothing was found.
         findings = [finding for check in self._checks for finding in await check(keys)]
         overdue = self._overdue(keys - {finding.key for finding in findings})
-        # Most rounds change nothing, and then need no turn of the writer.
+        # Most rounds change nothing, and then need no write transaction.
         if compare(findings, open_alerts, overdue):
             await self._db.write(lambda tx: self._apply(tx, findings, overdue))
         if self._mailer is not None:

@@ -31,7 +31,7 @@ _LIST_URGENT_FIRST = Sql(
     f"""select {_COLUMNS} from alerts where tenant = :tenant and resolved_at is null and {_VISIBLE}
     order by (severity = 'critical') desc, (kind = 'agent_offline'), opened_at desc, alert_id desc limit :limit"""
 )
-# Alerts that opened long before are no news, even if they resolve now: the bound keeps this in the index.
+# Alerts that opened long ago are not news, even if they resolve now: the bound lets the query use the index.
 _LIST_RECENT = Sql(
     f"""select {_COLUMNS} from alerts where tenant = :tenant and opened_at >= :opened_after
     and (opened_at >= :since or resolved_at >= :since) and {_VISIBLE}
@@ -43,7 +43,7 @@ _INSERT = Sql(
 )
 _UPDATE = Sql("update alerts set message = :message where alert_id = :alert_id")
 _RESOLVE = Sql("update alerts set resolved_at = :now where alert_id = :alert_id and resolved_at is null")
-# The first bound keeps this in the index.
+# The first bound lets the query use the index.
 _LIST_UNMAILED = Sql(
     f"""select {_COLUMNS} from alerts
     where opened_at >= :opened_after and coalesce(resolved_at, opened_at) >= :since

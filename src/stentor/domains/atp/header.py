@@ -124,7 +124,7 @@ def required_capabilities(header: AtpHeader, required: Sequence[str] = ()) -> tu
 def named_agent(header: AtpHeader) -> str | None:
     """Return the id of the agent that the header names, in lower case."""
     agent_ids = parse_hints(header.special_notes).get("agent", ())
-    # As agents are stored; a sender may write capitals.
+    # Lower case, as agents are stored; a sender may write capitals.
     return agent_ids[0].lower() if agent_ids else None
 
 

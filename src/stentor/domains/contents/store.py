@@ -13,7 +13,7 @@ from stentor.core.db import Sql, Tx
 from stentor.core.deflate import deflate, inflate
 from stentor.core.errors import CorruptRecord
 
-# An update of nothing, so that PostgreSQL locks a row that is there: it cannot be removed before the reference to it
+# An update without a change, so that PostgreSQL locks an existing row: it cannot be removed before the reference to it
 # is committed.
 _PUT = Sql(
     "insert into step_values (tenant, hash, content, is_deflated) values (:tenant, :hash, :content, :is_deflated) "

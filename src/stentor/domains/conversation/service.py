@@ -109,7 +109,7 @@ class AgentAnswerStream:
         while is_cut:
             is_cut = False
             async for step in self._steps(":".join([event, *token]) or None):
-                # Of the two kinds of errors only the end of a task has a status.
+                # Of the two kinds of errors, only the one that ends a task has a status.
                 if step.kind == "error" and "status" not in step.data:
                     is_cut = self._has_gap = True
                     continue
@@ -165,7 +165,8 @@ class AgentChat:
         """
         opening = asyncio.ensure_future(self._open(principal, request, parent_task_id))
         try:
-            # Goes on after a cancellation, as the task may be stored already; `_close_unread` then cancels the task.
+            # Continues after a cancellation, because the task may already be stored; `_close_unread` then cancels the
+            # task.
             return await asyncio.shield(opening)
         except asyncio.CancelledError:
             opening.add_done_callback(self._close_unread)
@@ -183,7 +184,7 @@ class AgentChat:
             submitted = await self._submission.submit(principal, with_parent_task(draft, parent_task_id))
         with not_repeatable():
             task = await self._reader.get(principal, submitted.task_id)
-            # A client would wait for days; the task stays and can be read later.
+            # The client might wait for days; the task stays and can be read later.
             if submitted.status == "pending_approval":
                 raise ApprovalPending(
                     f"Task {task.task_id} waits for the approval of an administrator; its result will be at "
@@ -296,7 +297,7 @@ class SessionTurns:
         items = await self._sessions.begin_turn(principal, session_id, task_id)
         history = [_read_item(item) for item in items]
         messages = (*system, *(_texts(history) if is_agent_model(request) else history), *question)
-        # Without the client's original, which lacks the conversation before it.
+        # Drops the client's original request, which lacks the earlier conversation.
         whole = msgspec.structs.replace(request, messages=messages, anthropic=None)
         last_position = items[-1].position if items else 0
         return StoredTurn(self._sessions, principal, session_id, question, whole, last_position)

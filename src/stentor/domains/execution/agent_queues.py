@@ -185,7 +185,7 @@ class AgentQueues:
     async def _read(self, queue: FairQueue, lane: Lane) -> Callable[[], None]:
         limit, key = max(1, self.window // 2), (lane.agent_id, lane.priority, lane.submitter)
         async with self._read_slots:
-            # Made before the read: what this process changes from here on counts more than what the read finds.
+            # Created before the read: changes of this process from here on override what the read finds.
             query = self._changes.start_poll(
                 lambda tx: lane_store.list_lane(tx, *key, lane.last, limit), partial(self._apply, queue, lane, limit)
             )
@@ -221,7 +221,7 @@ class AgentQueues:
         return self._queues[queued.agent_id]
 
     def _shorten(self, queue: FairQueue, lane: Lane) -> None:
-        # Not while it is read: the read continues at the lane's end.
+        # Not while a read is running: that continues at the lane's end.
         if len(lane.entries) > self.window and lane.attempt is None:
             self._truncate(queue, lane, self.window // 2)
 

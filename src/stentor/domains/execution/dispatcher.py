@@ -129,7 +129,7 @@ class RunningTasks:
 
     def count_taken(self) -> Counter[str]:
         """Count by agent the slots that are taken or reserved; from any thread."""
-        # In this order: one that starts meanwhile may count twice, but is never overlooked.
+        # In this order: an attempt that starts in between may count twice, but is never missed.
         reserved = Counter(self._reserved)
         return reserved + Counter(self._working_by_agent)
 
@@ -157,7 +157,7 @@ class RunningTasks:
     def stop(self, key: TaskRef, epoch: int | None) -> None:
         """Cancel the attempt of a task, unless its epoch is later; None stops any."""
         task = self._tasks.get(key)
-        # A message that is late must not end the attempt that came after the one it is about.
+        # A late message must not end a newer attempt than the one it refers to.
         if task is not None and (epoch is None or self._epochs[key] <= epoch):
             task.cancel()
 
@@ -198,7 +198,7 @@ class RunningTasks:
 
 
 def _decrement(counts: Counter[str], agent_id: str) -> None:
-    # Without a key for 0, or the agents that are idle or gone would add up.
+    # Removes the key at 0; otherwise idle and deleted agents would accumulate.
     counts[agent_id] -= 1
     if not counts[agent_id]:
         del counts[agent_id]
@@ -230,7 +230,7 @@ class RegistryFreshness:
             # Only after the commit: a transaction that is retried must not count its skip twice.
             tx.after_commit(lambda: self._record_skips(outdated))
         skipped = {agent_id for agent_id in outdated if self._skips[agent_id] < MAX_SKIPS}
-        # Not after the commit like the counting above: to forget a skip twice does no harm.
+        # Not after the commit like the counting above: forgetting a skip twice does no harm.
         for agent_id in known & self._skips.keys():
             del self._skips[agent_id]
         return set(agent_ids) - skipped

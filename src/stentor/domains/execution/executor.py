@@ -142,7 +142,7 @@ class TaskExecutor:
             elif queued.limit is None:
                 unlimited.append(queued)
             elif self._limits.admit(tx, queued, queued.limit):
-                # Before the next one is admitted, which counts it.
+                # Before the next task is admitted, because the admission counts this one.
                 claims |= self._claim(tx, [queued], lease)
         claims |= self._claim(tx, unlimited, lease)
         return [claims[ref] for ref in queue if ref in claims]
@@ -225,7 +225,7 @@ class TaskExecutor:
             task = require_task(tx, queued.tenant, queued.task_id)
         except NotFound:
             return None
-        # Not denied, but changed since it was queued: the claim finds that too, and takes nothing.
+        # Not denied, but changed since it was queued: the claim detects that too, and takes nothing.
         if task.status != "queued" or task.epoch != queued.epoch:
             return None
         authority = self._grants.resolve_task_authority(tx, task)
@@ -278,7 +278,7 @@ class Reservation:
         return tx.now + self._executor.lease_us
 
     def _is_current(self, tx: Tx) -> bool:
-        # Once in a transaction: each check that finds the copy outdated counts as a skip of the agent.
+        # Once per transaction: each check that finds the copy outdated counts as a skip of the agent.
         if self._checked[0] is not tx:
             self._checked = tx, self._check_version(tx)
         return self._checked[1]

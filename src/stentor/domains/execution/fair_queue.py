@@ -100,7 +100,8 @@ class SubmitterTurns:
         """Add a lane whose oldest task was queued at `age` or later."""
         self.lanes[lane.submitter] = lane
         lane.age = age
-        # Who was served in this turn already has to wait for the next, also if its lane was empty in between.
+        # A submitter that was already served in this turn must wait for the next, even if its lane was empty in
+        # between.
         turn = max(self._current, self._next_turns.get(lane.submitter, 0))
         heapq.heappush(self._turns, (turn, age, lane.submitter))
 
@@ -165,7 +166,7 @@ class FairQueue:
         return self.held + self.in_rows
 
     def count_in_rows(self, change: int) -> None:
-        # Never negative: a task that was cancelled may have been among them, and nobody said so.
+        # Never negative: a cancelled task may have been among them without a notice.
         self.in_rows = max(0, self.in_rows + change)
 
     def open_lane(self, queued: QueuedTask) -> Lane:

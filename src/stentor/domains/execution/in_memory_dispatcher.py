@@ -41,7 +41,7 @@ class InMemoryDispatcher:
     def reserve(self, agent_id: str, runtime_kind: str) -> Reservation | None:
         """Reserve a slot for a task that starts at once; None if it must be queued."""
         is_full = self._running.taken_by(agent_id) >= self.concurrency
-        # Behind the tasks that wait already.
+        # Behind the tasks that are already waiting.
         if runtime_kind == "worker" or is_full or not self._open or self._queues.depth(agent_id):
             return None
         if agent_id in self.offline_endpoints():

@@ -92,7 +92,7 @@ class AttemptJournal(RecordedSteps):
     """Steps and effects of one attempt. Their keys must be the same in every attempt."""
 
     def __init__(self, steps: StepService, claim: TaskClaim) -> None:
-        # The service itself: who submitted the task may have a key that may not write to journals.
+        # Recorded as the service itself: the submitter's key may lack the permission to write to journals.
         principal = Principal("stentor", "admin", frozenset(("admin",)), claim.tenant)
         super().__init__(steps, principal, claim.task_id)
         self._claim = claim

@@ -56,7 +56,7 @@ class LimitGate:
         tx.after_commit(partial(self._remember, (claim.tenant, claim.task_id), (claim.tenant, limit.key)))
 
     def _remember(self, task: TaskRef, key: LimitKey) -> None:
-        # Of a task that ends in another process nothing is heard here.
+        # This process gets no notice of a task that ends in another process.
         if len(self.running) >= MAX_REMEMBERED:
             self.running.clear()
         self.running[task] = key
@@ -98,18 +98,18 @@ class ParkedTaskScheduler:
     def _release(self, tx: Tx, tenant: str, key: str, is_freed: bool) -> None:
         """Unpark the tasks that have a slot, most urgent first. Claims count again, so one too many is parked again."""
         check_at = tx.now + MAX_LIMIT_SECONDS * SECOND
-        # By period, because the tasks of a key may name different ones; without a period what runs counts.
+        # By period, because the tasks of a key may name different ones; without a period the running tasks count.
         for highest in store.list_parked_limits(tx, tenant, key):
             used = store.count_used(tx, tenant, highest)
             if used < highest.max:
                 self._fill(tx, tenant, highest, used, is_freed)
-            # The highest `max` is the first that has a free slot again.
+            # The highest `max` is the first to have a free slot again.
             check_at = min(check_at, store.find_check_time(tx, tenant, highest))
         store.set_check(tx, tenant, key, check_at if store.has_parked(tx, tenant, key) else None)
 
     def _fill(self, tx: Tx, tenant: str, highest: TaskLimit, used: int, is_freed: bool) -> None:
-        # What was put back and not taken for a second takes no slot: the agent of a task that takes nothing must not
-        # hold up those of the tasks behind it.
+        # A task that was put back and not claimed for a second takes no slot: an agent that claims nothing must not
+        # block the agents of later tasks.
         idle, last = self._put_back.get((tenant, highest), (0, None))
         if is_freed or last is None or not store.is_unparked(tx, last):
             idle = 0

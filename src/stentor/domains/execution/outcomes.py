@@ -140,7 +140,8 @@ class OutcomeRecorder:
         """Learn from a recorded outcome for which learning failed before."""
         assert task.assigned_agent is not None
         assert task.outcome_class is not None
-        # The row has no cost, its event has; until the outcome is learned it is the head of the task's chain.
+        # The cost is not in the row but in its event, which is the head of the task's chain until the outcome is
+        # learned.
         event = runlog_queries.find_event(tx, task.tenant, task.head_id)
         cost = event.metadata.get("cost") if event else None
         outcome = AttemptOutcome(task.outcome_class, performance=task.performance, cost=cost)
@@ -295,5 +296,5 @@ class LearningEligibility:
         submitters = visibility_queries.find_submitters(tx, work.tenant, work.submitted_by, work.parent_task_id)
         if submitters is None or submitters & workers:
             return True
-        # Of an agent without a key any key that may register agents could be the owner.
+        # For an agent without a key, any key that may register agents could be the owner.
         return shows_no_key and any(self._roles.is_agent_with_admin(work.tenant, name) for name in submitters)

@@ -85,8 +85,8 @@ class PostgresDispatcher:
         """Reserve a slot for a task that starts at once; None if it must be queued."""
         if runtime_kind == "worker" or self._pump_task is None or not self._open:
             return None
-        # Behind the tasks that wait already, as far as this process knows. While a claim is under way, it is not known
-        # what it leaves.
+        # Behind the tasks that are already waiting, as far as this process knows. During a claim it is unknown which
+        # tasks will be left.
         if self._is_claiming or self._wake.is_set() or self._depths.get(agent_id):
             return None
         if not self._has_free_slot(agent_id):
@@ -133,7 +133,7 @@ class PostgresDispatcher:
     async def _look(self, agent_id: str, limit: int, lease: int) -> list[TaskClaim] | None:
         if not self._open:
             return []
-        # Only then it matters whether tasks are left over.
+        # Only then does it matter whether tasks are left over.
         has_others = self._polls.count(agent_id) > 1 or self._hints.has_others(agent_id)
 
         def work(tx: Tx) -> tuple[int | None, list[TaskClaim], bool]:
@@ -190,7 +190,7 @@ class PostgresDispatcher:
             await asyncio.wait([self._pump_task], timeout=LAST_CLAIM_SECONDS)
             self._pump_task.cancel()
             await asyncio.gather(self._pump_task, return_exceptions=True)
-            await asyncio.sleep(0)  # the attempts of that claim begin, and so are held
+            await asyncio.sleep(0)  # the attempts of that claim begin, and so keep their leases
         await self._running.wait_until_done(seconds, hurry)
         # Before the attempts are cancelled: each removes its own claim when it ends.
         claims = list(self._executor.held_claims.values())
@@ -202,7 +202,7 @@ class PostgresDispatcher:
         if not inside:
             return self._polls.wake_one(agent_id)
         if self._pump_task is None or not self._open or not self._has_free_slot(agent_id):
-            # The next attempt that ends wakes the pump.
+            # The end of an attempt wakes the pump.
             self._may_have_more = self._has_refused_hint = True
             return False
         self._hinted.add(agent_id)
@@ -275,7 +275,7 @@ class PostgresDispatcher:
             self._wake.set()
         # Tasks of excluded agents were not read, and some of those that were read could not be claimed.
         self._may_have_more = bool(excluded) or count > len(claims) or self._has_refused_hint
-        # Only those that are new: the others are known to the processes that had no free slot for them.
+        # Only new tasks: processes without a free slot already know about the others.
         self._pass_on(left - self._unclaimed)
         self._unclaimed = left | (self._unclaimed & excluded)
         for claim in claims:
@@ -311,7 +311,7 @@ class ClaimPoll:
         was_hinted = self.hinted.is_set()
         if not was_hinted and not self._is_new:
             return []
-        # Before the look: a hint that comes while it runs may be of a task that it does not see.
+        # Before the query: a hint that arrives while it runs may be for a task that it does not see.
         self.hinted.clear()
         self._is_new = False
         try:

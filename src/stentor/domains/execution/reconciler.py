@@ -87,7 +87,7 @@ class Reconciler:
 
     async def tick(self, tick: int) -> None:
         """Repair once. `tick` counts the calls, about one a second; rare jobs run at multiples of it."""
-        # Made before the read: what this process changes from here on counts more than what the poll finds.
+        # Created before the read: changes of this process from here on override what the poll finds.
         refill_query = self._dispatcher.refill_query() if tick % self._dispatcher.refill_ticks == 0 else None
 
         def find(tx: Tx) -> tuple[int, list[Task], list[Task], Callable[[], None] | None]:
@@ -96,7 +96,8 @@ class Reconciler:
 
         begun = self._jump_watch.begin()
         now, overdue, expired, refill = await self._db.poll(find)
-        # Before the repairs, which read each task again: what a jump seems to end has only run for seconds.
+        # Before the repairs, which read each task again: after a jump, tasks that seem overdue may have run for seconds
+        # only.
         await self._clock_watch.look(now, self._bring_back_leases)
         await self._jump_watch.look(begun, now, self.follow_jump)
         if tick % MARK_TICKS == 0:
@@ -109,7 +110,7 @@ class Reconciler:
             refill()
         if tick % RELEARN_TICKS == 0:
             await self._relearn()
-        # Not at multiples, because tick 0 is a part of the start, which should not wait for deletions.
+        # Not at multiples, because tick 0 is part of the start, which should not wait for deletions.
         if tick % PURGE_TICKS == PURGE_TICKS - 1:
             await self._db.write(idempotency.purge_expired)
             await self._db.write(limit_store.purge_starts)

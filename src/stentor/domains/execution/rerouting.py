@@ -97,7 +97,7 @@ class Relief:
         self, task: Task, decision: RoutingDecision | None, count_slots: Callable[[Agent, RoutingDecision], int]
     ) -> None:
         """Count a task for the chosen agent, None for the one that has it; move it to one that has a free slot."""
-        # Also for one that is not idle: as if the task went there, or the next ones would all be its.
+        # Counted even if the agent is not idle; otherwise all the following tasks would be assigned to it.
         self.planned[self._agent.agent_id if decision is None else decision.agent_id] += 1
         if decision is None or (peer := self.idle.get(decision.agent_id)) is None:
             return
@@ -189,21 +189,21 @@ class TaskRerouter:
         self._idle_agents = {tenant: known for tenant, known in self._idle_agents.items() if known[0] > monotonic}
         for agent_id in self._backlogs.keys() - queues.keys():
             del self._backlogs[agent_id]
-        # Those that were not looked at for longest first, because there may not be time for all.
+        # The ones checked longest ago come first, because there may not be time for all.
         for agent_id in sorted(queues, key=lambda id_: self._backlogs[id_].due_at if id_ in self._backlogs else 0):
             agent, last = self._agents.find_in_any_tenant(agent_id), self._backlogs.get(agent_id)
             if agent is None or agent.trust_tier == "human" or not self._can_claim(agent) or self._has_free_slot(agent):
                 continue
-            # Without the agent itself, which may have idled when they were listed: see `_decide_moves`.
+            # Without the agent itself, which may have been idle when they were listed: see `_decide_moves`.
             idle = {
                 peer.agent_id: peer
                 for peer in self._list_idle(agent.tenant)
                 if peer.agent_id != agent_id and _share_work(agent, peer)
             }
             if not idle:
-                self._backlogs.pop(agent_id, None)  # so that whoever idles next is looked at at once
+                self._backlogs.pop(agent_id, None)  # so that the next idle agent triggers a check at once
                 continue
-            # A time before the last look: the clock was set back, and `due_at` may be far away.
+            # A time before the last check: the clock was set back, and `due_at` may be far away.
             if last is not None and last.due_at - last.pause <= now < last.due_at and idle.keys() <= last.idle:
                 continue
             if self._comparisons_left <= 0:
@@ -218,7 +218,8 @@ class TaskRerouter:
         if tenant not in self._idle_agents:
             agents = self._agents.list_capable(tenant, ())
             idle = [agent for agent in agents if agent.status == "active" and self._has_free_slot(agent)]
-            # Of very many agents not at each check. Who is busy by now is found when the ranking counts its tasks.
+            # With very many agents, not at each check. An agent that is busy by now is found when the ranking counts
+            # its tasks.
             until = self._clock.monotonic() + SECOND * (len(agents) // MAX_LISTED)
             self._idle_agents[tenant] = until, idle
         return self._idle_agents[tenant][1]
@@ -226,7 +227,7 @@ class TaskRerouter:
     def _has_free_slot(self, agent: Agent) -> bool:
         """Return whether the agent would begin another task at once."""
         if agent.runtime.kind == "worker":
-            # Not one that was registered just now and counts as online: its program may never start.
+            # Not an agent that was just registered and counts as online: its program may never start.
             return self._presence.has_free_slot(agent.agent_id)
         load = self._routing.agent_load(agent)
         return load.is_online and load.ahead < load.concurrency
@@ -237,7 +238,8 @@ class TaskRerouter:
         for _ in range(MAX_PAGES):
             page = await self._db.poll(partial(self._read_page, agent=agent, after=after, with_parked=False))
             if after is None:
-                # None of them is ahead of the first one. In a queue of one page the others are pinned, and stay ahead.
+                # None of them is ahead of the first task. In a queue of one page the other tasks are pinned, and stay
+                # ahead.
                 relief.planned[agent.agent_id] = -len(page) if len(page) < PAGE_SIZE else -waiting
             for task, authority in page:
                 if relief.is_full:
@@ -261,13 +263,14 @@ class TaskRerouter:
         else:
             slots = self._routing.agent_load(agent).concurrency
         chosen = next(each for each in decision.candidates if each.agent_id == agent.agent_id)
-        # How long one of unknown speed takes may be seen first: what has moved stays there for a while.
+        # Waits until an agent of unknown speed has shown how long it takes: moved tasks stay there for a while.
         rounds = 1 if not chosen.outcomes else 1 + int(MAX_AHEAD_MS / max(1.0, chosen.ready_ms))
         return min(PAGE_SIZE, slots * rounds)
 
     async def _decide_again(self, task: Task, authority: Authority, relief: Relief) -> RoutingDecision | None:
         """Return who should do a task of a busy agent; None if it stays without asking."""
-        # The steps of an earlier attempt are of this agent's program. A time ahead: the clock was set back.
+        # The steps of an earlier attempt belong to this agent's program. A time in the future means that the clock was
+        # set back.
         is_new = task.epoch == task.retry_epoch and not 0 <= self._clock.now() - task.queued_at < MIN_WAIT_US
         peers = relief.idle.values()
         can_move = is_new and any(peer.capability_set.issuperset(task.required_capabilities) for peer in peers)

@@ -74,7 +74,7 @@ class WorkerService:
         `gone` returns whether the client has disconnected or its key has ended; then nothing is claimed.
         Raises NotFound, Forbidden, AgentUnavailable, and Conflict for an agent that is not a worker.
         """
-        # Before anything is recorded: the agent may be another caller's, or be none.
+        # Before anything is recorded: the agent may belong to another caller, or may not exist.
         await self._agents.recheck(lambda: self.require_worker(principal, agent_id))
         polls = self._polls.setdefault(agent_id, [])
         polls.append(gone)
@@ -98,7 +98,7 @@ class WorkerService:
         poll: TaskPoll,
     ) -> list[TaskClaim]:
         loop = asyncio.get_running_loop()
-        # By the clock and not by the waits: one poll may be woken again and again for tasks that others take.
+        # By the clock and not by the waits: a poll may be woken again and again for tasks that others claim.
         deadline = loop.time() + wait
         while True:
             # In each round: the agent may be suspended or deleted while the request waits.
@@ -145,7 +145,7 @@ class WorkerService:
         """Delete that the last worker of an agent left: another one is here."""
         if agent.agent_id not in self._presence.departed:
             return
-        # Before the write, not after it: a worker that leaves meanwhile is to be forgotten by the next one.
+        # Before the write, not after it: a worker that leaves in between must be forgotten by the next write.
         self._presence.departed.discard(agent.agent_id)
         try:
             await self._db.write(lambda tx: agent_store.forget_departure(tx, agent.tenant, agent.agent_id), NO_LOCKS)
@@ -161,7 +161,7 @@ class WorkerService:
             if not lease_store.renew_lease(tx, task.tenant, task_id, epoch, lease * SECOND):
                 raise LeaseLost("The task changed at the same moment.")
             until = tx.now + lease * SECOND
-            # After the commit: a lease that was not renewed is not to be held in memory either.
+            # After the commit: a lease that was not renewed must not stay in memory either.
             tx.after_commit(lambda: self._record_activity(task, until))
             return until
 
@@ -189,7 +189,7 @@ class WorkerService:
         if not quiet:
             return
         executing = await self._db.read(lambda tx: queries.find_executing(tx, quiet))
-        # Still quiet: a new attempt may have begun since.
+        # Checks again that there are no tokens: a new attempt may have begun since.
         for key in set(quiet).intersection(self._hub.quiet_tasks()) - executing:
             self._hub.drop_tokens(*key)
 
@@ -214,7 +214,7 @@ class WorkerService:
                 return task
             check_epoch(task, epoch)
             if outcome.error is not None and is_late(tx, task):
-                # Such as for a subtask that was refused because of the deadline: no fault of the agent.
+                # For example for a subtask that was refused because of the deadline: not the agent's fault.
                 raise LeaseLost("The deadline of the task has passed, and it is about to be aborted.")
             assert task.assigned_agent is not None
             tx.after_commit(lambda: self._record_activity(task, None))

@@ -187,12 +187,12 @@ class TaskSpans:
         }
         started = step.started_at
         if step.kind == "effect" and event.duration_ms and not is_open:
-            # It may have begun in an attempt before, and was sent again in this one.
+            # It may have begun in an earlier attempt, and was sent again in this one.
             started = event.happened_at - event.duration_ms * 1000
         error = EFFECT_UNKNOWN if is_open else _error_type(step.error)
         if is_tool and error is None and isinstance(step.value, dict) and step.value.keys() == {"error"}:
             error = _error_type(step.value["error"])
-        # What a person records of an effect is a span of its own: that of the attempt is the parent of what it called.
+        # A person's record of an effect is a separate span: the attempt's own span is the parent of the calls.
         was_resolved = step.kind == "effect" and not is_open and not was_running
         traceparent = _step_traceparent(attempt, f"{step.key}\0resolved" if was_resolved else step.key)
         return EndedSpan(name, traceparent, attempt, started, event.happened_at, attributes, error)

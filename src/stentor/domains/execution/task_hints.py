@@ -137,7 +137,7 @@ class TaskHints:
 
     def _announce(self) -> None:
         if self._works:
-            # Known to itself too: a process that knows only itself need not tell all.
+            # It knows itself too: a process that knows only itself need not tell all others.
             seconds = LIFETIMES * self._interval()
             self._working.add(self._fanout.own_id, self._clock() + seconds, first=False)
             self._fanout.send(ProcessWorks(self._fanout.own_id, seconds))

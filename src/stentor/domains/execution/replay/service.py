@@ -135,7 +135,7 @@ class ReplayLoop(ToolLoop):
         self._replayed, self._allowed = journal, allowed
 
     def _list_tools(self) -> list[JsonObject]:
-        # Of a suspended agent too, whose runs are worth a look.
+        # Allowed for a suspended agent too, because its runs are worth examining.
         return self._allowed
 
     async def _ask(self, request: ChatRequest, describe: Callable[[], JsonObject]) -> Turn:

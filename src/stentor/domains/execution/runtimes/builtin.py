@@ -68,7 +68,7 @@ async def _run_summarizer(claim: TaskClaim, agent: Agent, emit: EmitToken) -> At
     for index, sentence in enumerate(summary.sentences):
         emit(f" {sentence}" if index else sentence)
     result = {"summary": " ".join(summary.sentences), "coverage": summary.coverage}
-    # A performance of 0 is not allowed, it would be a failure.
+    # A performance of 0 is not allowed: it would be a failure.
     return AttemptOutcome("success", result, performance=max(0.01, summary.coverage))
 
 

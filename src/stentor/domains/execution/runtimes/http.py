@@ -83,7 +83,7 @@ class HttpDriver:
         if isinstance(error, dict) and error.keys() >= {"type", "message"}:
             failed = ProviderFailed if error["type"] == BUSY else AgentFailed
             raise failed(error["type"], error["message"])
-        # A person who found out that it happened may have recorded only the result.
+        # A person who confirmed the effect may have recorded only the result.
         return runtimes.parse_outcome(reply if "result" in fields else {"result": reply})
 
     async def _call(self, claim: TaskClaim, agent: Agent, key: str, emit: EmitToken) -> AttemptOutcome:
@@ -122,7 +122,7 @@ class HttpDriver:
             if response.status in (429, 503):
                 raise ProviderFailed(BUSY, f"The agent's endpoint answered {response.status}.", was_refused=True)
             if not 200 <= response.status < 300:
-                # Any other status of 500 and more may be that of a proxy that gave up waiting for the agent.
+                # Any other status of 500 or above may come from a proxy that gave up waiting for the agent.
                 was_refused = response.status < 500
                 message = f"The agent's endpoint answered {response.status}."
                 raise AgentFailed("ENDPOINT_STATUS", message, was_refused=was_refused)
@@ -177,7 +177,7 @@ async def _read_stream(response: aiohttp.ClientResponse, emit: EmitToken) -> Att
 
 
 async def _events(response: aiohttp.ClientResponse) -> AsyncIterator[tuple[str, Any]]:
-    # Not bytes, which each line would copy.
+    # Not bytes, which would be copied for each line.
     event, data = "message", bytearray()
     async for line in _lines(response):
         if line.startswith(b"event:"):

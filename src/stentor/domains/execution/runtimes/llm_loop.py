@@ -158,7 +158,7 @@ class ToolLoop:
         self._items.append(ItemDraft({"role": "user"}, "summary", "step", key, len(turn.content), covers=turn.position))
         system = [message for message in messages if message.role == "system"]
         others = [each for each in newer if each.role != "system" and each != summary]
-        # In mid-loop the summary has the last request, and that is what the model is to continue with.
+        # In the middle of the loop the summary includes the last request, with which the model must continue.
         return [*system, *others, summary] if self._turns else [*system, summary, *others]
 
     async def _summarize(self, request: ChatRequest, messages: tuple[LlmMessage, ...]) -> JsonObject:
@@ -250,11 +250,11 @@ class ToolLoop:
     async def _execute_tool_call(self, call: ToolCall, number: int) -> tuple[str, str | None]:
         """Execute a tool call; return the text for the model, and the journal key of its step (None if no tool ran)."""
         self._tool_calls += 1
-        # By place and not by the model's own id of the call, which another attempt need not get again.
+        # By position and not by the model's own id of the call, which may differ in another attempt.
         reply = f"model {len(self._turns)}"
         key = f"{reply}/tool {number}"
         if self._journal.is_taken_over(key) and not self._journal.is_taken_over(reply):
-            raise _mismatch(key)  # the outcome of a call of another reply
+            raise _mismatch(key)  # the outcome belongs to a call of another reply
         try:
             if number > MAX_TOOL_CALLS:
                 raise InvalidRequest(f"One reply may call {MAX_TOOL_CALLS} tools; call the others later.")
@@ -286,7 +286,7 @@ class ToolLoop:
         except (LeaseLost, StoreUnavailable):
             raise
         except StentorError as error:
-            # Without a response it may have happened all the same.
+            # The effect may have happened even without a response.
             if effect is not None and isinstance(error, Timeout | ToolInterrupted):
                 raise EffectUnknown(request.tool, effect, error.message) from None
             return _describe(error)
@@ -326,7 +326,7 @@ class ToolLoop:
         result |= {"model_calls": len(self._turns), "tool_calls": self._tool_calls}
         if self._options.output_schema is not None:
             result["output"] = read_json(turn.content)
-        # Of all turns, also those taken over: one answer of a weaker model is a part of this result.
+        # Checks all turns, including those taken over: an answer of a weaker model may be part of this result.
         kind = "degraded_success" if any(each.degraded for each in self._turns) else "success"
         return AttemptOutcome(kind, result, cost=self._cost)
 
@@ -336,7 +336,7 @@ def read_json(answer: str) -> Any:
     try:
         return jsontext.decode(_without_fence(answer).encode())
     except InvalidRequest as error:
-        # A model knows of no body.
+        # The model does not know the word "body".
         raise InvalidRequest(error.message.replace("The body", "It", 1)) from None
 
 
@@ -359,7 +359,7 @@ def _describe(error: StentorError) -> JsonObject:
 
 def _is_longer(messages: tuple[LlmMessage, ...], limit: int) -> bool:
     """Return whether the conversation has more than `limit` tokens (estimated) and more than one message."""
-    # No summary shortens what a system prompt says.
+    # No summary shortens a system prompt.
     others = [message for message in messages if message.role != "system"]
     texts = sum(estimate_tokens(message.text) for message in others)
     calls = sum(estimate_tokens(call.arguments) for message in others for call in message.tool_calls)

@@ -35,7 +35,7 @@ def describe(request: ChatRequest) -> JsonObject:
 
 
 def _describe_message(message: LlmMessage) -> JsonObject:
-    # Without the reasoning, which is not what was asked and which earlier runs did not have.
+    # Without the reasoning, which is not part of the question and which earlier runs did not record.
     return {name: value for name, value in msgspec.to_builtins(message).items() if name != "reasoning"}
 
 

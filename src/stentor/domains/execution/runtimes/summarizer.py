@@ -21,7 +21,8 @@ MAX_SENTENCES_READ = 2_000
 """Only the first sentences of a longer text are ranked."""
 
 _FENCE = re.compile(r"(?ms)^(```|~~~).*?^\1[^\n]*$")
-# No bracket within brackets, and only pairs within parentheses: else each bracket would be read up to the text's end.
+# No bracket within brackets, and only pairs within parentheses: otherwise each bracket would be scanned up to the end
+# of the text.
 _MARKUP = re.compile(
     r"(?m)^\s{0,3}(#{1,6}\s+|[-*+]\s+|\d+\.\s+|>\s?|\|.*$|[-=]{3,}\s*$)"
     r"|!?\[([^\[\]]*)\]\((?:[^()]++|\([^()]*\))*+\)|[`*]"
@@ -87,7 +88,7 @@ def _choose(
     while remaining and len(chosen) < count:
         if is_cancelled():
             raise SummaryCancelled
-        # Of equal gains the earlier sentence, so that the same text always has the same summary.
+        # With equal gains the earlier sentence wins, so that the same text always has the same summary.
         best = max(remaining, key=lambda i: (_gain(words[i], covered, weights), -i))
         if chosen and not words[best] - covered:
             break

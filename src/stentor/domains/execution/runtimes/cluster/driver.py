@@ -123,7 +123,8 @@ class ClusterDriver:
                         return self._outcome(event)
                     if event.kind == "token":
                         emit(event.text)
-                        await asyncio.sleep(0)  # many may be buffered; nothing else would run until they are read
+                        # many may be buffered; without this, nothing else would run until they are read
+                        await asyncio.sleep(0)
         except TimeoutError:
             raise ProviderFailed(
                 "CLUSTER_BUSY",

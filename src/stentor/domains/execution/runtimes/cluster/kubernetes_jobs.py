@@ -159,7 +159,7 @@ class KubernetesJobs:
             )
         cron_job = await self._call("GET", f"{self._batch}/cronjobs/{job.options.cron_job}")
         made = await self._call("POST", f"{self._batch}/jobs", objects.make_job(cron_job, job, name))
-        # After the Job, to which it belongs; the Pod waits for it.
+        # Created after the Job that owns it; the Pod waits for it.
         await self._call("POST", f"{self._core}/secrets", objects.make_secret(made, task))
 
     async def _delete(self, job: SubmittedJob) -> None:
@@ -199,7 +199,7 @@ class KubernetesJobs:
         outage, position = Outage(), objects.LogPosition()
         while True:
             try:
-                # Asked before the reading: a log that was read after the end is whole.
+                # Checked before the reading: a log that is read after the end is complete.
                 job.pod = next(iter((await self._list_pods(job.name))["items"]), None)
                 if job.pod is None:
                     return
@@ -222,7 +222,7 @@ class KubernetesJobs:
         timeout = aiohttp.ClientTimeout(total=None, sock_connect=CALL_SECONDS, sock_read=SILENT_SECONDS)
         line = bytearray()
         async with self._open("GET", path, timeout=timeout, params=query) as response:
-            # Not only after the last line: an answer that lasts for hours may be cut off more than once.
+            # Not only after the last line: a response that lasts for hours may be cut off more than once.
             outage.end()
             try:
                 async for chunk in response.content.iter_any():
@@ -235,7 +235,7 @@ class KubernetesJobs:
                         yield bytes(part)
             except TimeoutError:
                 return
-        # What is followed may be cut off, and is read again.
+        # A followed response may be cut off, and is then read again.
         if line and query.get("follow") == "false":
             yield bytes(line)
 

@@ -32,7 +32,7 @@ def make_job(cron_job: JsonObject, job: ClusterJob, name: str) -> JsonObject:
     """Return the Job: the CronJob's template, run once, with the task as a file in its first container."""
     template = cron_job["spec"]["jobTemplate"]
     metadata, spec = template.get("metadata", {}), template["spec"]
-    # Once: Stentor decides about attempts, and records each.
+    # No retries by Kubernetes: Stentor decides about attempts, and records each.
     spec |= {"backoffLimit": 0, "completions": 1, "parallelism": 1, "suspend": False}
     for field in ("podFailurePolicy", "backoffLimitPerIndex", "maxFailedIndexes"):
         spec.pop(field, None)

@@ -95,7 +95,7 @@ class RayConnection:
             await self._reader
 
     async def _send(self, command: JsonObject) -> None:
-        # To a program that has ended it is lost; the reader reports that.
+        # If the program has ended, the command is lost; the reader reports that.
         assert self._process.stdin is not None
         with suppress(ConnectionError):
             self._process.stdin.write(jsontext.encode(command) + b"\n")
@@ -110,7 +110,8 @@ class RayConnection:
         except ValueError:
             log.exception("ray: the program wrote something else than events")
             self._lose()
-            # Not read any more, it would wait for room in the pipe forever, and keep the cluster's connection.
+            # If its output were no longer read, it would wait for room in the pipe forever, and keep the connection to
+            # the cluster.
             with suppress(ProcessLookupError):
                 self._process.kill()
             while await self._process.stdout.read(MAX_LINE_BYTES):

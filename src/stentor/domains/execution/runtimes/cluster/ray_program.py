@@ -92,7 +92,7 @@ class RayProgram:
 
     def _cancel(self, job_id: str) -> None:
         if (reference := self._references.pop(job_id, None)) is not None:
-            # With force the process on the node ends: without it, only code that is Python's would be interrupted.
+            # With force the process on the node ends; otherwise only Python code would be interrupted.
             with suppress(Exception):
                 self._ray.cancel(reference, force=True)
 
@@ -105,7 +105,7 @@ class RayProgram:
             reference = function.remote(command["entrypoint"], json.dumps(command["payload"]))
             self._references[job_id] = reference
             if self._is_client:
-                # When it starts is not known here: what it waits for is counted as its own time.
+                # Its start is unknown here: the time that it waits is counted as its own.
                 self.write_event({"kind": "started", "job_id": job_id})
                 for text in await reference:
                     self.write_event({**json.loads(text), "job_id": job_id})
