@@ -186,7 +186,7 @@ def open_state(checkpoint: Checkpoint) -> AgentState:
         state = msgspec.json.decode(checkpoint.state, type=AgentState)
     except (msgspec.MsgspecError, UnicodeError):
         raise _corrupt(checkpoint, "its state is malformed") from None
-    # Text that is not canonical has another hash after it is restored and read back, and the restore would fail.
+    # Text that is not canonical has another hash after it is restored and read back, so the restore would fail.
     if state.agent_id != checkpoint.agent_id or state.text != checkpoint.state:
         raise _corrupt(checkpoint, "its state belongs to another agent or is not in canonical form")
     return state

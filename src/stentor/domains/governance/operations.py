@@ -119,7 +119,7 @@ class GovernanceOperations:
     async def approve(self, caller: Caller, update_id: UpdateId, body: wire.Approve) -> wire.ApprovedOut:
         """Approve an update that somebody else proposed. A patch is deployed immediately."""
         update = await self._updates.approve(caller, update_id, body.to_approval())
-        # When an update outside this service will be deployed is unknown.
+        # It is unknown when an update outside this service will be deployed.
         return wire.ApprovedOut.of(update, deployment_time=update.approved_at if update.patched else None)
 
     @operation("updates.reject", "approve", "POST /governance/updates/{update_id}/reject", errors=(404, 409))

@@ -243,7 +243,7 @@ class UpdateService:
         fields: dict[str, Any] = {"decided_by": by, "decision": decision, "approved_at": tx.now}
         agent = None if update.patched else agents.find(tx, update.tenant, update.agent_id)
         if agent is not None:
-            # Deployed elsewhere, at any time from now on, so this is the last moment for the checkpoint.
+            # It may be deployed elsewhere at any time from now on, so this is the last chance for the checkpoint.
             checkpoint = self._checkpoints.take(tx, agent, "deployment", by, update.head_id)
             fields["checkpoint_id"] = checkpoint.checkpoint_id
         meta = {"by": by, **(event_extra or {})}

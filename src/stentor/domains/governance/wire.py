@@ -32,7 +32,7 @@ from stentor.web.wire import (
     UuidText,
 )
 
-# Up to here every reader keeps an integer of JSON exactly, also one that reads numbers as doubles.
+# Up to this bound every reader keeps a JSON integer exactly, even one that reads numbers as doubles.
 Count = Annotated[int, Field(ge=0, le=2**53)]
 Hours = Annotated[float, Field(ge=0, le=1e9, allow_inf_nan=False)]
 # A check that only passes or fails may be given as true or false.

@@ -94,7 +94,7 @@ class KeyService:
             return None
         key, principal = entry
         now = self._clock.now()
-        # Asked at each use, because nothing happens at the moment when a key expires.
+        # Checked at each use, because the expiry of a key triggers nothing.
         if key.status_at(now) != "active":
             return None
         # In memory: a write for each request would cost more than the request.
@@ -136,7 +136,7 @@ class KeyService:
             # Names are unique over all tenants, so the lock is one for all of them.
             tx.lock(_LOCK)
             model.check_expiry(draft.expires_at, tx.now)
-            # Also for a revoked key: its name is in records, and must not mean somebody else later.
+            # Includes revoked keys: their names are in records, and must not refer to somebody else later.
             if (taken := store.find(tx, draft.name)) is not None:
                 if not taken.created_by:
                     why = "is or was that of a key of the environment, which records mean by it"
@@ -244,7 +244,8 @@ class KeyService:
         for key in changed:
             known = self._by_name.get(key.name)
             if key.name in self._configured:
-                # One name, one key: else the environment's would have the role, revocation and memory of this one.
+                # One key per name: otherwise the environment's key would get the role, revocation and memory of this
+                # one.
                 if key.created_by:
                     log.warning("keys: replaced by the key of the environment with its name name=%s", key.name)
                 continue
@@ -257,7 +258,7 @@ class KeyService:
             # Expired keys stay: an admin may extend them.
             if key.revoked_at is None:
                 self._by_digest[bytes.fromhex(key.digest)] = (key, key.principal)
-            # Only the first version tells who made the key; later ones are changes by others.
+            # Only the first version tells who created the key; later ones are changes by others.
             maker = key.created_by if key.version == 1 else None
             self._roles.record_change(key.principal, key.updated_at, maker)
             is_active = key.revoked_at is None

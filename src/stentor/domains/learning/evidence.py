@@ -114,7 +114,7 @@ def replace_reward(rewards: str, age: int, grade: float) -> str | None:
         return None
     parts = bytes.fromhex(rewards)
     at = len(parts) - 1 - age
-    # Without the failures of an outage the outcome may be another one than this many ago.
+    # If failures of an outage were removed, the outcome may be at another position.
     if at < 0 or age >= LATE_GRADE or not parts[at] % 2:
         at = next((n for n in range(len(parts) - 1, -1, -1) if parts[n] % 2), -1)
     if at < 0:
@@ -167,8 +167,8 @@ def find_drop(rewards: str, since_change: int) -> int | None:
         return None
     likelihood_without_change = _log_likelihood(total, number)
     best_ratio, best_length, newer = CHANGE_THRESHOLD, None, 0.0
-    # From the newest outcome back, so that the sum of the newer part only grows. Lengths below MIN_SEGMENT are
-    # passed through for it.
+    # From the newest outcome back, so that the sum of the newer part only grows. Lengths below MIN_SEGMENT are visited
+    # only to compute the sum.
     for length in range(1, number - MIN_SEGMENT + 1):
         newer += values[number - length] / 255
         older = total - newer

@@ -24,7 +24,7 @@ SMOOTHING_FACTOR = 0.2
 """Share of the newest duration or cost in its moving average; of the durations at first more."""
 
 
-# dict=True gives it the room in which cached properties keep their values.
+# dict=True adds the instance dictionary in which cached properties store their values.
 class Weight(msgspec.Struct, frozen=True, dict=True):
     """The record of one agent at one task type.
 
@@ -73,7 +73,7 @@ class Weight(msgspec.Struct, frozen=True, dict=True):
         """Number of outcomes and of successes by group of load."""
         return count_loads(self.loads)
 
-    # Not cached: with hundreds of agents and task types it would take more memory than all else here.
+    # Not cached: with hundreds of agents and task types it would take more memory than everything else here.
     @property
     def length_counts(self) -> by_length.LengthCounts:
         """Outcomes by group of the length of the input."""
@@ -210,7 +210,7 @@ def apply_outcome(
     # must not outweigh many quick successes. Before the first success it is all that is known.
     successes = record.recent.count("S")
     if success:
-        # The plain mean of the first ones: the very first may have been a cold start.
+        # The plain mean of the first durations: the very first may have been a cold start.
         share = max(SMOOTHING_FACTOR, 1 / (successes + 1))
         mean_ms = record.mean_ms + share * (duration_ms - record.mean_ms)
     else:

@@ -210,7 +210,7 @@ def count_outage_failures(weight: Weight, max_chance: float = MAX_CHANCE) -> int
     if failures < MIN_OWN_FAILURES:
         return 0
     if failures >= evidence.MAX_OUTCOMES:
-        # They displaced all that was known from before.
+        # They displaced all earlier outcomes.
         return failures
     return failures if _chance_of_failures(failures, weight.recent[:outcomes]) <= max_chance else 0
 

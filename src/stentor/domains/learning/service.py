@@ -112,7 +112,7 @@ class TaskTypeRecords:
         for each in changed.values():
             self._replace(each)
         if restored:
-            # What changed in the outage did not change.
+            # Changes found during the outage do not count.
             changed_tick = max(each.changed_tick for each in self.weights_by_agent.values())
             self.progress = TaskTypeProgress(self.progress.tick, changed_tick)
         for each in self._failures.forgive_first(self.weights_by_agent, weight):
@@ -258,7 +258,7 @@ class LearningService:
         stored = stored or model.initial_weight(outcome.agent_id, outcome.task_type, tx.now)
         records = self.view.records(outcome.tenant, outcome.task_type)
         record, progress = records.before_outcome(stored, success=outcome.success)
-        # Only after a pause: of many tasks at once that an agent fails, some may succeed by chance.
+        # Only after a pause: if an agent fails many tasks at once, some may still succeed by chance.
         if outcome.success and progress.tick - record.tick >= RETRY_OUTCOMES:
             record = without_outage(record)
         before = record.weight_at(tx.now)

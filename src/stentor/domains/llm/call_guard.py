@@ -102,7 +102,7 @@ class LlmCall:
 
     async def complete(self, usage: TokenUsage) -> None:
         """Record a successful call. Raises StoreUnavailable; then the caller must not get the reply."""
-        # First: that the provider works counts even if the call cannot be recorded.
+        # First: the provider's success counts even if the call cannot be recorded.
         self._guard.breaker.after_call(self.caller.tenant, self.target.provider, None)
         usage = limit_counts(usage)
         self._end_span(usage)

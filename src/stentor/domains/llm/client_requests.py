@@ -70,7 +70,7 @@ async def map_client_errors(call: Awaitable[T]) -> T:
         if fault.upstream_status in CLIENT_ERROR_STATUSES:
             fields = {fault.reported_param: fault.message} if fault.reported_param else None
             raise InvalidRequest(fault.message, {"openai_code": fault.reported_code, "fields": fields}) from None
-        # Any other 404 is of a wrong base address.
+        # Any other 404 comes from a wrong base address.
         if fault.upstream_status == HTTPStatus.NOT_FOUND and "model" in fault.message.lower():
             raise ModelNotFound(fault.message) from None
         raise

@@ -68,7 +68,7 @@ class BudgetLedger:
         Calls that are checked at the same time cannot exceed a budget together if each reserves its estimate after the
         check without awaiting anything in between.
         """
-        # A call that ends while the rows are read counts as reserved, too: twice for a moment, never not at all.
+        # A call that ends while the rows are read counts as reserved, too: twice for a moment, but never zero times.
         before = [(reserved := self._reserved_amount(account), reserved.removed) for account, _ in applying]
         spent, now = await self._spending.read(applying)
         for (account, budget), (reserved, removed) in zip(applying, before, strict=True):

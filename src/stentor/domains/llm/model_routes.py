@@ -35,7 +35,7 @@ class WeightedRoundRobin:
 
     def next_order(self) -> list[str]:
         """Return all names, beginning with the one whose turn it is."""
-        # Every name gains its weight and the first one pays the total, so that turns do not come in bursts.
+        # Every name gains its weight and the chosen one loses the total, so that turns do not come in bursts.
         for name, weight in self.weights.items():
             self._credit[name] = self._credit.get(name, 0) + weight
         first = max(self._credit, key=lambda name: self._credit[name])

@@ -145,7 +145,7 @@ class ChatStream:
 
     async def close(self) -> None:
         """Cancel the stream; does nothing after its end."""
-        # GeneratorExit counts as a cancellation, so the record does not hold up the one who closes.
+        # GeneratorExit counts as a cancellation, so the record does not delay the caller of `close`.
         await self._interrupt(GeneratorExit())
 
     async def _interrupt(self, error: BaseException) -> None:

@@ -30,7 +30,7 @@ _SPENT = Sql(
     """select coalesce(sum(tokens), 0), coalesce(sum(cost), 0) from llm_spent
     where tenant = :tenant and kind = :kind and subject = :subject and day >= :day"""
 )
-# Each call has a key, so those of all keys are all calls.
+# Each call has a key, so the calls of all keys are all calls.
 _SPENT_BY_TENANT = Sql(
     """select coalesce(sum(tokens), 0), coalesce(sum(cost), 0) from llm_spent
     where tenant = :tenant and kind = 'key' and day >= :day"""

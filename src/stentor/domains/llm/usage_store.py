@@ -81,7 +81,7 @@ def read_new_usage(tx: Tx, tenant: str) -> NewUsage | None:
     row = tx.row(_READ_MARK, tenant=tenant)
     mark, last = (int(row[0]) if row else 0), tx.now - MARGIN
     if mark > last:
-        # The clock was set back, and what is called from now on would be older than the mark: sum this day again.
+        # The clock was set back, so new calls would be older than the mark: sum this day again.
         return NewUsage(mark, last // DAY * DAY, [])
     first = tx.row(_FIRST_CALL, tenant=tenant, start=mark)
     if first is None or first[0] >= last:

@@ -77,7 +77,7 @@ class DiskEdits:
         if change.after_hash is not None and _is_own_write(newest, change.after_hash, tx.now):
             return
         last_at = newest[0].created_at if newest else 0
-        # The hash shows that the text of the index, with its frontmatter, is the file byte for byte.
+        # The hash proves that the text in the index, with its frontmatter, equals the file byte for byte.
         if before is not None and len(before) <= MAX_BYTES and content_hash(before) == change.before_hash:
             at = min(max(change.before_at, last_at + 1), tx.now - 2)
             store.save_replaced_version(tx, key, change.before_hash, before, at)

@@ -252,7 +252,7 @@ def _normalize(embedding: Sequence[float]) -> Vectors:
     largest = np.abs(given).max()
     if not (np.isfinite(largest) and largest > 0):
         raise InvalidRequest("embedding: has no direction; its numbers are all 0, or not finite.")
-    # First by the largest number: the squares of very large or very small numbers would be infinite or 0.
+    # Divides by the largest number first: the squares of very large or very small numbers would be infinite or 0.
     given /= largest
     unit: Vectors = (given / np.linalg.norm(given)).astype(np.float32)
     return unit

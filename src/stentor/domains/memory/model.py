@@ -68,7 +68,7 @@ class MemoryCaller(msgspec.Struct, frozen=True):
         """The name at marks: the key of a person; of an agent its id if that is verified, else the key's name."""
         if self.principal.is_person:
             return self.principal.name
-        # A key with admin may name any agent, so that only the key is certain.
+        # A key with admin may name any agent, so only the key is certain.
         verified = self.agent_id if self.principal.is_bound_agent else None
         return f"agent:{verified or self.principal.name}"
 
@@ -158,8 +158,8 @@ def require_writable_path(principal: Principal, path: str, *, is_governed: bool)
     """
     if principal.is_person:
         return
-    # As a file system compares that ignores case, Unicode forms and invisible characters, as ext4 with `casefold` and
-    # HFS+: there `TASKS/` is the same folder.
+    # Compares names like a file system that ignores case, Unicode forms and invisible characters, such as ext4 with
+    # `casefold` and HFS+: there `TASKS/` is the same folder.
     top = to_visible(path).casefold().partition("/")[0].strip()
     if top == TASKS_FOLDER or (top == RECORDS_FOLDER and not is_governed):
         raise Forbidden(f"Agents cannot write to {path.partition('/')[0]!r}: submit a task or use the memory server.")
@@ -239,7 +239,7 @@ def _requested_content(draft: WriteDraft, current: bytes | None) -> bytes | None
 
 def _merge(draft: WriteDraft, current: bytes, base: bytes | None) -> WriteDecision:
     """Merge the caller's change of the base with the changes since; if that fails, decide on a conflict copy."""
-    # What the caller wanted relates to what it had read: an update of the frontmatter keeps the text of the base.
+    # The request refers to the version that the caller read: an update of the frontmatter keeps the text of the base.
     requested = _requested_content(draft, base if base is not None else current)
     assert requested is not None
     if base is not None:

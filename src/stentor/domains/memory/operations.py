@@ -116,7 +116,7 @@ class MemoryOperations:
 
     async def _find_exclusion(self, vault: str, document: NoteDocument) -> Exclusion | None:
         """Return why searches do not find a document; None if they do."""
-        # Without keys in its frontmatter a note cannot be excluded, so that only few reads ask the index.
+        # A note without keys in its frontmatter cannot be excluded, so few reads query the index.
         if KEYS.isdisjoint(document.frontmatter):
             return None
         return await self._vaults.get(vault).index.find_exclusion(document.path)

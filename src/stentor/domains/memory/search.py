@@ -159,7 +159,7 @@ class SearchService:
 
         Raises EmbeddingUnavailable.
         """
-        # At the same time: the model is slower.
+        # Concurrently, because the model is slower.
         vector, excluded = await asyncio.gather(
             self._embedding_worker.query_vector(query, embedding), self._index.list_excluded(self._exclude(scope))
         )
@@ -206,7 +206,7 @@ class SearchService:
         )
         filters = msgspec.structs.replace(filters, excluded=excluded)
         keyword_scores = {hit.doc_id: hit.score for hit in hits}
-        # Spaces and signs mean nothing, but are near to some vector.
+        # Spaces and punctuation mean nothing, but are near to some vector.
         similarities, ordinals = (
             ({}, {}) if keyword_query is None else await self._similarities(query, keyword_scores, filters)
         )

@@ -160,7 +160,8 @@ class MemoryService:
         writing = asyncio.create_task(self._write_locked(caller, draft, hooks))
         self._writing.add(writing)
         writing.add_done_callback(partial(self._end_write, lock))
-        # Half a write would stay in the journal, and the next start would apply it to what the note is by then.
+        # An unfinished write would stay in the journal, and the next start would apply it to whatever the note is by
+        # then.
         return await asyncio.shield(writing)
 
     def _end_write(self, lock: asyncio.Lock, writing: asyncio.Task[WriteResult]) -> None:
@@ -302,7 +303,7 @@ class MemoryService:
         try:
             await require_portable_names(self._vault, path)
         except InvalidPath:
-            # A note that was deleted may come back under the name that it had.
+            # A deleted note may come back under its old name.
             if not await self._db.read(lambda tx: store.list_newest(tx, self.stored_path(path), None)):
                 raise
 
@@ -381,7 +382,7 @@ async def _result_content_hash(
     content = current if decision.after is None else decision.after
     if content is None:
         return ""
-    # The memory bus hashes what was sent, also if it begins with frontmatter; the governed memory what is read.
+    # The memory bus hashes what was sent, also if it begins with frontmatter; the governed memory hashes what is read.
     sent = None if caller.is_governed or draft.content is None else draft.content.removeprefix(BOM).encode()
     if content == sent:
         return content_hash(content)

@@ -35,7 +35,7 @@ _LIST_INTENTS = Sql(
 _COUNT_INTENTS = Sql("select count(*), min(created_at) from memory_intents")
 _FIND_RECORD_VERSION = Sql("select version, raw_hash from memory_records where path = :path")
 _SAVE_RECORD_VERSION = Sql.insert("memory_records", ("path", "version", "raw_hash"), key=("path",))
-# What is the first version of its note was there before the service; later ones on disk are edits.
+# The first version of a note existed before the service; later ones on disk are edits.
 _CAUSE_ON_DISK = "case when exists (select 1 from memory_versions where path = :path) then 'edited' else 'found' end"
 _SAVE_VERSION = Sql(
     f"""insert into memory_versions (path, content_hash, content, size, origin, created_at, provisional, cause)
@@ -258,7 +258,7 @@ def list_newest(tx: Tx, path: str, content_hash: str | None) -> list[NewestVersi
 
 def read_version(tx: Tx, path: str, content_hash: str) -> bytes | None:
     row = tx.row(_READ_VERSION, path=path, content_hash=content_hash)
-    # Whatever the window was: zlib writes its size into the head.
+    # Works for any window: zlib writes its size into the header.
     return zlib.decompress(row[0]) if row else None
 
 

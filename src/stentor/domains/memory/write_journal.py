@@ -85,7 +85,8 @@ class WriteJournal:
             # The version is in the history.
             log.info("memory: write journal: already applied or superseded path=%r", intent.path)
         except ReadOnlyNote as error:
-            # As while its caller waits. Left open, it would be applied whenever the file can be written again.
+            # Fails as it would while its caller waits. If left open, it would be applied as soon as the file can be
+            # written again.
             await self._db.write(lambda tx: store.delete_new_version(tx, path, intent.after_hash, intent.created_at))
             log.warning("memory: write journal: dropped path=%r error=%s", intent.path, error)
 
@@ -97,7 +98,8 @@ class WriteJournal:
             done, self._done = self._done, []
             if await self._delete_entries(done):
                 continue
-            # Until it works: if somebody goes back to the state before the write, the next start would apply it again.
+            # Repeated until it works: if somebody restores the state before the write, the next start would apply it
+            # again.
             self._done += done
             if self._closing.is_set():
                 break

@@ -216,7 +216,7 @@ class MessageProcessor:
         await self._clock_watch.look(
             now, lambda: self._db.write(lambda tx: store.bring_back(tx, self._lease), NO_LOCKS)
         )
-        # As the reconciler, which may look later: a message must not end before its deadline is prolonged.
+        # Like the reconciler, which may check later: a message must not end before its deadline is extended.
         await self._jump_watch.look(begun, now, self._follow_jump)
         if is_due:
             self._work.set()

@@ -70,7 +70,7 @@ _CLAIM_MALFORMED = Sql(
     where {_KEY} and status = 'queued'"""
 )
 _RENEW = Sql(f"update atp_messages set lease_until = :lease_until where {_CLAIMED} and task_id is null")
-# A lease that ends later than one of now was written while the clock was ahead.
+# A lease that ends later than a new one was written while the clock was ahead.
 _SHORTEN = Sql(
     """update atp_messages set lease_until = :until
     where status = 'executing' and task_id is null and lease_until > :until"""

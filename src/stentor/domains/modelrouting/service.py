@@ -186,15 +186,16 @@ class AutoModelRouter:
     async def _options(self, caller: LlmCaller, targets: list[ModelTarget], request: ChatRequest) -> list[ModelOption]:
         await self._prices.load()
         usage = expected_usage(request)
-        # With all of `max_tokens` an untried model would look dear compared with those whose answers are known.
+        # Assuming all of `max_tokens` would make an untried model look expensive compared with models whose answers are
+        # known.
         likely = msgspec.structs.replace(usage, output_tokens=min(usage.output_tokens, EXPECTED_OUTPUT_TOKENS))
         remaining = await self._guard.ledger.remaining_dollars(caller.accounts, caller.budgets)
         options = []
         for target in targets:
             key = (caller.tenant, target.name)
             cost = self._cost(target, usage)
-            # A model that is too dear is paused, not removed: with no other, the budget's own error explains the
-            # rejection.
+            # A model that is too expensive is paused, not removed: if there is no other, the budget's own error
+            # explains the rejection.
             is_affordable = remaining is None or cost is None or cost <= remaining
             is_free = not self._guard.breaker.is_open(caller.tenant, target.provider) and not self._is_busy(key)
             open_requests, is_online = self._open_requests[key], is_free and is_affordable

@@ -241,7 +241,7 @@ class PluginVault:
         return _CurrentFile(response.body, etag if etag.startswith('"') else "")
 
     async def _is_folder(self, segments: Sequence[str], response: PluginResponse) -> bool:
-        # A JSON file may look like a folder listing: then the listing of its parent decides.
+        # A JSON file may look like a folder listing: then the parent's listing decides.
         return plugin_calls.is_folder_listing(response) and segments[-1] not in await self.list_folder(
             "/".join(segments[:-1])
         )
@@ -291,7 +291,7 @@ class PluginVault:
             response = await self._plugin.request("GET", vault_path(segments), headers=headers)
         except PluginResponseTooLarge as error:
             raise NoteTooLarge(error.message) from None
-        # Of `stentor vault`, for a file that it would not read into memory.
+        # Sent by `stentor vault` for a file that it would not read into memory.
         if response.status == 413:
             raise NoteTooLarge(f"{paths.display_path('/'.join(segments))} is larger than what the vault plugin sends.")
         return response

@@ -99,7 +99,7 @@ class PeopleService:
         needed = (self._settings.groups_claim, self._settings.name_claim)
         if access_token and not all(model.has_claim(claims, claim) for claim in needed):
             more = await self._provider.read_user_info(access_token)
-            if more.get("sub") == claims["sub"]:  # of somebody else it would be a substituted token
+            if more.get("sub") == claims["sub"]:  # for another person it would be a substituted token
                 # The ID token wins: it is signed for this sign-in.
                 claims = more | claims
         try:
@@ -191,7 +191,7 @@ class PeopleService:
                 person = Person(name=name, sessions=(session,), created_at=tx.now, version=1, **fields)
                 store.insert(tx, person)
             else:
-                # Without the expired ones; the oldest of the rest give way to the new session.
+                # Drops expired sessions; the oldest of the rest are replaced by the new one.
                 kept = person.sessions_at(tx.now)[-(model.MAX_SESSIONS - 1) :]
                 fields |= {"sessions": (*kept, session), "version": person.version + 1}
                 person = msgspec.structs.replace(person, **fields)
@@ -227,7 +227,7 @@ class PeopleService:
                 raise NotFound(f"Nobody named {name!r} has signed in.")
             if all(getattr(person, field) == value for field, value in changes.items()):
                 return person
-            # The fields differ, because the time does, but the first block is the one to keep.
+            # The fields differ because of the time, but the first block is the one to keep.
             if change == "blocked" and person.blocked_at is not None:
                 return person
             return self._update(tx, person, change, caller.name, changes)

@@ -107,7 +107,7 @@ class Sequencer:
         """
         until = time.monotonic() + wait_seconds
         last = await self._db.read(store.find_last_waiting)
-        # Not until none is pending: others may write as fast as they are numbered.
+        # Does not wait until none is pending: others may write as fast as events are numbered.
         while last is not None and await self._db.read(partial(store.is_waiting, event_id=last)):
             if await self.number_batch():
                 continue
@@ -158,7 +158,7 @@ class Sequencer:
             last = await self._db.read(store.newest_checkpoint)
             self._last_signed = (last.size, last.made_at) if last else (0, 0)
         signed_size, signed_at = self._last_signed
-        # A time in the future is of a clock that was ahead, and is not a reason to wait until then.
+        # A time in the future was written by a clock that was ahead, and is not a reason to wait until then.
         due = not 0 <= now - signed_at < self._checkpoint_interval
         has_problem = self._checkpoints.problem is not None or self._checkpoints.delivery_problem is not None
         retry_due = has_problem and not 0 <= now - signed_at < SIGN_RETRY_US
@@ -176,7 +176,7 @@ class Sequencer:
         if not self._leader.was_leader:
             await sleep_until_tick(LEADER_CHECK_SECONDS)
             return
-        # Without any event too the loop must return, to renew or to lose its leadership.
+        # The loop must return even without events, to renew or to lose its leadership.
         until = time.monotonic() + LEADER_CHECK_SECONDS
         while self._db.commits == commits and time.monotonic() < until:
             self._db.write_event.clear()

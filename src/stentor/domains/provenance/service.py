@@ -94,7 +94,8 @@ class ProvenanceService:
         proof, body, archive = await self._db.read(read)
         if archive is not None:
             body = await asyncio.to_thread(self._read_archived, archive, provenance_id)
-        # A body that is not what was recorded proves nothing: it is left out, and `stentor archive verify` names it.
+        # A body that differs from the recorded one proves nothing: it is left out, and `stentor archive verify` reports
+        # it.
         if body is None or leaf_hash(body) != proof.leaf_hash:
             return proof
         if _has_content(body) and not await self._db.read(lambda tx: can_read(tx, body[2])):

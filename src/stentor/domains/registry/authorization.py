@@ -148,7 +148,7 @@ def authorize_registration(
                 f"The agent {agent.name!r}, which the key {principal.name!r} can run as, is quarantined, so the key "
                 "may not register another agent: use a person's key."
             )
-        # Archiving suspends, which is no judgement of the agent: what it was before counts.
+        # Archiving suspends the agent, which says nothing about its quality: the status before it counts.
         if (agent.archived_from or agent.status) == "suspended" and agent.key_name == principal.name:
             raise Forbidden(
                 f"The agent {agent.name!r} of the key {principal.name!r} is suspended, so the key may not register "

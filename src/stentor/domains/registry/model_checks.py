@@ -84,7 +84,7 @@ class ModelChecks:
                 agents.setdefault((agent.tenant, model_of(agent)), []).append(agent)
         for outdated in self._problems.keys() - agents.keys():
             del self._problems[outdated]
-        # Several at once, so that a silent provider delays the others' models little.
+        # Several at once, so that an unresponsive provider hardly delays the models of the others.
         limit = asyncio.Semaphore(CONCURRENT_CHECKS)
 
         async def check(tenant: str, model: str) -> None:

@@ -207,7 +207,7 @@ class Presence:
             return
         is_failure = outcome_class == "provider_failure"
         now, previous = self._now(), self.failing_share(agent_id)
-        # Neither teaches anything, so without this share an agent with a good record would keep all its tasks.
+        # Neither produces evidence, so without this share an agent with a good record would keep all its tasks.
         is_lost = is_failure or outcome_class == "degraded_success"
         if is_failure:
             count = self._provider_failures.get(agent_id, (0, 0))[0] + 1
@@ -265,7 +265,7 @@ class Presence:
         now = self._now()
         share, at, interval = self._failing[agent_id]
         half_life = min(MAX_FAILING_HALF_LIFE_US, max(FAILING_HALF_LIFE_US, FAILING_HALF_LIFE_ATTEMPTS * interval))
-        # The usual time between two attempts is no sign of recovery: an agent that always fails must come near to 1.
+        # The usual time between two attempts is no sign of recovery: an agent that always fails must approach 1.
         return share * math.exp2(-max(0, now - at - interval) / half_life)
 
     def offline_endpoints(self) -> list[str]:

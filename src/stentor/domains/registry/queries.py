@@ -84,7 +84,7 @@ def list_agents(
 
 
 def _where(tenant: str, agent_filter: AgentListFilter) -> dict[str, Any]:
-    # With its quotes, so that it matches no part of a longer name.
+    # Includes the quotes, so that it matches no part of a longer name.
     quoted = jsontext.dump(agent_filter.capability) if agent_filter.capability else ""
     fields = {name: getattr(agent_filter, name) for name in ("status", "tier", "text")}
     return fields | {

@@ -84,7 +84,7 @@ class AgentRegistry:
 
     def _apply_changes(self, good: list[Agent], bad: list[RegistryRecordError]) -> None:
         for agent in good:
-            # It was repaired by hand since.
+            # It has been repaired by hand since.
             self._malformed.pop(agent.agent_id, None)
             self.agents.put(agent)
         for error in bad:

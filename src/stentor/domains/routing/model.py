@@ -95,7 +95,8 @@ class Authority(msgspec.Struct, frozen=True):
             return self.is_active
         if required:
             return self.capabilities.issuperset(required)
-        # Work that requires none may be anything that the agent does, which is unknown of an agent that declares none.
+        # Work that requires no capability may be anything the agent does, which is unknown for an agent that declares
+        # none.
         is_own = self.key_name is not None and agent.key_name == self.key_name
         return is_own or (bool(agent.capabilities) and self.capabilities.issuperset(agent.capabilities))
 

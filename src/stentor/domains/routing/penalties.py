@@ -96,7 +96,8 @@ def estimate_costs(candidates: Sequence[Candidate[Any]], mean: float) -> tuple[l
         return costs, None
     usual_cost = costs[known.index(None)]
     for n, candidate in enumerate(candidates):
-        # While nobody has outcomes, the mean is 0: known costs are prices of models then, and nobody has a better one.
+        # While no agent has outcomes, the mean is 0: known costs are then prices of models, and there is no better
+        # estimate.
         if known[n] is None and mean > 0 and is_promising(candidate, candidate.track_record, mean):
             costs[n] = 0.0
     return costs, usual_cost

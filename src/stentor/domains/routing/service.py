@@ -157,7 +157,7 @@ class RoutingEngine:
         """Check admission of the chosen agent again at dispatch; return the denial, or None if it is still admitted."""
         agent = self._agents.get(request.tenant, agent_id)
         if agent is None:
-            # It was deleted since it was chosen: as if no agent had the capabilities.
+            # It has been deleted since it was chosen: treated as if no agent had the capabilities.
             return model.build_denial(request, [])
         policy = self.policy if self._trust.is_available else self.policy.without_trust
         candidate = self._candidates(request, [agent], self._clock.now())[0]
@@ -308,7 +308,7 @@ def track_record_from_weight(
         return build_track_record(composite, alpha, elsewhere=elsewhere, stale=stale, seen=seen)
     rewards, outcomes = weight.estimate_rewards(stale=stale, by_grades=by_grades)
     if factors is not None:
-        # As many outcomes of an idle agent as would have had the same successes.
+        # The number of outcomes with which an idle agent would have had the same successes.
         outcomes *= mean_factor(factors, weight.loads, len(weight.encoded_rewards) // 2)
         rewards = min(rewards, outcomes)
     duration_ms, any_length = weight.mean_ms if weight.samples else None, None

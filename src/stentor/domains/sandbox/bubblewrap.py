@@ -127,7 +127,7 @@ def build_sandbox_command(host: SandboxHost, plan: RunPlan, seccomp: int) -> lis
         line += ["--ro-bind", str(plan.socket_path), SOCKET_PATH]
     if plan.program_folder is not None:
         line += ["--ro-bind", str(plan.program_folder), AGENT_PATH]
-    # Last: the mounts above need a root in which their folders can be made.
+    # Last: the mounts above need a root in which their folders can be created.
     line += ["--remount-ro", "/", "--chdir", WORK_PATH]
     for name, value in build_environment(SOCKET_PATH).items():
         line += ["--setenv", name, value]

@@ -180,7 +180,7 @@ def _call_tool(broker: BrokerClient, parameters: Object) -> Object:
         return _error(INVALID_PARAMS, "A call needs a name, and arguments as an object.")
     response = broker.call(name, arguments)
     if not response.get("ok"):
-        # A failed call is a result in MCP: the model shall read it. Only protocol errors are JSON-RPC errors.
+        # In MCP a failed call is a result, so that the model can read it. Only protocol errors are JSON-RPC errors.
         error = response["error"]
         text = f"{error['code']}: {error['message']}"
         return {"result": {"content": [{"type": "text", "text": text}], "isError": True}}

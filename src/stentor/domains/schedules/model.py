@@ -129,7 +129,7 @@ class CronTimes:
             if timezone in _NO_ZONES or timezone.startswith(("right/", "posix/")):
                 raise KeyError(timezone)
             self._zone = ZoneInfo(timezone)
-        except (ValueError, OSError, KeyError):  # a text that is not a name, the name of a folder, an unknown name
+        except (ValueError, OSError, KeyError):  # not a name at all, the name of a folder, or an unknown name
             raise InvalidRequest(
                 f"timezone: {timezone!r} is not a time zone; expected one such as Europe/Rome or UTC"
             ) from None

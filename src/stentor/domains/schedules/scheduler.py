@@ -54,17 +54,17 @@ class Scheduler:
         await self._clock_watch.look(now, self._bring_back)
         while due:
             runs = await asyncio.gather(*(self._run(schedule, now) for schedule in due), return_exceptions=True)
-            # Only now: an error of one must leave none of the others running.
+            # Only now: an error of one must not leave others running.
             for run in runs:
                 if isinstance(run, BaseException):
                     raise run
             if not any(runs):
-                # All of these wait for their keys, and hold up none behind them.
+                # All of these wait for their keys, and do not delay those after them.
                 after = due[-1]
             now, due = await self._list_due(after)
 
     async def _list_due(self, after: Schedule | None) -> tuple[int, list[Schedule]]:
-        # The look of each second shares its transaction with those of other jobs (decision 28).
+        # The poll of each second shares its transaction with those of other jobs (decision 28).
         return await self._db.poll(lambda tx: (tx.now, store.list_due(tx, BATCH_SIZE, after)))
 
     async def set_aside(self, error: CorruptRow) -> None:
@@ -97,7 +97,7 @@ class Scheduler:
         try:
             occurrence = model.find_occurrence(schedule, now)
         except InvalidRequest as error:
-            # The system has lost its time zone. It must not stop the schedules behind it.
+            # The system has lost its time zone. It must not stop the schedules after it.
             reason = f"Its next run cannot be computed: {error.message}. Change its cron expression or time zone."
             await self._write(schedule, lambda tx: self._pause(tx, schedule, reason))
             return True
@@ -127,7 +127,7 @@ class Scheduler:
         """
         is_known = self._roles.is_known(schedule.tenant, schedule.runs_as)
         patience = STALE_KEY_US if is_known else UNKNOWN_KEY_US
-        # `next_at` stays, so the run is made up for as soon as the key is known.
+        # `next_at` stays, so the run is made up as soon as the key is known.
         if schedule.next_at is None or now - schedule.next_at < patience:
             return False
         reason = f"It runs as the key {schedule.runs_as!r}, which is invalid or lacks the permission write."

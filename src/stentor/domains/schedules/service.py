@@ -108,7 +108,7 @@ class ScheduleService:
             # A schedule whose zone the system has lost can still be paused, and changed while it is.
             if is_retimed or not updated.paused:
                 times = CronTimes(updated.cron, updated.timezone)
-                # Resuming counts from now on: what passed during the pause is not missed.
+                # Resuming counts from now on: times during the pause do not count as missed.
                 if is_retimed or schedule.paused:
                     fields["next_at"] = times.after(tx.now)
             if updated.paused:

@@ -59,8 +59,8 @@ _LAST_RUNS = Sql(
 )
 _LAST_RUN_ID = Sql("select max(run_id) from schedule_runs where tenant = :tenant and name = :name")
 _DONE = Sql("select due_at from schedule_runs where tenant = :tenant and name = :name and due_at >= :first")
-# Run ids sort by time, so the row behind the kept ones is where deleting begins. After the clock was set back, the runs
-# of times to come say what is done.
+# Run ids sort by time, so the row behind the kept ones is where deleting begins. After the clock was set back, runs of
+# future times say what has already been done.
 _TRIM_RUNS = Sql(
     """delete from schedule_runs where tenant = :tenant and name = :name and due_at <= :now and run_id <= (
         select run_id from schedule_runs where tenant = :tenant and name = :name

@@ -203,7 +203,7 @@ class SessionService:
                 contents.remove_unused(tx, session.tenant, hashes)
             return items
 
-        # A list, so that what is stored under the key also says that there was no item.
+        # A list, so that the stored response can also say that there was no item.
         def work(tx: Tx, session: Session) -> list[Item]:
             return idempotency.run_once(tx, _key_of(session, key), list[Item], lambda: pop(tx, session))
 
@@ -345,7 +345,7 @@ def append_of_task(tx: Tx, tenant: str, session_id: str, task_id: str, drafts: S
     Another one with its id is not held by the task. A summary is left out if the session was changed since: it would
     hide what was appended, and bring back what was removed.
     """
-    # Places are numbered on from the session's last one, which is read below.
+    # Positions continue from the session's last one, which is read below.
     tx.lock(locks.session_lock(tenant, session_id))
     session = store.find(tx, tenant, session_id)
     if session is not None and store.find_holder(tx, tenant, session_id) == task_id:

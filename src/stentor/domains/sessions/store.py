@@ -39,7 +39,7 @@ _NOTE = Sql(
     stored_bytes = stored_bytes + :size, last_number = :last_number, updated_at = :now where {_ONE}"""
 )
 _DELETE = Sql(f"delete from sessions where {_ONE}")
-# A holder counts while its attempt runs: one that was lost, waits or has ended holds nothing.
+# A holder counts while its attempt runs: an attempt that was lost, waits or has ended holds nothing.
 _HOLD = Sql(
     f"""update sessions set held_by = :task_id, held_epoch = :epoch where {_ONE}
     and (held_by is null or held_by = :task_id or not exists (select 1 from tasks where tasks.tenant = sessions.tenant

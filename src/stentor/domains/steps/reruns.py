@@ -81,7 +81,7 @@ def take_over(tx: Tx, principal: Principal, task: Task) -> None:
     for step in to_repeat:
         store.run_again(tx, task, step.key)
     if any(is_inside(step.key, key) or places[step.key].first != step.last for step in taken):
-        # When a step ran again, or those around an effect do, the program may take another path after it.
+        # If a step ran again, or the steps around an effect do, the program may take another path after it.
         store.forget_positions(tx, task)
 
 
@@ -97,7 +97,7 @@ def find_places(steps: list[OrderedStep], events: dict[str, str], target: Ordere
         before[outer], at = at, min(at, first[outer])
     before[""] = at
     places, around = dict[str, Place](), [""]
-    # In this order, what ran in a step comes right after it: keys have no control characters.
+    # This order puts the steps inside a step right after it: keys have no control characters.
     for step in sorted(steps, key=lambda s: s.key.replace("/", "\0")):
         while around[-1] and not is_inside(step.key, around[-1]):
             around.pop()

@@ -171,7 +171,7 @@ class WaitService:
                 raise Conflict(f"The step {step.name!r} is not a question.")
             if step.state != "started":
                 return _said_before(tx, task, step, outcome, said)
-            # One that failed may be retried, and then has the answer; these never ask again.
+            # A failed task may be retried, and then uses the answer; these never ask again.
             if task.status in ("completed", "cancelled"):
                 raise Conflict(f"The task is {task.status}; its question needs no answer.")
             if is_late(tx, task):

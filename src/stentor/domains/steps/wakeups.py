@@ -73,7 +73,7 @@ class WaitScheduler:
             noted, cancelled = store.list_checks(tx, BATCH_SIZE), subtask_store.list_parents(tx, BATCH_SIZE)
             return tx.now, due_at, deadline, store.has_open_children(tx), noted, cancelled
 
-        # Before the look: it finds all waits for what had ended by then, and who begins one later looks after that.
+        # Before the query: it finds all waits for what had ended by then, and a later wait checks for itself.
         ended, self._ended = self._ended, set()
         try:
             now, due_at, deadline, self._has_children, noted, cancelled = await self._db.poll(look)
@@ -118,7 +118,7 @@ class WaitScheduler:
 
     async def _cancel_subtasks(self, parents: list[TaskRef]) -> None:
         """Cancel subtasks of these cancelled tasks. The next look follows at once: it goes on, and a level deeper."""
-        # First what they wait for: else their waits would end as those for a child that failed.
+        # First the tasks that they wait for: otherwise their waits would end as if a child had failed.
         await self._end_each(lambda tx: store.list_orphans_of(tx, parents, BATCH_SIZE), self._endings.end_orphans)
         found = await self._db.poll(lambda tx: subtask_store.list_open(tx, parents, SUBTASKS))
         for start in range(0, len(found), BATCH_SIZE):

@@ -74,7 +74,7 @@ def build_answer_path(path: str, number: int = 1) -> str:
     # Without `.md`, which `is_candidate` has checked.
     stem = path.rpartition("/")[2][:-3]
     raw = UNPORTABLE_CHARACTERS.sub("", stem).encode()
-    # A digest also where only characters are lost: the note may get that very name, and has no answer then.
+    # A digest even if only characters are lost: another note may have exactly that name, and would then get no answer.
     if len(raw) > MAX_STEM_BYTES or raw != stem.encode():
         digest = uuid.uuid5(_NAMESPACE, stem).hex[:8]
         stem = f"{raw[: MAX_STEM_BYTES - 9].decode(errors='ignore').rstrip()} {digest}"

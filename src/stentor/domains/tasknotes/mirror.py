@@ -84,7 +84,7 @@ class TaskNoteMirror:
         hub.listen(self._on_task_changed, frozenset(get_args(EventType)) - NOT_IN_NOTES)
 
     def _on_task_changed(self, tenant: str, task_id: str, events: list[RunLogEvent]) -> None:
-        # Only noted; `run` writes.
+        # Only remembers the change; `run` writes it.
         self.changes.record_events(tenant, task_id, events)
         self._wake.set()
 

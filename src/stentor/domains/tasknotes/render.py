@@ -160,7 +160,7 @@ def _list_sources(stored: str) -> list[str]:
 def _source(citation: JsonObject) -> str:
     path, heading = str(citation["path"]), _NOT_LINKED.sub(" ", str(citation.get("heading") or ""))
     name = path.removesuffix(".md")
-    # A link to `a.md` is one to the note of this name, not to the file `a.md.md`; a path without `.md` is not a note.
+    # A link to `a.md` refers to the note of this name, not to the file `a.md.md`; a path without `.md` is not a note.
     if name == path or name.endswith(".md") or _NOT_LINKED.search(path):
         return path
     anchor = f"#{' '.join(heading.split())}" if heading.strip() else ""

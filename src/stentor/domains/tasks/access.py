@@ -69,7 +69,7 @@ def check_approver(tx: Tx, principal: Principal, task: Task) -> None:
 
 def missing_task(tx: Tx, principal: Principal, task_id: str) -> NotFound:
     """Return the error for a task that is not in the database: TaskArchived if the caller may know that it was."""
-    # The agent of the task is not known any more, so a bound key learns this of the tasks that it submitted.
+    # The agent of the task is no longer known, so a bound key is told this only about tasks that it submitted.
     return _missing_task(tx, principal.tenant, task_id, visibility_queries.visibility_key(principal))
 
 

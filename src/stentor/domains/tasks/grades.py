@@ -89,7 +89,7 @@ class GradeService:
         """Return whether the grade may be learned from. Raises Forbidden for one that another grader's would be."""
         counts = task.learning_eligible is True
         if task.outcome_class == "degraded_success":
-            # Its class was reason enough to learn nothing, so the other reasons were not looked for.
+            # Its class was reason enough to learn nothing, so the other reasons were not checked.
             counts = self._eligibility.check_outcome(tx, task, agent_id, None, is_worker_known=False) is None
         # Do not store such a grade without effect: a task is graded once, so no one else could grade it any more.
         if counts and (reason := self._eligibility.check_grade(tx, task, agent_id, principal.name)) is not None:

@@ -172,7 +172,7 @@ class GrantService:
 
 
 def _chain_authority(tx: Tx, chain: list[Grant]) -> Authority:
-    # An agent that is suspended or quarantined has no authority, so what it delegated is none either.
+    # An agent that is suspended or quarantined has no authority, so its grants give none either.
     givers = [agent_store.find(tx, grant.tenant, grant.from_agent) for grant in chain]
     if not all(giver is not None and giver.status == "active" for giver in givers):
         return NO_AUTHORITY

@@ -30,19 +30,19 @@ _LIST_LATE = Sql(
 _LIST_EXECUTING_IN_PROCESS = Sql(
     f"select {_COLUMNS} from tasks where status = 'executing' and runtime_kind <> 'worker' limit :limit"
 )
-# The claims whose last sign of life is in the future: what was left of lease and timeout then is left from now on.
+# The claims whose last heartbeat is in the future: the lease and timeout that were left then are left from now on.
 _BRING_BACK = Sql(
     f"""update tasks set lease_until = lease_until - (heartbeat_at - :now),
         deadline_at = deadline_at - (heartbeat_at - :now), heartbeat_at = :now
     where status = 'executing' and heartbeat_at > :now + {SECOND}"""
 )
-# No more can be left of a timeout in the queue than the timeout.
+# The rest of a queue timeout cannot be longer than the timeout itself.
 _LAST_DEADLINE = f":now + cast(queue_timeout_seconds as bigint) * {SECOND}"
 _BRING_BACK_QUEUED = Sql(
     f"""update tasks set queue_deadline_at = {_LAST_DEADLINE}
     where status = 'queued' and queue_deadline_at is not null and queue_deadline_at > {_LAST_DEADLINE}"""
 )
-# Of the processes that notice a jump, the first one. A time in the future is from before the clock was set back.
+# Only the first process that notices a jump applies it. A time in the future is from before the clock was set back.
 _NOTICE_JUMP = Sql(
     """insert into clock_jumps (id, noticed_at) values (1, :now)
     on conflict (id) do update set noticed_at = excluded.noticed_at

@@ -189,7 +189,7 @@ def find_rarest(tx: Tx, names: Sequence[str], params: dict[str, Any]) -> str:
             together = ("status", name) if name in _AGENTS and "status" in names else (name,)
             count = count_kept(tx, together, params)
         else:
-            # No further than to see that it is not rarer.
+            # Counts only far enough to see that it is not rarer.
             most = min(fewest, MAX_COMPARED)
             count = int(tx.rows(_COUNT_COMPARED[name], **params, most=most)[0][0])
         if not rarest or count < fewest:

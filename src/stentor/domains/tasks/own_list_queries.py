@@ -37,7 +37,7 @@ def read_page(tx: Tx, tenant: str, task_filter: TaskFilter, limit: int, offset: 
     if (simple := _without_key(task_filter, agents)) is not None:
         return list_queries.read_page(tx, tenant, simple, limit, offset)
     if task_filter.agent_id is not None or not agents:
-        # Another key's tasks, of none of its agents.
+        # Tasks of other keys that belong to none of its agents.
         return []
     own = _find(tx, tenant, task_filter, agents, list_queries.condition_names(task_filter))
     key = ("own page", *own.submitted, "|", *own.assigned, "|", *own.agents)

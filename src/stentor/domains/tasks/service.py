@@ -172,7 +172,7 @@ class TaskService:
         grant_id = task.metadata.grant_id
         granted = (await self._grants.resolve_authority(principal, grant_id))[0] if grant_id else None
         with await self._router.place(principal, task, granted) as placement:
-            # In another status the task cannot be retried at all, or it has one by then, which the write says.
+            # In another status the task cannot be retried at all, or has an agent by then; the write reports that.
             if placement.denial is not None and task.status in model.RETRYABLE_STATUSES:
                 raise placement.denial
             meta = {"by": principal.name, **event_extra}
@@ -246,7 +246,7 @@ class TaskService:
         """End many tasks with the outcome class cancelled, each with its event; return those that had not changed."""
         ends = [(task, [draft, learning_skipped_event("cancelled")]) for task, draft in drafts]
         heads = [(task, recorded[-1].event_id) for task, recorded in ends]
-        # Before the events, which one that another process has just changed must not get.
+        # Before the events, because a task that another process has just changed must not get them.
         ended = store.end_all_without_learning(tx, heads, status, "cancelled", error)
         for task, recorded in ends:
             if (task.tenant, task.task_id) in ended:

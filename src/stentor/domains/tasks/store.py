@@ -175,7 +175,8 @@ def find_all(tx: Tx, refs: Iterable[TaskRef]) -> dict[TaskRef, Task]:
         try:
             task = task_from_row(row)
         except CorruptRow:
-            # An open one is set aside. One that has ended stays as it is, and must not stop those who look for it.
+            # An open task is set aside. One that has ended stays unchanged, and must not stop the jobs that search for
+            # it.
             if row[_STATUS] not in TERMINAL_STATUSES:
                 raise
         else:

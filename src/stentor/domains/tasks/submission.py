@@ -130,7 +130,8 @@ class SubmissionService:
                     # Locks are taken inside, by id and by key, so that other submissions need not wait.
                     lambda tx: self._submit(tx, submission),
                     NO_LOCKS,
-                    # Not when this function ends, which a caller may cancel while the transaction continues.
+                    # Released not when this function ends, because a caller may cancel it while the transaction
+                    # continues.
                     ended=None if slot is None else slot.release,
                 )
 

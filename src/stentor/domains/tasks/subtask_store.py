@@ -27,7 +27,7 @@ _NOTE_ALL = RowsSql(
     on conflict do nothing returning task_id""",
 )
 _LIST_PARENTS = Sql("select tenant, task_id from cancelled_parents limit :limit")
-# In the order of the index by parent, so that PostgreSQL takes no other one.
+# In the order of the index by parent, so that PostgreSQL uses that index.
 _LIST_OPEN = Sql(
     """select task_id from tasks where tenant = :tenant and parent_task_id = :parent and completion_time is null
     order by created_at, task_id limit :limit"""

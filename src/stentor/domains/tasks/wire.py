@@ -50,7 +50,7 @@ class MetadataIn(TemplateMetadata):
     grant_id: UuidText | None = None
 
 
-# For the tasks that bring none, which are most: nobody changes them.
+# Shared by the tasks that have none, which are most: nobody changes it.
 NO_TEMPLATE_METADATA, NO_METADATA = TemplateMetadata.model_validate({}), MetadataIn.model_validate({})
 
 

@@ -50,7 +50,7 @@ class TrustView:
         def read(tx: Tx) -> list[tuple[str, TrustEntity]]:
             try:
                 return store.changed_since(tx, since)
-            # Any error: whether trust can be used must be known even for a table that is damaged.
+            # Catches any error: even a damaged table must show up as unavailable trust.
             except Exception:
                 self.is_available = False
                 raise

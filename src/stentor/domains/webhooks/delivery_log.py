@@ -91,7 +91,7 @@ class DeliveryLog:
             if len(events) < REPLAY_BATCH:
                 return ReplayResult(queued, None)
             after, reached = events[-1].event_id, events[-1].happened_at
-        # The pages go by id, which is drawn before the time: what is left may have happened before the last of them.
+        # Pages are ordered by id, which is chosen before the time: the remaining events may be older than the last one.
         rest = await self._db.read(
             lambda tx: queries.find_earliest_after(tx, subscription.tenant, since, until, after, reached)
         )

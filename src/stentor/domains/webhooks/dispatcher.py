@@ -168,7 +168,7 @@ class DeliveryDispatcher:
     def _replace_index(
         self, subscriptions: list[WebhookSubscription], malformed: list[CorruptRow], generation: int
     ) -> None:
-        # Set aside by the next poll: without one that is due, no delivery would meet them.
+        # Set aside by the next poll: otherwise they would stay unnoticed while no delivery is due.
         self._malformed = malformed
         # Another generation means that a local write replaced the index after this read began: the read is stale.
         if generation == self._index.generation:

@@ -137,7 +137,7 @@ class EndpointWorker:
         self._has_more = self._has_more or len(bodies) == acquired
         if claimed is not None:
             subscription, deliveries = claimed
-            # Without bodies (the read failed) nothing is sent: not strict.
+            # Not strict: without bodies, because the read failed, nothing is sent.
             for delivery, body in zip(deliveries, bodies, strict=False):
                 task = asyncio.create_task(self._deliver_one(subscription, delivery, body, slots))
                 self.sending[task] = delivery

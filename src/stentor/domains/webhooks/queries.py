@@ -74,7 +74,7 @@ _FIND_NEXT_DUE = Sql(
     """select created_at from webhook_deliveries where subscription_id = :subscription_id and tenant = :tenant
     and status = 'waiting' order by due_at, delivery_id limit 1"""
 )
-# Of the newest ones, or the count would grow with the log; a delivery that waits for a retry has failed before.
+# Counts only the newest ones, or the cost would grow with the log; a delivery that waits for a retry has failed before.
 _FIND_FAILURES = Sql(
     f"""select count(*), max(delivery_id) from (select delivery_id, status, attempts from webhook_deliveries
         where {_WHERE} order by delivery_id desc limit {MAX_COUNTED_DELIVERIES}) as newest

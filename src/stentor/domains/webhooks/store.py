@@ -89,7 +89,7 @@ _END_ATTEMPT = Sql(
     where {_HELD}"""
 )
 _REQUEUE = Sql(f"update webhook_deliveries set status = 'waiting', lease_until = null where {_HELD}")
-# A lease that ends later than one of now was written while the clock was ahead.
+# A lease that ends later than a new one was written while the clock was ahead.
 _SHORTEN = Sql("update webhook_deliveries set lease_until = :until where status = 'sending' and lease_until > :until")
 _LONGEST_DELAYS = " ".join(
     f"when {attempts} then {int(delay * (1 + JITTER_RATIO))}" for attempts, delay in enumerate((0, *RETRY_DELAYS_US))

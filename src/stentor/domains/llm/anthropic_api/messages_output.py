@@ -79,7 +79,7 @@ class MessageEvents:
         message = (event or {}).get("message")
         if isinstance(message, dict):
             return {**message, **self._head}
-        # What the input took is known at the end: `message_delta` has it.
+        # The input tokens are known only at the end: `message_delta` has them.
         empty = {"content": [], "stop_reason": None, "stop_sequence": None}
         return {**self._head, **empty, "usage": _usage_object(TokenUsage())}
 
@@ -167,7 +167,7 @@ def _head(provenance_id: str, model: str, origin: AgentTaskRef | ModelChoice | N
 
 
 def _thinking_block(text: str) -> JsonObject:
-    # Without a signature: the thinking of other providers has none. It is left out when it comes back.
+    # No signature, because the thinking of other providers has none. It is dropped when a client sends it back.
     return {"type": "thinking", "thinking": text, "signature": ""}
 
 

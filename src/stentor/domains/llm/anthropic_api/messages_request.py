@@ -40,7 +40,7 @@ NotNegative = Annotated[int, Field(ge=0, lt=2**31)] | None
 class AnthropicModel(BaseModel):
     """Base of the models of Anthropic's API."""
 
-    # As of OpenAI's: unknown fields are no error, and the validators are built at the first request.
+    # As for OpenAI's models: unknown fields are accepted, and the validators are built at the first request.
     model_config = ConfigDict(extra="ignore", strict=True, frozen=True, defer_build=True)
 
 
@@ -256,7 +256,8 @@ class CountIn(AnthropicModel):
         converted = (one for message in self.messages for one in message.to_messages())
         for role, group in groupby(converted, lambda message: message.role):
             neighbours = list(group)
-            # As Anthropic does. Others want all calls of a turn in one message, and some want alternating roles.
+            # As Anthropic does. Other providers want all calls of a turn in one message, and some want alternating
+            # roles.
             messages += neighbours if role == "tool" else [_join(neighbours)]
         return tuple(messages)
 
@@ -288,7 +289,7 @@ class MessagesIn(CountIn):
 
 
 def _is_unknown(block: Any) -> bool:
-    # What a model thought in secret is of no use to another.
+    # The hidden reasoning of one model is of no use to another.
     return isinstance(block, OtherBlock) and block.type != "redacted_thinking"
 
 

@@ -94,7 +94,7 @@ class Content:
 
     def _cut_texts(self, texts: list[str]) -> Iterator[str]:
         for index, text in enumerate(texts):
-            # The end may have a part of a secret that the first cut took apart.
+            # The end may contain part of a secret that the first cut split.
             yield text[: min(MAX_TEXT_CHARS, max(0, len(text) - MARGIN))] if index in self._cut else text
 
 

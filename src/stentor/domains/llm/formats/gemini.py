@@ -196,7 +196,7 @@ class _GeminiStreamReader:
     def _finish_reason(self, reason: str, usage: TokenUsage | None) -> FinishReason:
         if reason in _BROKEN_OFF:
             fault = broken_off_fault(reason, usage)
-            # The provider works, so that it must not be paused: mostly its model has called a function wrongly.
+            # The provider works, so it must not be paused: usually its model has called a function wrongly.
             fault.upstream_status = 200
             raise fault
         if reason == "MAX_TOKENS":

@@ -218,7 +218,8 @@ class _OpenAiStreamReader:
         arguments = "" if call.function.arguments is None else _arguments(call.function)
         index, name = position if call.index is None else call.index, call.function.name or ""
         number, known_id = self._calls.get(index, (-1, ""))
-        # Google's compatible API gives all calls the index 0. Only with a name: some servers change the id in between.
+        # Google's compatible API gives all calls the index 0. Only a delta with a name begins a call: some servers
+        # change the id in between.
         is_other = bool(name and call.id and known_id) and call.id != known_id
         # Only the first delta of a call has an id: clients join what follows, and some servers repeat it or have none.
         id_ = ""

@@ -117,7 +117,7 @@ def router(gateway: LlmGateway, chats: ChatRouter, streams: StreamLimit) -> APIR
         for model_object in await list_model_objects(caller):
             if model_object["id"] == name:
                 return JsonResponse(model_object)
-        # As in a chat, a name without its provider is one that a provider lists.
+        # As in a chat, a name without a provider must be listed by some provider.
         pairs = [(listing.provider, listing.models or ()) for listing in await gateway.listings(caller.tenant)]
         if target := resolve_listed_name(name, pairs, gateway.default_provider):
             return JsonResponse(_model_object(name, target.provider.name))

@@ -123,7 +123,7 @@ class ChatMessageIn(OpenAiModel):
 
     def to_message(self) -> LlmMessage:
         calls = tuple(call.to_tool_call() for call in self.tool_calls or ())
-        # Not a field of OpenAI's, so another type is not an error.
+        # Not one of OpenAI's fields, so another type is not an error.
         reasoning = self.reasoning_content if isinstance(self.reasoning_content, str) else ""
         # A refusal that a client sends back has no content, which some providers do not accept.
         content = to_parts(self.content or self.refusal or self.content)

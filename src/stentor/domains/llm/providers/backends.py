@@ -237,7 +237,7 @@ class _HttpDeltaSource:
         deltas: list[ReplyDelta] = []
         async for delta in self._deltas:
             deltas.append(delta)
-            # A search of the provider's own, or thinking that it hides, is output of no neutral kind.
+            # A provider's own search or hidden thinking is output without a neutral equivalent.
             is_relayed = delta.anthropic_event is not None and delta.anthropic_event.get("type") in RELAYED_OUTPUT
             if delta.content or delta.reasoning or delta.tool_calls or delta.finish or is_relayed:
                 break

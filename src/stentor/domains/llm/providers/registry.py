@@ -169,7 +169,7 @@ class ProviderRegistry:
             # The address is part of the seal: a row that is pointed elsewhere cannot be opened.
             sealed: str | None = self._sealer.seal(draft.key, tenant, draft.name, address)
         else:
-            # A key must never be sent to another address than the one that it was stored for.
+            # A key must never be sent to an address other than the one it was stored for.
             sealed = before.sealed_key if row is not None and self._address(row) == address else None
         return msgspec.structs.replace(after, sealed_key=sealed)
 
@@ -224,14 +224,14 @@ class ProviderRegistry:
         if self._probed_at is not None and self._probing.locked():
             return
         async with self._probing:
-            if self._is_probe_recent():  # by the call that this one waited for
+            if self._is_probe_recent():  # probed by the call that this one waited for
                 return
             ollama = Provider("ollama", "openai", LOCAL_OLLAMA_URL, is_operator_owned=True)
             try:
                 # A list of models, not only an open port: another server may listen there.
                 await self._transport.list_models(ollama)
             except ProviderTimeout:
-                pass  # one that was found before is busy
+                pass  # an Ollama that was found before is probably busy
             except ProviderFault:
                 self._detected = {}
             else:

@@ -201,7 +201,7 @@ class ProviderTransport:
             **form.build_headers(provider.key, provider.quirks),
             **trace_context.outbound_headers(evidence.traceparent),
         }
-        # Of an earlier attempt; one that is not reached must not be recorded with its status.
+        # Clears the status of an earlier attempt: an attempt that reaches no server must not be recorded with it.
         evidence.upstream_status = None
         evidence.record_request(url.partition("?")[0], body)
         # Tenant and key choose the pool: connections are never shared between tenants or keys.

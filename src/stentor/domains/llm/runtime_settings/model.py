@@ -84,7 +84,7 @@ def model_names(kind: RouteKind, models: Sequence[str]) -> list[str]:
         names = list(models)
         if weighted := [name for name in names if "*" in name]:
             raise InvalidRequest(f"models: {weighted[0]!r} has a weight; fallbacks are tried in their order")
-    # `parse_weights` returns a dict: of a group a model named twice is one name.
+    # `parse_weights` returns a dict, so a model that a group names twice counts once.
     if len(set(names)) < len(models):
         raise InvalidRequest("models: names a model twice")
     return names

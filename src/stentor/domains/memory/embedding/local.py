@@ -67,7 +67,7 @@ class LocalEmbedder:
         self._tokenizer: Any = None
         self._identity = ""
         self._dimensions = 0
-        # Apart, so that a query never waits for documents.
+        # A separate pool, so that a query never waits for documents.
         self._urgent = ThreadPoolExecutor(1, thread_name_prefix="stentor-embed-query")
         self._bulk_threads = _count_bulk_threads()
         self._bulk = ThreadPoolExecutor(
@@ -101,7 +101,7 @@ class LocalEmbedder:
         await self.load()
         vectors = np.empty((len(texts), self._dimensions), np.float32)
         pool, threads = (self._urgent, 1) if urgent else (self._bulk, min(self._bulk_threads, len(texts)))
-        # The threads share the texts, so that none waits for another one's long texts.
+        # The threads share the texts, so that no thread idles while another has long texts left.
         left = deque(enumerate(texts))
         loop = asyncio.get_running_loop()
         try:
@@ -147,7 +147,7 @@ class LocalEmbedder:
         # The pools of this class are the parallelism; the runtime's own threads would not have their priorities.
         options.intra_op_num_threads = options.inter_op_num_threads = 1
         options.log_severity_level = 4
-        # Both keep memory for the next text of the same length, 13 MB, and save no time.
+        # Both keep 13 MB of memory for the next text of the same length, and save no time.
         options.enable_cpu_mem_arena = options.enable_mem_pattern = False
         if int8_saturates():
             options.add_session_config_entry(SAFE_INT8_OPTION, "1")
@@ -249,7 +249,7 @@ def _export_graph(files: ModelFiles, path: Path) -> None:
 
 
 def _packaged_folder() -> Path | None:
-    # Found and not imported: only its files are wanted.
+    # Located but not imported: only its files are needed.
     spec = importlib.util.find_spec(MODEL_PACKAGE)
     if spec is None or not spec.submodule_search_locations:
         return None

@@ -106,7 +106,7 @@ def build_graph(tensors: Tensors, heads: int) -> onnx.ModelProto:
 
 
 def _embeddings(b: GraphBuilder, tensors: Tensors) -> str:
-    # In 16 bits: the table of all words is most of the model's memory.
+    # In 16 bits: the word table takes most of the model's memory.
     table = b.add_constant(tensors["embeddings.word_embeddings.weight"], np.float16)
     words = b.add_node("Cast", b.add_node("Gather", table, "ids"), to=TensorProto.FLOAT)
     # A single sentence always has the first token type, so its embedding is added to the positions here.

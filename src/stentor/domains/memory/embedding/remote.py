@@ -109,7 +109,7 @@ class RemoteEmbedder:
             rows = await self._request_unless_refused([text[: len(text) // divisor]])
             if rows is not None:
                 return rows
-        # Refused for what it says. If this fails too, it is not for the text.
+        # Refused because of its content. If this request fails too, the text is not the reason.
         rows = await self._request([""])
         log.warning("embedding: %s refuses a text of %d characters at any length", self._url, len(text))
         return rows
@@ -117,7 +117,7 @@ class RemoteEmbedder:
     async def _request(self, texts: list[str]) -> list[list[float]]:
         rows = await self._request_unless_refused(texts)
         if rows is None:
-            # Not for the texts, which are short: perhaps for the name of the model.
+            # The reason is not the texts, which are short: perhaps it is the name of the model.
             raise EmbeddingUnavailable(f"{self._url} returned status {self._refusal}.")
         return rows
 

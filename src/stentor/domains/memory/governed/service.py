@@ -130,7 +130,7 @@ class GovernedMemory:
         try:
             return await parts.memory.write(caller, draft, NO_HOOKS if key is None else _key_hooks(key))
         except (PreconditionFailed, Conflict) as problem:
-            # Of a call whose response was lost, the own write is what is in the way of the repeated one.
+            # After a lost response, the caller's own write is what conflicts with the repeated call.
             stored = None if key is None else await self._db.write(lambda tx: idempotency.find_response(tx, key))
             if stored is not None and stored.status_code != _JOURNALED:
                 return _replay(stored, caller, address)

@@ -31,7 +31,7 @@ _INSERT_DERIVATION = Sql(
     values (:doc_id, :ordinal, :name, :text, :target, :anchor)"""
 )
 _LIST_OUTSIDE_PERIOD = Sql("select doc_id from periods where valid_from > :at or valid_to <= :at order by doc_id")
-# Until the index was compared with the whole vault, what a derived note names may be invalid and not indexed yet.
+# Until the index was compared with the whole vault, the source of a derived note may be invalid and not indexed yet.
 _LIST_LEFT_OUT = Sql(
     """select doc_id from periods where valid_from > :at or valid_to <= :at
     union select doc_id from excluded
@@ -205,7 +205,7 @@ def _explain(find: Callable[[int], _Row | None], doc_id: int) -> Exclusion | Non
         return None
     path, cause = row[1], msgspec.json.decode(row[4], type=Cause)
     chain: list[ChainLink] = []
-    # A document that is marked itself has no text, and so no chain.
+    # A document with its own mark has no text, and so no chain.
     while row is not None and row[3] and len(chain) < MAX_CHAIN:
         chain.append(ChainLink(row[1], row[3]))
         row = None if row[2] is None else find(row[2])

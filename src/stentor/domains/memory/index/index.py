@@ -208,7 +208,7 @@ class SearchIndex:
         True may be an answer of up to `max_age_s` seconds ago.
         """
         asked_at = time.monotonic()
-        # A shared one may be made again by another process.
+        # Another process may rebuild a shared index.
         if not self._was_reconciled or (self.is_shared and asked_at - self._reconciled_at >= max_age_s):
             self._was_reconciled = await self.read(lambda tx: store.read_fact(tx, "compared_at")) is not None
             self._reconciled_at = asked_at

@@ -165,8 +165,8 @@ class Indexer:
         return self._just_indexed.get(path) == (size, modified_at)
 
     def _remember(self, stats: list[Stat]) -> None:
-        # By this the watcher recognizes the file event of the service's own write. Clearing is safe: a file that is
-        # forgotten is only compared once more.
+        # Lets the watcher recognize the file event of the service's own write. Clearing is safe: a forgotten file is
+        # only compared once more.
         if len(self._just_indexed) > MAX_RECENT:
             self._just_indexed.clear()
         self._just_indexed.update((stat.path, (stat.size, stat.modified_at)) for stat in stats)
@@ -230,7 +230,7 @@ class Indexer:
     async def reconcile(self) -> int:
         """Compare the whole vault with the index and update it; return how many notes differed."""
         async with self._reconcile_lock:
-            # What a file event reports from now on has changed since this check.
+            # Later file events report changes since this check.
             self._checked_at = self._clock.now()
             if self.before_reconcile is not None:
                 await self.before_reconcile()
@@ -245,7 +245,7 @@ class Indexer:
             todo = [*deleted, *stale]
             for start in range(0, len(todo), BATCH):
                 await self._compare(todo[start : start + BATCH], self._window_now())
-            # A rebuilt index lacks this mark: by that the watcher notices that it has to reconcile again.
+            # A rebuilt index lacks this mark, which tells the watcher to reconcile again.
             await self._index.mark_reconciled(self._clock.now())
             return sum(path not in self._unreadable for path in todo)
 
@@ -269,7 +269,7 @@ class Indexer:
             try:
                 note = await self._vault.read(path)
             except NO_NOTE:
-                return False  # deleted since the walk, of which the watcher receives the event; or no path of a vault
+                return False  # deleted since the walk (the watcher receives the event), or not a valid path in a vault
             except UnreadablePath as error:
                 self._leave_out(path, error)
                 return False
@@ -330,7 +330,7 @@ class Indexer:
         different = [n for n in notes if (state := indexed.get(n.path)) is None or state.raw_hash != n.hash]
         if different:
             await self._upsert(different, window)
-        # Same bytes, other time: without the new time each reconciliation would read the file again.
+        # Same bytes, new time: unless the time is stored, each reconciliation would read the file again.
         changed = {note.path for note in different}
         same = [note.stat for note in notes if note.path not in changed]
         touched = [stat for stat in same if not self._is_current(indexed.get(stat.path), stat)]

@@ -111,7 +111,8 @@ class LinkReader:
             for place, end in enumerate(dict.fromkeys(end for end in _ends(around) if end not in near)):
                 counts[end] += 1
                 places[end] = min(place, places.get(end, place))
-        # Those that several link to come first, then in turn one of each, so that no document with many takes all room.
+        # Documents with several links to them come first, then one of each in turn, so that a document with many links
+        # does not fill the list.
         beyond = sorted(counts, key=lambda end: (-counts[end], places[end]))
         found = {path: 0} | dict.fromkeys(beside, 1) | dict.fromkeys(beyond, 2)
         shown = list(found)[:limit]

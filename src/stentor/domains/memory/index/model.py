@@ -337,7 +337,7 @@ def phrase_parts(phrase: tuple[str, ...]) -> list[tuple[str, ...]]:
 def build_question(texts: Sequence[str]) -> KeywordQuery | None:
     """Build the query of a question: any of the texts suffices. Of a very long one only the words count."""
     query = build_query(texts, SEARCH_FIELDS, "any")
-    # Not those of scripts without spaces: their words are pairs, of which `split_words` limits the number.
+    # Not the words of scripts without spaces: these are pairs, whose number `split_words` limits.
     if query is None or sum(len(phrase) for phrase in query.phrases if phrase[0].isascii()) <= MAX_QUESTION_TERMS:
         return query
     terms = dict.fromkeys(term for phrase in query.phrases for term in phrase)

@@ -117,7 +117,8 @@ class Fts5KeywordStore:
         self._ranking = TermRanking()
 
     def insert(self, tx: Tx, doc_id: int, entry: IndexEntry) -> None:
-        # FTS5 takes the number of terms for the length, so a short document gets terms that nobody can ask for.
+        # FTS5 uses the number of terms as the length, so a short document is padded with terms that no query can
+        # contain.
         fields = (entry.title_words, entry.tag_words, entry.body_words)
         length = sum(len(words.split()) for words in fields)
         content = f"{entry.body_words}{f' {_FILLER}' * (MIN_LENGTH - length)}"

@@ -179,7 +179,7 @@ class TermRanking:
         The version is -1, at which nothing is kept, if the lengths have later changes than that.
         """
         with self._lock:
-            # Before the first read: what this transaction does not see yet must not be kept for those that do.
+            # Before the first read: what this transaction does not see yet must not be cached for transactions that do.
             version = self._version
             if self._lengths is not None:
                 return version, self._change_lengths(self._lengths)
@@ -313,7 +313,7 @@ def _count(part: tuple[str, ...], fields: frozenset[SearchField], texts: tuple[s
     """Return how often a document has a part of a phrase, by field weight."""
     total, first, wanted = 0.0, part[0], list(part)
     for field, text in zip(SEARCH_FIELDS, texts, strict=True):
-        # Few documents have a term, and a text is searched faster than it is split.
+        # Few documents have a given term, and searching a text is faster than splitting it.
         if field in fields and first in text:
             terms = text.split(" ")
             starts = [place for place, term in enumerate(terms) if term == first]
@@ -371,7 +371,7 @@ def _is_in_folders(tx: Tx, lengths: DocumentLengths, folder: Folders) -> NDArray
 def _best(ids: NDArray[np.int64], scores: NDArray[np.float64], limit: int) -> dict[int, float]:
     """Return the best scores above 0 by id; of equal ones those with the lowest ids."""
     least = np.float64(0)
-    # As many as are wanted are at least as good as so many maxima of blocks, and few others are.
+    # The wanted number of block maxima is a lower bound for the best scores, and few other scores reach it.
     if (blocks := len(scores) // BLOCK) > limit:
         maxima = scores[: blocks * BLOCK].reshape(blocks, BLOCK).max(axis=1)
         least = np.partition(maxima, blocks - limit)[blocks - limit]

@@ -79,7 +79,7 @@ class PackedVectors:
         products = np.empty(count, np.float32)
         for number in range(-(-count // BLOCK_ROWS)):
             part = products[number * BLOCK_ROWS : (number + 1) * BLOCK_ROWS]
-            # Into the same memory for each block, so that it stays in the processor's cache.
+            # Reuses the same memory for each block, so that it stays in the processor's cache.
             np.copyto(self._unpacked[: len(part)], self._blocks[number][: len(part)])
             np.dot(self._unpacked[: len(part)], query, out=part)
             part *= self._factors[number][: len(part)]
@@ -186,11 +186,12 @@ class VectorMatrix:
         wanted = 2 * limit
         while True:
             best = _highest(scores, rows, wanted)
-            # `unique` returns the first position of each document: its best chunk. In their order: by similarity again.
+            # `unique` returns the first position of each document: its best chunk. Keeping their order sorts them by
+            # similarity again.
             _, first = np.unique(self._first[best], return_index=True)
             if len(first) >= limit or len(best) == len(rows):
                 return best[np.sort(first)[:limit]]
-            # Long documents took the places of others.
+            # Long documents displaced others.
             wanted *= 4
 
     def _filter_rows(self, weight_min: float | None, created_after: int | None) -> NDArray[np.int64]:
@@ -250,7 +251,7 @@ def invalidate_other_models(tx: Tx, model: str) -> int:
 def iter_vectors(tx: Tx, model: str) -> Iterator[ChunkVector]:
     """Yield the vectors of all embedded documents, in the order of documents and chunks."""
     after = -1
-    # Some documents at a time: all vectors as rows take twice the memory that they are kept in.
+    # A few documents at a time: all vectors as rows would take twice the memory of the matrix.
     while ids := tx.rows(_LIST_IDS, model=model, after=after, limit=LOADED_DOCUMENTS):
         last = int(ids[-1][0])
         yield from map(_chunk_vector, tx.rows(_LIST_VECTORS, model=model, after=after, last=last))

@@ -57,7 +57,7 @@ class VaultWatcher:
             try:
                 async for names in watch_changes(root, poll=self._poll):
                     if is_again:
-                        # What changed before this watch began is in no event.
+                        # Changes before this watch began have no event.
                         self._reconcile_now.set()
                         is_again = False
                     if names:
@@ -85,13 +85,13 @@ class VaultWatcher:
         self.on_change(paths)
         if not paths:
             return
-        # Of a name that changed in letter case only, some disks find the file by the old one too.
+        # If a name changed only in letter case, some disks find the file under the old name too.
         spellings = Counter(map(fold_path, paths))
         files: list[str] = []
         others: list[str] = []
         for path, info in await asyncio.to_thread(_stat_all, prefix, paths):
-            # A created, moved or deleted folder may send a single event for all files in it. What was deleted may have
-            # been either, so it is checked as both.
+            # A created, moved or deleted folder may send a single event for all files in it. A deleted path may have
+            # been a file or a folder, so it is checked as both.
             if info is None or not stat.S_ISREG(info.st_mode):
                 others.append(path)
             if info is None or spellings[fold_path(path)] > 1 or self._needs_check(path, info):

@@ -42,7 +42,7 @@ _CAMEL_PART = re.compile(r"[A-Z]+s?(?![a-z])|[A-Z]?[a-z]+")
 """`HTTP`, `Response` and `IDs` of `HTTPResponseIDs`."""
 _PLURAL_ACRONYM = re.compile(r"[A-Z]{2,}s")
 _VERSION = re.compile(r"(?<![A-Za-z0-9_])[vV](\d+(?:\.\d+)+(?:-[^\W_]+)?)")
-# What may stand before is asked after the first character, which is faster: few places have one that fits.
+# The lookbehind comes after the first character, which is faster because few positions match that.
 _JOINED = re.compile(
     "[A-Za-z](?<![A-Za-z0-9_-].)[A-Za-z0-9]*+[-_\u2010\u2011][A-Za-z0-9]++(?:[-_\u2010\u2011][A-Za-z0-9]++){0,2}+"
     "(?![A-Za-z0-9_\u2010\u2011-])"
@@ -228,7 +228,7 @@ def _join(text: str) -> str:
 
 def split_camel_case(word: str) -> list[str]:
     """Return the parts of at least two letters of a name in camelCase, `PDF` of `PDFs`; none for any other word."""
-    # Words with digits are rather identifiers or base64 than names.
+    # Words with digits are more likely identifiers or base64 than names.
     if not (word.isascii() and word.isalpha()) or len(word) > MAX_STEMMED_CHARS:
         return []
     if _PLURAL_ACRONYM.fullmatch(word):
@@ -257,7 +257,7 @@ def _stemmer() -> snowballstemmer.english_stemmer.EnglishStemmer:
 
 def normalize_word(word: str) -> str:
     """Return the term of a word: `deploy` for `Deployment`, `deploying` and `deploys`; `grosse` for `Größe`."""
-    # Stemming takes quadratic time, and no word of a language is as long.
+    # Stemming takes quadratic time, and no real word is that long.
     return _normalize_short(word) if len(word) <= MAX_STEMMED_CHARS else _fold_word(word)
 
 
@@ -297,7 +297,7 @@ def iter_hits(
         return
     others = _find_other_hits(text, terms, start, min(stop, start + MAX_SPELLED_CHARS))
     position = start
-    # What begins at the same place is the longer one.
+    # Of two that begin at the same place, the longer one wins.
     for hit in merge(others, _iter_word_hits(text, terms, start, stop), key=lambda hit: (hit[0], -hit[1])):
         if hit[0] >= position:
             yield hit

@@ -270,7 +270,7 @@ def preferred_agent(header: AtpHeader, body: ExecuteBody) -> str | None:
 
 def _accepted_result(tx: Tx, context: ActionContext, task: Task) -> ActionResult:
     """Acknowledge a task. Only mode direct sets a deadline, because only there the sender waits for the response."""
-    # Ten are enough for a new task; of one that has run, the decision may be further back.
+    # Ten are enough for a new task; the decision of a task that has run may be further back.
     latest = runlog.read_latest_events(tx, task.tenant, task.task_id, 10)
     decisions = [event for event in latest if event.event_type == "routing_decision"]
     rationale = (decisions[-1].message if decisions else "Routed earlier.").rstrip(".")

@@ -99,7 +99,7 @@ class RegistryZone:
             with tx.savepoint():
                 agent = change(tx)
         except StoreUnavailable:
-            raise  # no result of this operation: the whole message is requeued
+            raise  # not a result of this operation: the whole message is requeued
         except StentorError as error:
             return {**target, "status": "failed", **error_response(error)}
         return {**target, "status": "completed", "updated_at": format_iso(agent.updated_at)}

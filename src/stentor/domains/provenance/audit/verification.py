@@ -168,7 +168,7 @@ class TreeWalk:
             text = "it is in the log or in the table of leaves more than once"
             self.findings.append(AuditFinding("inserted", text, row[0], row[1], row[5]))
         self._compare(first, count, {row[0]: row for row in rows}, merkle.split_hashes(recorded))
-        # Nothing differs hash by hash, and yet the bytes do: there are too many of them, or a part of one.
+        # Nothing differs hash by hash, and yet the bytes do: there are too many bytes, or part of a hash is missing.
         if (len(self.mismatches), len(self.findings)) == before and before[0] < MAX_MISMATCHES:
             text = f"tile {position} of the tree is malformed"
             self.findings.append(AuditFinding("hashes", text, first, last=first + count - 1))

@@ -229,7 +229,7 @@ class WitnessClient:
                 size = parse_size(response.rstrip("\n"))
             except NoteError:
                 raise CosigningFailed("it responded with 409 without a size") from None
-            # It says "not at this size" about the very size it was told: its root there must be another one.
+            # It answers "not at this size" for the size that it reported itself: its root there must differ.
             if size == submission.old_size:
                 raise WitnessConflict(f"it signed another tree of {size} events")
             target.seen_size = size

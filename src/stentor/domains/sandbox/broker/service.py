@@ -137,8 +137,8 @@ async def _decode(run: SandboxRun, line: bytes) -> Any:
     if len(line) < INLINE_LINE_BYTES:
         return jsontext.decode(line)
     loop = asyncio.get_running_loop()
-    # The decoder of a line full of numbers or arrays keeps everybody else waiting, also from a thread: so one line of a
-    # run at a time, and after it as much time for others.
+    # Decoding a line full of numbers or arrays blocks everybody else, even from a thread: so each run decodes one line
+    # at a time, and then leaves as much time to others.
     async with run.decoding:
         started = loop.time()
         try:

@@ -72,7 +72,7 @@ class SqliteTaskIndex:
 
 
 def _put(tx: Tx, texts: Sequence[TaskText], position: Position) -> None:
-    # Never an id again that a document once had, because its words are still there: each is replaced by a greater one.
+    # Never reuses the id of a document, because its words are still there: each id is replaced by a greater one.
     numbered = list(enumerate(texts, int(tx.rows(_LAST_ID)[0][0]) + 1))
     tx.many(_PUT, [{"doc_id": n, "tenant": text.tenant, "task_id": text.task_id} for n, text in numbered])
     words = [{"doc_id": n, "token": tenant_token(text.tenant), "body": _to_body(text.text)} for n, text in numbered]
@@ -83,7 +83,8 @@ def _put(tx: Tx, texts: Sequence[TaskText], position: Position) -> None:
 
 
 def _to_body(text: str) -> str:
-    # FTS5 splits ASCII as `split_words` does, and faster; but it cuts no words, and has its own ideas of other letters.
+    # FTS5 splits ASCII as `split_words` does, but faster; it does not truncate words, and it treats other letters
+    # differently.
     return text if text.isascii() and not _LONG_WORD.search(text) else " ".join(split_words(text))
 
 

@@ -21,7 +21,7 @@ _DELETE_MODEL = Sql("delete from model")
 _INSERT_MODEL = Sql("insert into model (identity, dimensions) values (:identity, :dimensions)")
 _INVALIDATE_ALL = Sql("update documents set model = null, pieces = 0 where model is not null or pieces > 0")
 _INVALIDATE_OTHER_MODELS = Sql("update documents set model = null, pieces = 0 where model <> :identity")
-# A process may take its own claims again: after a failed batch it would else wait for them to expire.
+# A process may take its own claims again: otherwise it would wait for them to expire after a failed batch.
 _LIST_UNCLAIMED = Sql(
     """select d.doc_id, d.path, d.title, d.body, d.weight, d.created_at, d.modified_at, d.raw_hash from documents d
     where d.model is null and not exists (

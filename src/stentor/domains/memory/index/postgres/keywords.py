@@ -209,7 +209,7 @@ def _search_statement(terms: int, has_phrases: bool, all_fields: bool, condition
     if terms == 1 and not has_phrases:
         scored = f"select doc_id, part as score from {scores}"
         if not conditions:
-            # `single` has counted the same documents. So `scored` is used once, and only its best are kept.
+            # `single` has counted the same documents. So `scored` is used once, and only its best rows are kept.
             total = "(select n from single)"
     else:
         # Each term or phrase that matches adds one row per document: their number tells whether enough match.

@@ -182,7 +182,8 @@ def _nearest(
     )
     total = int(tx.rows(_count_statement(*conditions), **parameters)[0][0])
     if filters.similarity_min is not None:
-        # All are counted where all are compared; else one more than asked for tells whether there are more.
+        # If all documents are compared, all are counted; otherwise one more than requested shows whether there are
+        # more.
         more = {**parameters, "limit": total if total <= EXACT_MAX_DOCUMENTS else parameters["limit"] + 1}
         hits = [
             hit for hit in _best(tx, dimensions, conditions, more, total) if hit.similarity >= filters.similarity_min
