@@ -58,7 +58,7 @@ class _DisconnectWatcher:
 
     def caused_cancellation(self) -> bool:
         """Return whether only this watcher cancelled the task; if so, undo the cancellation."""
-        # Above 0, somebody else cancelled too, and that cancellation must not be swallowed.
+        # If above 0, other code cancelled too, and that cancellation must not be swallowed.
         return self._disconnected and self._worker.uncancel() == 0
 
     def stop(self) -> None:

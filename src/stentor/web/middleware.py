@@ -294,7 +294,7 @@ def _presented_key(headers: Iterable[tuple[bytes, bytes]]) -> str | AuthFailure:
 
 def _unauthorized(scope: Scope, error: str, message: str) -> Response:
     if errors.is_openai_path(scope):
-        # Claude Code would ask ten times.
+        # Claude Code would retry ten times.
         headers = {"WWW-Authenticate": "Bearer", **errors.NO_RETRY}
         return errors.render_v1_error(scope, 401, "INVALID_API_KEY", f"{error}. {message}", None, headers)
     if scope["path"] == "/":

@@ -24,7 +24,7 @@ What has known fields is a class.
 MAX_DEPTH = 100
 MAX_CONTAINERS = 200_000
 """Arrays and objects of one text. The decoder takes half a second for a million, and cannot be interrupted."""
-# The arrays below take many bytes for each of the text, so a large body is looked at in blocks.
+# The arrays below take many bytes for each byte of the text, so a large body is scanned in blocks.
 BLOCK_BYTES = 128 * 1024
 NUMPY_MIN_BYTES = 2_000
 """Brackets and quotes from which NumPy counts faster than a loop."""

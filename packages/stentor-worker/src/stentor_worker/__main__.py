@@ -41,7 +41,7 @@ def _replay(worker: Worker, task_id: str) -> int:
 
 
 def _report(error: Exception, about: str = "") -> int:
-    # The name of what a program raises says more than its text: "NameError: name 'x' is not defined".
+    # The type of the exception says more than its text: "NameError: name 'x' is not defined".
     text = (
         str(error) if isinstance(error, ImportError | ValueError | ServiceError) else f"{type(error).__name__}: {error}"
     )

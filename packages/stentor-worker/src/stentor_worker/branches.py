@@ -40,7 +40,7 @@ def begin() -> Branch:
 
 def note(step: dict[str, Any]) -> Moment:
     """Return the moment of a step's outcome, and record it for the branch of a `gather` that runs here, if any."""
-    # The attempt that began a wait knows its end only if that was at the same moment: it reads the journal once.
+    # The attempt that began a wait knows its end only if both happened at the same moment: it reads the journal once.
     is_later = step["kind"] not in ("step", "effect") and step["ended_at"] != step["started_at"]
     moment = (step["epoch"] + is_later, step["ended_at"])
     _note_moment(moment)
@@ -52,8 +52,8 @@ def note_end(error: BaseException) -> None:
     branch, error = _branch.get(), most_urgent([error])
     if branch is not None and isinstance(error, (Suspended, AttemptEnded)):
         branch.is_ending = True
-        # A failure waits for no step beside it. Should the worker die before it reports the failure, another attempt
-        # continues without a retry.
+        # A failure does not wait for concurrent steps. If the worker dies before it reports the failure, another
+        # attempt continues without a retry.
         if branch.cut is None and not isinstance(error, (Suspended, ServiceGone)):
             branch.cut = error
 
@@ -79,7 +79,7 @@ def cut() -> BaseException | None:
 
 
 def _around() -> Iterator[Branch]:
-    # Not past a step: what cancels that does not cancel what runs in it, unless the step is cut.
+    # Does not look past a step: cancelling a step does not cancel what runs in it, unless the step is cut off.
     branch = _branch.get()
     while branch is not None:
         yield branch

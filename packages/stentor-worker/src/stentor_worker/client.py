@@ -81,7 +81,7 @@ class Client:
         self._ca_file = ca_file or os.environ.get("SSL_CERT_FILE")
         is_tls = url.startswith("https://")
         self._tls_context = ssl.create_default_context(cafile=self._ca_file) if self._ca_file or is_tls else None
-        # The address of the service is meant, and the API's is easily given.
+        # The service's address is expected, but users easily give the API's.
         root = url.partition("?")[0].rstrip("/").removesuffix("/api/v1")
         headers = {"Authorization": f"Bearer {key}", "User-Agent": "stentor-worker"}
         self._pool = ConnectionPool(f"{root}/api/v1", headers, self._tls_context if is_tls else None)
@@ -117,7 +117,7 @@ class Client:
         headers, content = {name: value for name, value in given.items() if value is not None}, None
         if body is not None:
             headers["Content-Type"] = "application/json"
-            # No NaN: the service could say no more than that the JSON is malformed.
+            # Rejects NaN here: the service could only say that the JSON is malformed.
             content = json.dumps(body, separators=(",", ":"), ensure_ascii=False, allow_nan=False).encode()
         pause, last_at, pages, failed_at = 0.1, 0.0, 0, time.monotonic()
         while True:
@@ -125,7 +125,8 @@ class Client:
                 return self._request(method, path, content, headers, timeout_s)
             except ServiceError as error:  # noqa: PERF203 - each is a request
                 tries -= 1
-                # A proxy's page for only this request is not an outage: it may be too large for the proxy.
+                # A proxy's error page for only this request is not an outage: the request may be too large for the
+                # proxy.
                 pages += error.status not in OUTAGES and self._answered_at > failed_at
                 failed_at = time.monotonic()
                 if tries <= 0 or pages == MAX_PAGES or not self._may_repeat(error):
@@ -142,7 +143,7 @@ class Client:
                 elif self._stopping.is_set():
                     last_at = last_at or time.monotonic() + LAST_SECONDS
                     if self._has_given_up or time.monotonic() >= last_at:
-                        # So that a handler that makes one call after another does not wait as long for each.
+                        # Keeps a handler that makes one call after another from waiting that long for each.
                         self._has_given_up = True
                         raise
                     time.sleep(min(wait, LAST_PAUSE))
@@ -243,7 +244,7 @@ def _to_error(response: HttpResponse) -> ServiceError:
     except ValueError:
         body = {}
     if not isinstance(body, dict):
-        body = {}  # of a proxy
+        body = {}  # sent by a proxy
     error = body.get("error")
     # An object in the error envelope; a text in the bodies of 401 and 429.
     named = error if isinstance(error, dict) else {"message": error or NO_REASON, **body}

@@ -62,7 +62,7 @@ class ConnectionPool:
 
         `timeout_s` replaces CONNECT_SECONDS and READ_SECONDS. Raises OSError without a complete response.
         """
-        # Together, so that head and body wake the service once.
+        # Sent together, so that head and body wake the service once.
         length = "" if body is None and method == "GET" else f"Content-Length: {len(body or b'')}\r\n"
         head = f"{method} {self._path}{path} HTTP/1.1\r\n{self._headers}{_to_lines(headers)}{length}\r\n".encode(
             "ascii"
@@ -73,7 +73,8 @@ class ConnectionPool:
             connection.send(head if body is None else head + body)
             response = connection.read_response()
         except BaseException:
-            # Also for the exception of a signal: the rest would be taken for the response to the next request.
+            # Also for an exception raised by a signal handler: the rest would be read as the response to the next
+            # request.
             connection.close()
             raise
         if connection.may_stay and len(self._idle) < MAX_IDLE:
@@ -118,7 +119,7 @@ class _Connection:
         try:
             self.socket.sendall(request)
         except (BrokenPipeError, ConnectionResetError):
-            # The other side may have said why it does not read the rest, such as of a body that is too long.
+            # The server may have said why it does not read the rest, for example of a body that is too long.
             self.may_stay = False
 
     def read_response(self) -> HttpResponse:
@@ -195,7 +196,7 @@ class _Connection:
             self._read_line()
 
     def _read(self, size: int) -> bytes:
-        # In parts, as `read` takes the memory for all that is announced, however little comes.
+        # In parts, because `read` allocates memory for the announced length, however little arrives.
         parts: list[bytes] = []
         while size > 0:
             part = self._file.read(min(size, MAX_PART))

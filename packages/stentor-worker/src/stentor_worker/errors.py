@@ -137,7 +137,7 @@ def to_message(error: BaseException) -> str:
     except Exception:  # noqa: BLE001 - of a class of the program; the error is reported all the same
         text = "its text cannot be read"
     if isinstance(error, _GROUP):
-        # What a TaskGroup raises says only how many they are.
+        # The exception of a TaskGroup says only how many there are.
         text = f"{text}: {'; '.join(f'{type(one).__name__}: {to_message(one)}' for one in _flatten(error))}"
     return to_plain(text)
 

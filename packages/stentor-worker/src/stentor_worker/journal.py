@@ -94,7 +94,7 @@ class Journal:
     def find(self, entry: Entry) -> Recorded | None:
         """Return what is recorded of a step. Raises StepMismatch if the journal has another step in its place."""
         with self._lock:
-            # Under the lock, so that steps that begin side by side load the journal once.
+            # Under the lock, so that concurrent steps load the journal once.
             steps = self._loaded()
             recorded = steps.get(entry.key + WAS_CANCELLED) or steps.get(entry.key)
             prefix = entry.scope.prefix
@@ -124,7 +124,7 @@ class Journal:
         moment = note(recorded)
         if recorded["state"] == "failed":
             if was_cancelled(recorded):
-                # Under the key of what says so: a retry of the task must not forget it.
+                # Stored under the key of the step that shows it: a retry of the task must not forget it.
                 entry = replace(entry, key=recorded["key"])
             entry.scope.note_failed(entry)
             error = _recorded_error(entry, recorded)
@@ -228,7 +228,7 @@ class Journal:
     def require_complete(self) -> None:
         """Raise StepMismatch if an earlier attempt ran an ordered step that this attempt, at its end, has not run."""
         with self._lock:
-            # Also of a program that came to no step at all.
+            # Also for a program that reached no step at all.
             self._loaded()
             scopes = (steps for scope, steps in self._expected.items() if steps and not self._is_forgotten(scope))
             missing = next((step for steps in scopes for step in steps.values()), None)

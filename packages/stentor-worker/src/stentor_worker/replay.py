@@ -81,7 +81,7 @@ class _ReplayJournal(Journal):
         if recorded is not None:
             self.found.add(entry.key)
         elif waits := self._list_waits_within(entry):
-            # As in the run, which may have continued meanwhile.
+            # As in the run, which may have continued in the meantime.
             self.waits += waits
             raise Suspended
         is_effect = recorded is not None and recorded["kind"] == "effect"
@@ -97,7 +97,7 @@ class _ReplayJournal(Journal):
         return super().call(method, subpath, body)
 
     def require_cancellation(self, entry: Entry) -> None:
-        # No attempt was longer, so no timeout of the program was either.
+        # No attempt was longer, so no timeout of the program can have been longer.
         if time.monotonic() - entry.began_at >= self._timeout_seconds:
             self.first = self.first or _NotCancelled(entry.key)
             raise _NotCancelled(entry.key)
@@ -149,7 +149,7 @@ Execute = Callable[[Task], tuple[str, dict[str, Any]]]
 def replay(client: Client, task_id: str, execute: Execute) -> Replay:
     """Run the handler over the journal of a task. Raises ServiceError, such as for an unknown task."""
     path = f"/tasks/{segment(task_id)}"
-    # An outage ends it: nobody waits for hours for a test.
+    # An outage ends it: nobody waits hours for a test.
     record = client.call("GET", path, tries=TRIES)
     task = ReplayTask(client, record, client.call("GET", f"{path}/input")["input"])
     journal = task.journal
@@ -177,7 +177,7 @@ def _compare(
     if record["status"] == "completed":
         return _compare_end(first, verb, body, record["result"])
     code = record["error"].get("code") if isinstance(record["error"], dict) else None
-    # A run that failed and a program that completes are no difference: the change may be the repair.
+    # If the run failed and the program now completes, that is not a difference: the change may be the fix.
     if verb == "fail" and first is None and record["status"] == "failed" and code != body["error"]["code"]:
         return f"The run failed with {code}, and this program with {body['error']['code']}: {body['error']['message']}"
     return None

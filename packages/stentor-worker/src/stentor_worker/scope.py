@@ -87,7 +87,7 @@ class Scope:
         with self._lock:
             count = self._names[name] + 1
             if count > 1 and (not is_home or name in self._beside):
-                # Which one comes first is chance, so the next attempt could give each the value of the other.
+                # Which one comes first is random, so the next attempt could swap their values.
                 raise ValueError(
                     f"Steps that run side by side need names of their own, and {name!r} began before. Run what belongs "
                     "together in a step with a name of its own, or put a number into the name."
@@ -115,7 +115,7 @@ class Scope:
         with self._lock:
             self._failed.setdefault(entry.place, []).append(entry)
         if self._outer is not None:
-            # A step around it may catch the error, and then does what the program continues with.
+            # A step around it may catch the error, and then decides how the program continues.
             self._outer.note_failed(entry)
 
     def _take_handled(self, place: Place) -> list[str]:

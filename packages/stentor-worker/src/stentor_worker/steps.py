@@ -85,7 +85,7 @@ async def run_step(journal: Journal, entry: Entry, function: Callable[[], Any], 
     with noting_end():
         known = journal.find(entry) if journal.is_loaded else None
         if known is not None and not was_cancelled(known) and not is_value_elsewhere(known):
-            # At once: no timeout of the program may come first, which did not when this was recorded.
+            # Without waiting: no timeout of the program may fire first, because none did when this was recorded.
             return journal.replay(entry, known)
         return await _run_cancellable(journal, entry, function, call)
 
@@ -163,10 +163,10 @@ async def _record_cancelled(
         await _is_end_cancelled(call(journal.fail, entry.as_cancelled(), error))
     if (times := count_cancellations() - before) > 1:
         if journal.has_ended or is_ending():
-            # Perhaps by the end of the attempt, which the next one would wait for in vain. If it was a timeout around
-            # another one, the program must not go on after it.
+            # Perhaps cancelled by the end of the attempt, for which the next attempt would wait in vain. If it was a
+            # timeout around another one, the program must not continue after it.
             raise cut() or Suspended
-        # By a timeout around another one too: the program takes the way of the outer one.
+        # Also cancelled by a timeout around another one: the program follows the outer one.
         await _is_end_cancelled(call(journal.fail, entry.as_cancelled(times), error))
 
 
@@ -198,7 +198,7 @@ async def _run_step(
     recorded = await _find(journal, entry, call)
     if recorded is not None:
         if call is not here and was_cancelled(recorded):
-            # Until the program cancels it again: so it takes the same way.
+            # Waits until the program cancels it again, so that it takes the same path.
             await _wait_for_cancellation(journal, entry)
         return await call(journal.replay, entry, recorded)
     with _nested(entry, within):
@@ -206,7 +206,7 @@ async def _run_step(
             value = await _value(entry, function(), call)
         except Exception as error:
             if journal.has_ended or (within is not None and within.cut is not None):
-                raise  # perhaps of what the handler has closed; the next attempt runs the step
+                raise  # perhaps because the handler has closed a resource; the next attempt runs the step
             await call(journal.fail, entry, error)
             raise
     try:

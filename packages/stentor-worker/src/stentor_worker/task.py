@@ -223,7 +223,7 @@ class Task:
 
     def emit(self, text: str) -> None:
         """Stream a part of the output to the watchers of the task. Raises TaskCancelled, and TypeError for no text."""
-        # Joined later, where no traceback would show who emitted it.
+        # Checked here: the texts are joined later, where no traceback would show who emitted it.
         if not isinstance(text, str):
             raise TypeError(f"A task emits text, not {type(text).__name__}.")
         with self._emitting:

@@ -94,7 +94,7 @@ class Wait:
         """Retry a child that failed, when the task was retried after that: both continue from where they failed."""
         failed = self._journal.superseded(self._entry)
         if failed is not None and failed["error"]["type"] == ChildFailed.__name__:
-            # It may be running again, or one that cannot be retried: its end says so.
+            # It may be running again, or may not be retryable: its end says so.
             with suppress(ServiceError):
                 self._journal.client.call("POST", f"/tasks/{segment(self._fields['child_task_id'])}/retry")
 
@@ -112,7 +112,7 @@ class Child:
 
     def __init__(self, journal: Journal, started: Entry, task_id: str, type_: str) -> None:
         self._journal, self._type = journal, type_
-        # Where the child was started, it is waited for in order.
+        # Where the child was started, waits for it happen in order.
         self._scope = Scope(started.key + "/", outer=started.scope, home=started.place)
         self.id = task_id
 
@@ -180,7 +180,7 @@ def gather_children(children: Iterable[Child]) -> Callable[[], list[Any]]:
         branches: list[tuple[Branch, Any]] = []
         has_failed = False
         for wait in waits:
-            # After an error no other wait begins.
+            # After an error no further wait begins.
             if not has_failed or wait.is_recorded:
                 branch = begin()
                 with running_in(branch):
@@ -212,8 +212,8 @@ async def gather(awaitables: Iterable[Awaitable[Any]]) -> list[Any]:
     before, ends = count_cancellations(), list[Any]()
     cancelled: asyncio.CancelledError | None = None
     try:
-        # Without its first turn a branch would leave no trace of a timeout that is over already, and the next attempt
-        # would take another way.
+        # Without its first step a branch would leave no trace of a timeout that has already passed, and the next
+        # attempt would take another path.
         await asyncio.sleep(0)
     except asyncio.CancelledError as error:
         cancelled = error
@@ -224,7 +224,7 @@ async def gather(awaitables: Iterable[Awaitable[Any]]) -> list[Any]:
     except asyncio.CancelledError as error:
         cancelled = error
     if cancelled is not None:
-        # Effects are not cancelled: as one alone does, they return what a timeout came too late for.
+        # Effects are not cancelled: like a single effect, they return their result if a timeout comes too late.
         if not all(one.done() and not one.cancelled() for one in running):
             raise cancelled
         note_late(before)

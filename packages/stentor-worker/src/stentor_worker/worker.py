@@ -173,14 +173,14 @@ class Worker:
             raise SystemExit(1) from None
         finally:
             running.remove(self)
-            # What the pool did not take, as when Python starts no more threads: nobody must wait for it.
+            # The pool did not accept it, for example because Python cannot start more threads: nobody must wait for it.
             self._tasks.clear()
             self._ended.set()
             heartbeats.join()
             self._leave()
             self._client.close()
             for number, handler in replaced.items():
-                # None is one that was not set by Python, which cannot set it again.
+                # None is a handler that was not set from Python, which cannot restore it.
                 if handler is not None:
                     signal.signal(number, handler)
 
@@ -337,7 +337,7 @@ class Worker:
             task.require_complete()
         except BaseException as raised:  # noqa: BLE001 - the thread pool would swallow it
             end = build_error_report(task, most_urgent([raised]))
-            # What it said before its question, or its error. The end is reported whether or not this arrives.
+            # Sends the output from before its question or its error. The end is reported whether or not this arrives.
             with suppress(Exception):
                 task.flush()
             return end
@@ -355,8 +355,8 @@ class Worker:
     def _send_heartbeats(self) -> None:
         """Renew all leases periodically, including those of tasks that a stopping worker still finishes."""
         while not self._ended.wait(self._lease_seconds / BEATS_PER_LEASE):
-            # Side by side, and in this time and no longer: a response that does not come, or slow ones of many tasks,
-            # must not cost the other tasks their leases.
+            # Concurrently, and within this time limit: a missing response, or slow ones of many tasks, must not cost
+            # the other tasks their leases.
             beat = (self._lease_seconds, self._lease_seconds / BEATS_PER_LEASE)
             # A copy, because other threads add and remove tasks.
             beats = [threading.Thread(target=task.heartbeat, args=beat, daemon=True) for task in list(self._tasks)]

@@ -47,7 +47,7 @@ def build_dashboard_app(
     app.include_router(api.create_health_router())
     for router in routers:
         app.include_router(router, responses=DASHBOARD_ERROR_RESPONSES)
-    # Last, so that it cannot hide a route of this service.
+    # Last, so that it cannot shadow a route of this service.
     app.add_api_route("/api/v1/{path:path}", _refuse_gateway_path, methods=_METHODS, include_in_schema=False)
     openapi_document.install(app, lambda schema: openapi_document.add_security(schema, SECURITY))
     public = frozenset((api.HEALTH_PATH, openapi_document.PATH))
@@ -58,7 +58,7 @@ def build_dashboard_app(
     limited_api = BodySizeMiddleware(authenticated_api, MAX_BODY_BYTES)
 
     async def dispatch(scope: Scope, receive: Receive, send: Send) -> None:
-        # Before the sign-in, whose 401 would make a client believe that its key is wrong.
+        # Before the sign-in, whose 401 would suggest to a client that its key is wrong.
         if scope["type"] == "http" and (errors.is_openai_path(scope) or scope["path"] == "/mcp"):
             error = errors.wrong_port_error(scope["path"], DASHBOARD)
             await errors.render_stentor_error(scope, error)(scope, receive, send)

@@ -75,7 +75,7 @@ def dashboard_key_check(key: str | None) -> Callable[[Iterable[tuple[bytes, byte
 
     def check(headers: Iterable[tuple[bytes, bytes]]) -> bool:
         keys = [value for name, value in headers if name == b"x-api-key"]
-        # Repeated headers are ambiguous. Digests have equal length, so the timing does not reveal that of the key.
+        # Repeated headers are ambiguous. Digests have equal length, so the timing does not reveal the key's length.
         return digest is not None and len(keys) == 1 and hmac.compare_digest(_digest(keys[0].strip()), digest)
 
     return check

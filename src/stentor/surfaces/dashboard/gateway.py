@@ -126,7 +126,7 @@ class InProcessGatewayClient:
     async def stream_task(self, key: str, task_id: str, after: str | None = None) -> AsyncIterator[TaskStreamStep]:
         caller = self._authenticate(key)
         try:
-            # Here, because afterwards only an event could say so.
+            # Checked here, because once the stream has begun only an event could report it.
             await self._activity.require_visible(caller, task_id)
         except StentorError as error:
             raise GatewayError(error.status, error.code, error.message, error.details) from error

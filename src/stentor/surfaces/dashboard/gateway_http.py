@@ -209,7 +209,7 @@ class HttpGatewayClient(_GatewayConnection):
     async def call(self, key: str, operation: str, arguments: Mapping[str, Any]) -> Any:
         spec = self._operations[operation]
         method, target, body = http_request(spec, arguments)
-        # What may take long is what a caller can cancel.
+        # The calls that a caller can cancel are those that may take long.
         seconds = LONG_SECONDS if spec.cancellable else RESPONSE_SECONDS
         timeout = aiohttp.ClientTimeout(seconds, connect=CONNECT_SECONDS)
         content = None if body is None else jsontext.encode(body)

@@ -100,7 +100,7 @@ def to_fields(message: Message, model: type[BaseModel] | None, where: str = "") 
                 raise _field_error(where + field.name, "is required")
             continue
         value = _to_value(field, getattr(message, field.name), declared.annotation, where)
-        # None of an enum is its value 0, which means that the field was not given; None of JSON is null.
+        # None of an enum is its value 0, which means that the field was not set; None of JSON is null.
         if value is not None or field.enum_type is None:
             fields[name] = value
     return fields

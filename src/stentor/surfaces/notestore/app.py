@@ -122,7 +122,7 @@ def _error_response(error: StentorError) -> Response:
     if isinstance(error, MethodNotAllowed) and error.details:
         headers["Allow"] = error.details["allow"]
     if isinstance(error, PayloadTooLarge):
-        # Otherwise the server reads the rest of the body, however long it is.
+        # Otherwise the server would read the rest of the body, however long it is.
         headers["Connection"] = "close"
     # These two need no key, so anybody could fill the log with them.
     level = logging.DEBUG if isinstance(error, Forbidden | MethodNotAllowed) else logging.INFO

@@ -69,7 +69,8 @@ def write_batch(root: Path, requests: Iterable[WriteRequest], fsync_pool: FsyncP
         try:
             _for_each(files, lambda file: file.open(folders))
             _for_each(files, _FileWrite.write_temp_file)
-            # The bytes must be on disk before the rename: else a crash could leave an empty file at the final name.
+            # The bytes must be on disk before the rename: otherwise a crash could leave an empty file at the final
+            # name.
             _fsync_files(files, lambda file: file.descriptor, fsync_pool)
             for file in files:
                 file.close_written()
@@ -180,9 +181,9 @@ class _FileWrite:
         try:
             safe_files.stat_entry(self.folder.descriptor, self.name, path)
         except NoSuchNote:
-            raise NoteChanged(path, model.NO_FILE) from None  # deleted by another program since
-        # Not of the file that has the name by now, which another program may have put there: an index that stores its
-        # size and time with these bytes would take it for known and never read it.
+            raise NoteChanged(path, model.NO_FILE) from None  # deleted by another program in the meantime
+        # Not the status of the file that has the name by now, which another program may have put there: an index that
+        # stores its size and time with these bytes would consider it known and never read it.
         self.outcome = FileChange(safe_files.to_stat(self.written, path), self.previous)
 
     def close_written(self) -> None:

@@ -60,7 +60,7 @@ class FolderVault:
         # A fixed number, so that nothing has to be removed; two paths that share a lock only wait for each other.
         self._locks = [threading.Lock() for _ in range(256)]
         self._fsync_pool = FsyncPool()
-        # Two threads read and one writes: more would only wait for the interpreter.
+        # Two threads read and one writes: more would only wait for the interpreter lock.
         self._reads: ThreadBatcher[str, Note | Exception] = ThreadBatcher(self.read_batch_sync, 2)
         self._writes: ThreadBatcher[WriteRequest, FileChange | Exception] = ThreadBatcher(self.write_batch_sync, 1)
 

@@ -197,7 +197,7 @@ def _edit_block(block: str, changed: Mapping[str, Any], deleted: set[str], newli
     rest = block[position:]
     if rest and not rest.endswith(("\n", "\r")):
         rest += newline
-    # New keys go to the end, so that the order of the user's own stays.
+    # New keys go to the end, so that the user's own keys keep their order.
     added = [yaml_writer.dump_entry(key, value, newline) for key, value in changed.items() if key not in spans]
     return "".join([*pieces, rest, *added])
 

@@ -93,7 +93,7 @@ class FolderEvents:
         """Watch what is at the path of a changed folder by now, which may be another folder."""
         if mask & (_MOVED_FROM | _MOVED_TO | _DELETE):
             self._forget(path)
-        # A new folder may have been found with the one that it is in.
+        # A new folder may already have been found together with its parent.
         if not mask & _CREATE or self._find(path) is None:
             self._add(path)
 
@@ -104,7 +104,7 @@ class FolderEvents:
             path = folders.pop()
             try:
                 self._keep(self._watch(path, _CHANGES | _ONLYDIR | _DONT_FOLLOW), path)
-                # Only after the folder is watched: what is created from then on has an event.
+                # Only after the folder is watched: files created from then on have events.
                 folders += _list_subfolders(path)
             except OSError as error:
                 # Deleted or replaced since, or no permission.
@@ -118,7 +118,7 @@ class FolderEvents:
         return watch
 
     def _keep(self, watch: int, path: bytes) -> None:
-        # A folder has one watch, also after it was moved.
+        # A folder has one watch, even after it was moved.
         self._drop(watch)
         self._folders[watch] = path
         parent, _, name = path.rpartition(b"/")

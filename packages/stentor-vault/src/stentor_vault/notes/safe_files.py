@@ -222,7 +222,7 @@ def _read_file(folder: int, name: str, max_bytes: int | None) -> tuple[bytes, os
         if error.errno in _NO_FILE_ERRNOS:
             raise NoSuchNote(f"{name!r} is not a file of the vault ({error.strerror}).") from error
         raise
-    # Of the open file and not of its name, which may mean another file by now.
+    # Checks the open file and not its name, which may refer to another file by now.
     info = os.fstat(descriptor)
     if not stat.S_ISREG(info.st_mode):
         os.close(descriptor)
@@ -284,8 +284,8 @@ def copy_owner_and_mode(folder: int, name: str, descriptor: int) -> None:
         info = os.stat(name, dir_fd=folder, follow_symlinks=False)
         own = os.fstat(descriptor)
         if (own.st_uid, own.st_gid) != (info.st_uid, info.st_gid):
-            # One by one: who may not give a file away may set a group of their own. Not PermissionError only: a
-            # container does not know each user, and some file systems have none.
+            # One by one: a user who may not change the owner may still set one of their own groups. Not only
+            # PermissionError: a container does not know every user, and some file systems have none.
             for uid, gid in ((-1, info.st_gid), (info.st_uid, -1)):
                 with contextlib.suppress(OSError):
                     os.fchown(descriptor, uid, gid)
@@ -392,7 +392,7 @@ def _numbered_name(name: str, number: int) -> str:
     if not stem or len(suffix) > MAX_SUFFIX_CHARS:
         stem, dot, suffix = name, "", ""
     end = f" {number}{dot}{suffix}"
-    # At a character: a part of one at the end is left out.
+    # Cut between characters: an incomplete one at the end is dropped.
     return stem.encode()[: paths.MAX_SEGMENT_BYTES - len(end.encode())].decode(errors="ignore") + end
 
 

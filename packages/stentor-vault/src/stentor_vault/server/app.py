@@ -85,7 +85,7 @@ class VaultServer:
 
     async def _dispatch(self, request: Request) -> Response:
         first, *rest = split_request_path(request)
-        # Asked once, because `/` is public and says whether the key is right.
+        # Checked once, because `/` is public and reports whether the key is right.
         authenticated = self._is_authenticated(request)
         if not rest and request.method in ("GET", "HEAD"):
             public = self._get_public(f"/{first}", authenticated=authenticated)

@@ -81,7 +81,7 @@ class JsonLogicRule:
         self._count_step()
         if isinstance(rule, list):
             return [self._apply(item, data) for item in rule]
-        # In JsonLogic an object with several keys is data and no rule.
+        # In JsonLogic an object with several keys is data, not a rule.
         if not isinstance(rule, dict) or len(rule) != 1:
             return rule
         [(name, argument)] = rule.items()

@@ -130,7 +130,7 @@ class LinkIndex:
         paths = list(self._files.get(link_key(name), ()))
         candidates = [path for path in paths if _ends_with_path(_normalize(path), target)]
         sibling = _normalize(f"{folder}/{target}".lstrip("/"))
-        # A link that starts at the root or at the own folder is a whole path, not the end of one.
+        # A link that starts at the root or in the note's own folder is a complete path, not the end of one.
         must_be_exact = name.startswith(("/", "./", "../"))
         ranked = sorted(candidates, key=lambda path: _rank(path, target, sibling))
         return next((path for path in ranked if not must_be_exact or _normalize(path) == target), None)
@@ -167,5 +167,5 @@ def _ends_with_path(path: str, target: str) -> bool:
 
 
 def _normalize(path: str) -> str:
-    # Composed, as the paths of files are: programs on macOS write names decomposed.
+    # Composed (NFC) like the paths of files: programs on macOS write names decomposed.
     return compose_path(path).lower().removesuffix(".md")

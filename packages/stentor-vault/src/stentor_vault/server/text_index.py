@@ -101,7 +101,7 @@ class VaultTextIndex:
             while self._changed_during_load:
                 changed, self._changed_during_load = self._changed_during_load, set()
                 files |= await self._read_files(dict.fromkeys(changed))
-            # Without an await from here to the end, so that no request sees a part of the index.
+            # No await from here to the end, so that no request sees a partial index.
             self._texts = {}
             self.links.clear()
             for path, file in files.items():
@@ -155,7 +155,8 @@ class VaultTextIndex:
                 if reload is not None:
                     reload.cancel()
             await asyncio.sleep(RETRY_SECONDS)
-            # What changed since the failure is in no event. It begins when the loop waits, which is when it watches.
+            # Changes since the failure have no event. The load begins when the loop waits, which is after the watch has
+            # begun.
             reload = asyncio.create_task(self._load_with_retry(MAX_RELOAD_PAUSE_SECONDS))
 
     def search(self, query: str, context_chars: int, max_matches: int | None = None) -> list[SimpleSearchHit]:

@@ -191,7 +191,8 @@ class VaultFiles:
     def __init__(self, vault: FolderVault, texts: VaultTextIndex) -> None:
         self.vault = vault
         self._texts = texts
-        # By the hash of the path, because one for each path would be without number; paths that share a lock only wait.
+        # Chosen by the hash of the path, because one lock per path would be unbounded; paths that share a lock only
+        # wait.
         self._locks = [asyncio.Lock() for _ in range(256)]
 
     async def stat(self, path: str) -> Stat:
@@ -209,7 +210,7 @@ class VaultFiles:
                     await require_portable_names(self.vault, path)
                 try:
                     await self.vault.write(path, content, NO_FILE if current is None else content_hash(current))
-                # Another program has written in between: our lock means nothing to it.
+                # Another program has written in between, because it does not use our lock.
                 except NoteChanged:
                     continue
                 await self._texts.refresh(path)

@@ -42,7 +42,7 @@ _NO_PROSE = re.compile(
     r"|\]\([^()\n]{1,2000}\)"
     r"|\w{2,10}://\S{1,2000}"
 )
-# Everything but what ends a tag, so that scripts with combining marks and emoji are whole.
+# Any character that does not end a tag, so that scripts with combining marks and emoji stay complete.
 _TAG = re.compile(
     r"(?<![\w/#&])#([^\s\u2000-\u206f\u2e00-\u2e7f\u3000-\u303f\uff01-\uff0f\uff1a-\uff20"
     r"'!\"#$%&()*+,.:;<=>?@^`{|}~\[\]\\]+)"

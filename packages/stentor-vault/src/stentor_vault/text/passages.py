@@ -120,7 +120,7 @@ def _index_anchors(lines: list[_Line]) -> dict[str, int]:
     for number, line in enumerate(lines):
         if line.anchor:
             parents = [parent for parent in parents if parent.level < line.level]
-            # At most five, as there are six levels; a path may leave out any of them.
+            # At most five, because there are six levels; a path may leave out any of them.
             for count in range(len(parents) + 1 if total < MAX_TOTAL_CHARS else 1):
                 for path in itertools.combinations(parents, count):
                     parts = [part.anchor for part in (*path, line)]

@@ -58,7 +58,7 @@ class StentorCheckpointer(RecordStore):
         serde: SerializerProtocol | None = None,
     ) -> None:
         self._client = Client(url, key, threading.Event(), ca_file)
-        # Of its own: in the event loop's, a write would wait until blocking nodes have ended.
+        # A separate pool: in the event loop's own, a write would wait until blocking nodes have ended.
         self._executor = ThreadPoolExecutor(MAX_THREADS, "stentor-checkpoints")
         super().__init__(Threads(self._client, prefix, tries), serde)
 
@@ -93,7 +93,7 @@ class StentorCheckpointer(RecordStore):
             "parent": get_checkpoint_id(config),
             "namespace": namespace,
         }
-        # The last, so that a checkpoint that is there has its values, however many requests they take.
+        # Stored last, so that an existing checkpoint always has its values, however many requests they take.
         values[make_key("c", namespace, checkpoint["id"])] = self._pack(record)
         self._threads.set(thread, values)
         return make_config(thread, namespace, checkpoint["id"])
@@ -111,7 +111,7 @@ class StentorCheckpointer(RecordStore):
             key = make_key("w", _namespace(config), checkpoint_id, task_id, str(index))
             values = once if index >= 0 else again
             values |= self._pack_write(key, value, task_id, channel, task_path)
-        # Long values first, so that the writes of a task are there together, however many requests they take.
+        # Long values first, so that the writes of a task appear together, however many requests they take.
         self._threads.set(_thread(config), _long_first(once), if_absent=True)
         self._threads.set(_thread(config), _long_first(again))
 
@@ -200,7 +200,7 @@ class StentorCheckpointer(RecordStore):
 
     def copy_thread(self, source_thread_id: str, target_thread_id: str) -> None:
         """Copy all checkpoints of a thread. The service stores long values once for both."""
-        for kind in ("b/", "w/", "c/"):  # a checkpoint that is there has its values
+        for kind in ("b/", "w/", "c/"):  # an existing checkpoint has its values
             values = self._threads.scan(source_thread_id, kind)
             while batch := dict(islice(values, 100)):
                 self._threads.set(target_thread_id, batch)

@@ -89,7 +89,7 @@ class RecordStore(BaseCheckpointSaver[str]):
             keys = [_value_keys(record, channels) for record in some]
             wanted = dict.fromkeys(key for of_record in keys for key in of_record.values())
             known = {key: values[key] for key in wanted if key in values}
-            # What the last chunk had and this one has too is not read again; the rest is forgotten.
+            # Values that the last chunk had too are not read again; the rest is dropped.
             values = known | self._threads.read(thread, [key for key in wanted if key not in known])
             writes = self._read_writes(thread, some)
             for record, of_record in zip(some, keys, strict=True):
@@ -114,7 +114,7 @@ class RecordStore(BaseCheckpointSaver[str]):
         # Longer keys are the long values, which their writes fetch.
         heads = {key: self._unpack(packed) for key, packed in stored.items() if key.count("/") == WRITE_KEY.count("/")}
         packed_values: dict[str, Any] = {key: head[3] or stored.get(f"{key}/value") for key, head in heads.items()}
-        # With some of its writes a task would count as done, without any it runs again.
+        # With only some of its writes a task would count as done; without any it runs again.
         incomplete = {key.rpartition("/")[0] for key, packed in packed_values.items() if packed is None}
         writes: dict[str, list[tuple[str, str, int, str, Any]]] = {}
         for key, (task_id, channel, task_path, _) in heads.items():

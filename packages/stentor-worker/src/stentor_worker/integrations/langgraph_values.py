@@ -154,7 +154,7 @@ def _batches(values: Mapping[str, bytes]) -> list[dict[str, bytes]]:
     batches: list[list[tuple[str, bytes]]] = []
     size = 0
     for key, value in reversed(list(values.items())):
-        # A value that is too long by itself is sent by itself, so that the service says what is wrong.
+        # A value that is too long is sent alone, so that the service says what is wrong.
         if not batches or len(batches[-1]) == MAX_BATCH or size + len(value) > BATCH_BYTES:
             batches.append([])
             size = 0

@@ -78,7 +78,8 @@ class StentorSession:
                 raise
             items = page["items"]
             pages.append([item["value"] for item in items])
-            # A page may have fewer than asked for, if they are long: the last one has none, or all that there are.
+            # A page may have fewer items than requested if they are long; only an empty page, or one with all items, is
+            # the last.
             if not items or len(items) == page["item_count"]:
                 break
             left = None if left is None else left - len(items)

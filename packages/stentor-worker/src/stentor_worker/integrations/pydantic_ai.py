@@ -52,7 +52,7 @@ class TaskSteps(AbstractCapability[AgentDepsT]):
 
     def __init__(self, task: Task, *, name: str | None = None) -> None:
         self._task, self._name = task, name
-        # A run has an asyncio task of its own: where its caller is shows here.
+        # A run has its own asyncio task: only here is it visible in which step its caller is.
         self._place = _place()
         self._steps = _Steps(task)
 
@@ -65,13 +65,13 @@ class TaskSteps(AbstractCapability[AgentDepsT]):
         self, ctx: RunContext[AgentDepsT], *, handler: Callable[[], Awaitable[AgentRunResult[Any]]]
     ) -> AgentRunResult[Any]:
         name = self._name or (ctx.agent and ctx.agent.name) or "agent"
-        # By the step around it, as a step's names count within that step.
+        # Grouped by the step around it, because names are unique only within that step.
         runs = _runs.setdefault(current_scope.get() or self._task, {}).setdefault(name, _Runs(self._place))
         with runs.begin(name, self._place) as self._steps.prefix:
             return await handler()
 
     def get_ordering(self) -> CapabilityOrdering:
-        # What other capabilities change in a request or a result comes around the step, and runs in each attempt.
+        # Changes that other capabilities make to a request or a result wrap the step, and run in each attempt.
         return CapabilityOrdering(position="innermost")
 
     def get_wrapper_toolset(self, toolset: AbstractToolset[AgentDepsT]) -> AbstractToolset[AgentDepsT] | None:

@@ -149,7 +149,7 @@ async def show_weights(page: PageRequest) -> Response:
     await page.call("agents.list", limit=1)  # checks the permission: the query below does not
     after, now = _read_cursor(page), page.site.now()
     heat = await page.read(learning_store.read_heat_map, after, now, PAGE_SIZE)
-    # With the weight of an agent without results, so that the colors of two close weights are close.
+    # With the weight of an agent without results, so that two similar weights get similar colors.
     values = [1.0, *(cell.weight for row in heat.rows for cell in row[2].values())]
     return page.render(
         "weights.html",

@@ -173,8 +173,8 @@ async def _is_own_form(page: PageRequest) -> bool:
 async def _ask_to_sign_in(site: Site, request: Request) -> Response:
     if request.headers.get("sec-fetch-site") == "cross-site" and request.method == "GET":
         return HTMLResponse(RELOAD_HTML)
-    # A part of a page or an event stream is no place for the sign-in page. The page stays, with what was typed into
-    # it, and its script says that the session has ended.
+    # A partial page or an event stream cannot show the sign-in page. The page stays, with everything that was typed
+    # into it, and its script says that the session has ended.
     if request.headers.get("hx-request") or request.headers.get("accept", "").startswith("text/event-stream"):
         return Response("Sign in again.", 401)
     if request.method != "GET":
@@ -193,7 +193,7 @@ async def _read_texts(request: Request) -> list[str]:
     try:
         fields = (await forms.read_form(request)).multi_items()
     except (HTTPException, RuntimeError):
-        # The last without a connection to read from, after an unexpected error.
+        # RuntimeError: after an unexpected error there is no connection to read from.
         return []
     return [str(value) for name, value in fields if name not in _NOT_WRITTEN and _is_written(str(value))]
 
@@ -243,9 +243,9 @@ def _error_handler(
         if status == 401 or session is None:
             return await _ask_to_sign_in(site, request)
         if status == 405 and request.method == "GET" and (parent := _find_parent_page(request)):
-            # The address of a refused form, entered again: its page is one level up.
+            # The address of a refused form was entered again: its page is one level up.
             return RedirectResponse(parent, 303)
-        # Of an earlier session, if it is a form of the user: going back may lose what was typed into it.
+        # A same-origin form is the user's own, from an earlier session: going back may lose what was typed into it.
         is_foreign_form = message == CROSS_SITE_FORM_MESSAGE and is_same_origin(request)
         # The same request to an address that does not exist, or with a wrong value, fails again.
         may_pass = status in (409, 429) or status >= 500 or is_foreign_form

@@ -113,7 +113,7 @@ def present(
     by, agent = _find_actor(event, names), _agent_link(event, names)
     if agent:
         event = event | {"message": event["message"].replace(event["agent_id"], agent.text)}
-    # Long in the narrow column of a phone; the event's page has the whole ids.
+    # Full ids are too long for a narrow column on a phone; the event's page shows them.
     event = event | {"message": shorten_ids(event["message"])}
     subject = _find_subject(event, webhooks, schedules) or _find_record(event, titles, agent)
     return AuditRow(event, by, subject or (agent if agent != by else None))
@@ -123,7 +123,7 @@ def _find_actor(event: JsonObject, names: Mapping[str, str]) -> AuditLink:
     if event["by"] and (name := name_actor(event["by"])) != SERVICE:
         return AuditLink(name)
     if event["event_type"] == "tool_denied":
-        # Who else asked is named.
+        # If a key asked on the agent's behalf, `by` names it, see above.
         return _agent_link(event, names) or AuditLink(SERVICE)
     return AuditLink(_UNKNOWN if event["event_type"] == "sign_in_refused" else SERVICE)
 

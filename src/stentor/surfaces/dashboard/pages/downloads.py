@@ -128,7 +128,7 @@ async def download_history(page: PageRequest) -> Response:
     task_id = page.path_param("task_id")
     read_events = partial(_call, page, "tasks.activity", task_id=task_id)
     trail = await read_events()  # an error of it has a page
-    # Of a deleted task only the events are left.
+    # Only the events are left of a deleted task.
     task_input, grade = await asyncio.gather(
         page.find("tasks.input", task_id=task_id), page.find("tasks.get_grade", task_id=task_id)
     )
@@ -171,7 +171,7 @@ async def _write_list(name: str, field: str, pages: AsyncIterable[JsonObject]) -
 
 
 def _send(name: str, media_type: str, content: AsyncIterator[bytes]) -> Response:
-    # An error on the way ends the connection before the end of the file, and the browser says that it failed.
+    # An error while streaming closes the connection before the end of the file, and the browser reports the failure.
     headers = {"Content-Disposition": f'attachment; filename="{name}"'}
     return StreamingResponse(content, headers=headers, media_type=media_type)
 

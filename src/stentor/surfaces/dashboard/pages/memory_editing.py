@@ -72,7 +72,7 @@ async def save(page: PageRequest) -> Response:
         if document is not None and not base:
             raise GatewayError(409, "CONFLICT", EXISTS_MESSAGE)
         if document is None and base:
-            base = ""  # of the form that follows
+            base = ""  # for the form that follows
             raise GatewayError(409, "CONFLICT", GONE_MESSAGE)
         written = await _write(page, path, vault, text, (document or {}).get("frontmatter", {}), metadata)
         if written["status"] == "conflict" and not base:

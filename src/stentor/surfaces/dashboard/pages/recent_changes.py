@@ -57,7 +57,7 @@ async def read_changes(page: PageRequest) -> JsonObject:
     return {
         "lines": [_present(line) for line in shown],
         "more": more,
-        # A day is the shortest: whoever looks often wants to see what changed today, and not a minute ago.
+        # A day is the shortest period: frequent visitors want to see what changed today, not in the last minute.
         "since": format_iso(since) if since < now - DAY else None,
     }
 

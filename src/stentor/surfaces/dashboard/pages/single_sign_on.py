@@ -36,7 +36,7 @@ async def begin(site: Site, request: Request) -> Response:
         log.warning("sign_in: provider failed reason=%s", error.message)
         return render_sign_in(site, request, error.message, 503)
     response = RedirectResponse(url, 303)
-    # Lax, because the way back comes from the provider's site: with Strict the browser would withhold the cookie.
+    # Lax, because the redirect back comes from the provider's site: with Strict the browser would withhold the cookie.
     response.set_cookie(
         PENDING_COOKIE,
         single_sign_on.seal(pending),
@@ -62,7 +62,7 @@ async def finish(site: Site, request: Request) -> Response:
     try:
         session = await _open_at_gateway(site, single_sign_on, pending, request, address)
     except (SignInFailed, ServiceUnavailable, GatewayError) as error:
-        # Everybody can cause such lines, so an address has few in a minute.
+        # Anybody can cause such lines, so they are limited per address and minute.
         if not site.login_throttle.is_blocked(address):
             log.warning("sign_in: failed with the provider reason=%s", error.message)
         # Not for an outage of the provider or the gateway, which is not the user's fault.

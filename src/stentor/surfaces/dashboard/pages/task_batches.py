@@ -63,7 +63,7 @@ class Batch(msgspec.Struct):
         """Change the tasks with the key of the page's user, in parts."""
         seen: set[str] = set()
         try:
-            # Again until there are no others: a task may change to a status whose list was read before.
+            # Repeats until there are no others: a task may change to a status whose list was read before.
             while await self._change_matching(page, seen) and self.state == "running":
                 pass
             self.state = "done" if self.state == "running" else "stopped"
@@ -80,7 +80,7 @@ class Batch(msgspec.Struct):
             cursor = None
             while self.state == "running":
                 listed = await read_matching(page, self.search, cursor, status=status, limit=TASKS_PER_PART)
-                # A list is read from new to old, so no page has a task again, but another list may.
+                # A list is read from new to old, so none of its pages repeats a task, but another list may contain it.
                 rows = {row["task_id"]: row for row in listed["tasks"] if row["created_at"] <= self.before}
                 rows = {task_id: row for task_id, row in rows.items() if task_id not in seen}
                 if rows:
@@ -183,7 +183,7 @@ async def start(page: PageRequest) -> Response:
         counts, _, is_exact = await _count(page, kept)
         reason = form.get("reason", "") if kept["action"] == "reject" else ""
         batch = Batch(kept["action"], kept["search"], kept["before"], reason, sum(counts.values()), is_exact)
-        if kept.setdefault("batch", batch) is batch:  # no second click was faster
+        if kept.setdefault("batch", batch) is batch:  # only if no second click was faster
             page.site.run_in_background(batch.run(page))
     return _go(form["selection"])
 

@@ -61,7 +61,7 @@ def read_search(page: PageRequest, fields: Mapping[str, str] | None = None) -> T
     filters = {name: fields.get(name, "").strip() for name in FILTERS}
     since = filters["since"] if filters["since"] in CHART_RANGES else ""
     length, _ = CHART_RANGES.get(since, (None, None))
-    # From the minute on: the whole page, and its next pages, mean the same time.
+    # Rounded to the minute, so that the whole page and its next pages use the same time.
     start = None if length is None else format_iso(page.site.now() // MINUTE_US * MINUTE_US - length)
     conditions = {
         "status": filters["status"],

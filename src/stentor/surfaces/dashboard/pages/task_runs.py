@@ -52,7 +52,7 @@ async def rerun_task(page: PageRequest) -> Response:
     body: JsonObject = {name: value for name, value in given.items() if value}
     text = None
     if "input" in form:
-        # A text that looks like JSON stays a text as long as nobody changes it, a number a number also then.
+        # A text that looks like JSON stays a text unless the user changes it; a number stays a number even then.
         text, before = _normalize_lines(await page.read_field("input")), await _read_input(page, task_id)
         if text != _normalize_lines(format_input(before)):
             try:

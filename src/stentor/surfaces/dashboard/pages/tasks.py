@@ -90,7 +90,7 @@ async def show_task(
         block="live",
         problem=problem,
         rerun_input=rerun_input,
-        # Not one that was cut, nor one that a field would show in another order than it has.
+        # Not an input that was cut, nor one that a field would show in a different order.
         may_change_input=input_text is not None
         and len(input_text) < MAX_TEXT_CHARACTERS
         and escape_bidi(input_text) == input_text,

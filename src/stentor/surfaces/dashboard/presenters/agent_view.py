@@ -188,7 +188,7 @@ def mask_secrets(value: Any, name: str = "") -> Any:
     if isinstance(value, dict):
         return {key: mask_secrets(member, str(key)) for key, member in value.items()}
     if isinstance(value, (list, tuple)):
-        # `--api-key SECRET` as two arguments: what to mask is told by the one before.
+        # `--api-key SECRET` as two arguments: the previous argument tells whether to mask this one.
         previous_items = ["", *value]
         return [
             mask_secrets(item, _option_name(previous)) for previous, item in zip(previous_items, value, strict=False)

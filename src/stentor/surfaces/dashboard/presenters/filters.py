@@ -36,7 +36,7 @@ UNSCORED = "unscored"
 EMPTY_VALUE = "–"
 MAX_MARKDOWN_CHARACTERS, MAX_TEXT_CHARACTERS = 50_000, 200_000
 """Characters of a text that is rendered as Markdown, and of one that is displayed as plain text."""
-# markdown-it looks for the end of a link from each bracket, which takes quadratic time in all.
+# markdown-it searches for the end of a link from each bracket, which takes quadratic time in total.
 MAX_BRACKETS = 2_000
 """Opening brackets of a text that is rendered as Markdown."""
 # markdown-it fills up short rows, so a table of a kilobyte can have 65,000 cells, which take 75 MB and 2 seconds.

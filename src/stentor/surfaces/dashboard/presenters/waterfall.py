@@ -133,7 +133,7 @@ def _is_end_of_wait(event: JsonObject) -> bool:
 def _close(bar: Bar | None, at: int, event: JsonObject, *, failed: bool) -> None:
     if bar is not None:
         bar.end, bar.failed = at, failed
-        if bar.kind == "attempt":  # opens to how it ended, too: its outcome, its error
+        if bar.kind == "attempt":  # expanding it also shows how it ended: its outcome, its error
             bar.details = {**bar.details, **event["metadata"]}
 
 
@@ -144,7 +144,7 @@ def _lay_out(bars: list[Bar], begin: int, end: int) -> list[Bar]:
     for bar in bars:
         stop = end if bar.end is None else bar.end
         took = stop - bar.start
-        # Recorded durations are whole milliseconds, cut off: the same one is the same number on the whole page.
+        # Recorded durations are truncated to whole milliseconds, so a duration is the same number on the whole page.
         bar.duration_ms = took // 1000 if took >= 1000 else took / 1000
         bar.width = max(MIN_WIDTH, 100 * (stop - bar.start) / (end - begin))
         bar.left = min(100 * (bar.start - begin) / (end - begin), 100 - bar.width)

@@ -322,7 +322,7 @@ class PageRequest:
         values["is_warning"] = self.query_param("notice") in WARNINGS
         values |= {"menu": [entry for entry in MENU if self.session.may(entry[3])]}
         if not self.session.may("admin"):
-            values["ui"] = self.site.templates.globals["ui_without_agents"]  # the page of an agent would be a refusal
+            values["ui"] = self.site.templates.globals["ui_without_agents"]  # the page of an agent would be refused
         now = self.site.now()
         values |= {"moment": partial(filters.format_time, now=now), "day": partial(filters.format_date, now=now)}
         values |= {"path": self.path}
