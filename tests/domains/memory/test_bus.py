@@ -7,7 +7,10 @@ import hashlib
 from typing import Any
 
 import pytest
+from ruamel.yaml.scanner import Scanner
 
+from stentor_vault.jsontext import JsonObject
+from stentor_vault.notes import yaml_parser
 from tests.domains.memory.conftest import AGENTS, Notes
 from tests.requirements import requirement
 
@@ -449,6 +452,34 @@ async def test_frontmatter_of_too_many_values_is_told_and_the_note_is_read_and_f
     read = (await notes.read("wide.md")).json()["document"]
     assert (read["content"], read["frontmatter"]) == ("body word\n", {})
     assert "more than 2,000 keys and values" in read["frontmatter_problem"]
+
+
+@requirement("memory.frontmatter-bounded")
+@pytest.mark.parametrize(("opening", "closing"), [("[", "]"), ("{a: ", "}")])
+def test_frontmatter_is_read_up_to_twenty_levels(opening: str, closing: str) -> None:
+    def load(levels: int) -> JsonObject:
+        return yaml_parser.load_mapping(f"a: {opening * levels}1{closing * levels}\n")
+
+    assert list(load(yaml_parser.MAX_DEPTH - 1)) == ["a"]
+    with pytest.raises(yaml_parser.InvalidYaml, match="deeper than 20 levels"):
+        load(yaml_parser.MAX_DEPTH)
+
+
+@requirement("memory.frontmatter-bounded")
+@pytest.mark.parametrize("bracket", ["[", "{", "[a, "])
+def test_no_more_brackets_are_read_than_may_be_open(bracket: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The time that ruamel.yaml takes to look ahead grows with the square of their number."""
+    opened = []
+    original = Scanner.fetch_flow_collection_start
+
+    def fetch(self: Scanner, *arguments: Any) -> None:
+        opened.append(1)
+        original(self, *arguments)
+
+    monkeypatch.setattr(Scanner, "fetch_flow_collection_start", fetch)
+    with pytest.raises(yaml_parser.InvalidYaml, match="deeper than 20 levels"):
+        yaml_parser.load_mapping("a: " + bracket * 10_000)
+    assert len(opened) <= yaml_parser.MAX_DEPTH + 1
 
 
 @requirement("memory.frontmatter-bounded")

@@ -12,6 +12,7 @@ from ruamel.yaml import YAML
 from ruamel.yaml.composer import Composer
 from ruamel.yaml.error import YAMLError
 from ruamel.yaml.nodes import CollectionNode, MappingNode, Node, ScalarNode, SequenceNode
+from ruamel.yaml.scanner import Scanner
 
 from stentor_vault.jsontext import JsonObject
 
@@ -58,10 +59,20 @@ def find_key_spans(text: str) -> dict[str, tuple[int, int]]:
     return spans
 
 
-class _LimitedComposer(Composer):
-    """Rejects a text with too many or too deep nodes before it has read them all: thousands of `[` take seconds."""
+class _LimitedScanner(Scanner):
+    """Rejects too many open brackets at once: it reads up to 1,024 ahead of the composer, in time that is quadratic."""
 
-    nodes, depth = 0, 0
+    def fetch_flow_collection_start(self, TokenClass: Any, to_push: str) -> None:  # noqa: N803 - as in ruamel.yaml
+        if len(self.flow_context) > MAX_DEPTH:
+            raise InvalidYaml(_TOO_DEEP)
+        super().fetch_flow_collection_start(TokenClass, to_push)
+
+
+class _LimitedComposer(Composer):
+    """Rejects a text with too many or too deep nodes before it has read them all."""
+
+    nodes, level = 0, 0
+    """Not `depth`, which ruamel.yaml counts too."""
 
     def __init__(self, loader: Any = None) -> None:
         super().__init__(loader)
@@ -72,18 +83,18 @@ class _LimitedComposer(Composer):
         self.nodes += 1
         if self.nodes > MAX_NODES:
             raise InvalidYaml(f"it has more than {MAX_NODES:,} keys and values")
-        if self.depth > MAX_DEPTH:
+        if self.level > MAX_DEPTH:
             raise InvalidYaml(_TOO_DEEP)
-        self.depth += 1
+        self.level += 1
         node = super().compose_node(parent, index)
-        self.depth -= 1
+        self.level -= 1
         return node
 
 
 def _compose(text: str) -> Node | None:
     """Compose the nodes without constructing values: an alias shares its node, so it cannot blow up memory."""
     yaml = YAML(typ="safe", pure=True)
-    yaml.Composer = _LimitedComposer
+    yaml.Composer, yaml.Scanner = _LimitedComposer, _LimitedScanner
     try:
         return yaml.compose(text)  # pyrefly: ignore[no-any-return-explicit] - ruamel.yaml does not type it
     except InvalidYaml:
