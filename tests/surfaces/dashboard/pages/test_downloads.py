@@ -106,3 +106,16 @@ async def test_the_history_of_a_task_is_one_document(site: Site, small_reads: No
     assert found["events"] == whole
     assert len(whole) > 2
     await site.read(f"/tasks/{task_id}/history.json", 404, key="OTHER")
+
+
+@requirement("dashboard.downloads")
+async def test_a_history_has_the_values_of_steps_however_long(site: Site, small_reads: None) -> None:
+    ann = await site.world.register("ann")
+    task_id = await site.world.submit()
+    claim = await site.world.claim(ann)
+    values = ["x" * 100_000, None, 3, {"long": "y" * 5_000}]
+    for n, value in enumerate(values):
+        step = {"epoch": claim["epoch"], "key": f"a/{n}", "name": "look", "value": value}
+        answer = await site.world.admin.post(f"/api/v1/tasks/{task_id}/steps", json=step)
+        assert answer.status_code in (200, 201), answer.text
+    assert [step["value"] for step in (await history(site, task_id))["steps"]] == values

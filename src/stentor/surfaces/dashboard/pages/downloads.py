@@ -19,6 +19,7 @@ from stentor.core import jsontext
 from stentor.core.jsontext import JsonObject
 from stentor.domains.llm import queries as llm_queries
 from stentor.domains.registry import queries as registry_queries
+from stentor.domains.steps.model import MAX_INLINE_BYTES
 from stentor.surfaces.dashboard.pages import model_calls, task_list
 from stentor.surfaces.dashboard.site.page import PageRequest
 
@@ -145,7 +146,10 @@ async def download_history(page: PageRequest) -> Response:
     async def write() -> AsyncIterator[bytes]:
         yield jsontext.encode(head)[:-1]
         for name, (field, read) in lists.items():
-            async for part in _write_list(name, field, _follow(await read(), read)):
+            pages = _follow(await read(), read)
+            if name == "steps":
+                pages = _read_long_values(page, task_id, pages)
+            async for part in _write_list(name, field, pages):
                 yield part
         async for part in _write_list("events", "events", _follow(trail, read_events)):
             yield part
@@ -153,6 +157,17 @@ async def download_history(page: PageRequest) -> Response:
 
     name = _UNSAFE_IN_NAME.sub("-", task_id)[:80]
     return _send(f"task-{name}.json", "application/json", write())
+
+
+async def _read_long_values(
+    page: PageRequest, task_id: str, pages: AsyncIterable[JsonObject]
+) -> AsyncIterator[JsonObject]:
+    """Yield steps with the values that a list leaves out; one by one, as many could be too long for the memory."""
+    async for result in pages:
+        for step in result["steps"]:
+            if step["value"] is None and step["size"] > MAX_INLINE_BYTES:
+                step |= await page.call_patiently("steps.read", task_id=task_id, key=step["key"])
+            yield {"steps": [step]}
 
 
 async def _call(page: PageRequest, operation: str, cursor: str | None = None, **arguments: Any) -> JsonObject:
