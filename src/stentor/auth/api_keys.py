@@ -100,7 +100,7 @@ def load_keys(settings: Settings, environ: Mapping[str, str], redactor: Redactor
     """Load the API keys: SERVICE_API_KEY_*, else MCP_API_KEY, else the key file in the data folder.
 
     A malformed SERVICE_API_KEY_* is ignored with a warning. Raises StartRefused for a publicly known key outside
-    development, and for two variables with one key or one name.
+    development, and if two variables have the same key or name.
     """
     principals: dict[bytes, Principal] = {}
     variables: dict[bytes | str, str] = {}
@@ -157,9 +157,9 @@ def admin_key_file(data_dir: Path) -> Path:
 
 
 def ensure_key_file(data_dir: Path, name: str) -> tuple[str, Path, bool]:
-    """Return the key of this name from the data folder, its file, and whether it was generated just now.
+    """Return the key of this name from the data folder, its file, and whether it was just generated.
 
-    The file has mode 0600. Raises StartRefused for one without a key: every request would be rejected.
+    The file has mode 0600. Raises StartRefused for a file without a key: every request would be rejected.
     """
     path = data_dir / "keys" / f"{name}.key"
     generated = None

@@ -112,9 +112,8 @@ class RoleRegistry:
         changed_at: int = 0,
         is_reserved: bool = False,
     ) -> None:
-        """Set what a key is since `changed_at`. What a revoked key of a person did stays the work of a person.
-
-        `is_reserved`: it is or was a key of an environment, and another process may have it still.
+        """Set the role of a key as of `changed_at`. The work of a person's revoked key remains a person's work.
+        `is_reserved`: it is or was a key of an environment, and another process may still have it.
         """
         key = (principal.tenant, principal.name)
         if not is_reserved:

@@ -33,7 +33,7 @@ class SurfaceContext:
 def open_surface_context(
     kernel: Kernel, keys: KeyRing, environ: Mapping[str, str] = MappingProxyType({})
 ) -> SurfaceContext:
-    """Make the context of all surfaces over a kernel, and tell the kernel whose the keys are and what they may access.
+    """Create the context of all surfaces over a kernel, and register the keys and their access with the kernel.
 
     Raises StartRefused for a malformed access.
     """

@@ -62,7 +62,7 @@ def certificate_findings(settings: Settings, now: int, served: ServedCertificate
 
 
 def _make_certificate(settings: Settings) -> Callable[[], None]:
-    """Return a function that makes or renews the certificate if necessary, for all names by which clients come."""
+    """Return a function that creates or renews the certificate if necessary, for all names that clients use."""
     from stentor_vault.server.certificate import ServerCertificate
 
     folder = _keys_folder(settings)

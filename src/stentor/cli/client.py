@@ -344,7 +344,7 @@ def _describe_list(path: str) -> str:
 
 
 def _is_unresolved(error: BaseException | None) -> bool:
-    """Return whether the name of the service's machine is the reason of an error."""
+    """Return whether an error is caused by the host name of the service."""
     while error is not None and not isinstance(error, socket.gaierror):
         error = error.__cause__ or error.__context__
     return error is not None

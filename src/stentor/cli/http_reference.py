@@ -1,6 +1,6 @@
 """The reference of the HTTP API as pages, one for each group of operations: written from the OpenAPI document.
 
-`reference` writes them into docs/generated with the rest; nothing is said here that the operations do not declare.
+`reference` writes them into docs/generated with the rest; this module adds nothing that the operations do not declare.
 """
 
 from __future__ import annotations

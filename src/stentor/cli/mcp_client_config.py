@@ -71,7 +71,7 @@ def create_launch_command(
 
 
 def _service_environment(settings: Settings) -> dict[str, str]:
-    """Return what identifies the service beside its folder. Raises CommandFailed for an invalid database URL."""
+    """Return what identifies the service besides its folder. Raises CommandFailed for an invalid database URL."""
     environment = {
         "SERVICE_VAULT_TENANT": settings.memory.tenant,
         "SERVICE_AUTHORITY_AUDIENCE": settings.auth.authority_audience,

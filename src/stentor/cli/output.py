@@ -66,7 +66,7 @@ def _console(*, is_error: bool) -> Console:
 
 
 def own_command() -> str:
-    """Return how the user can call this program again: its path, where a shell would not find the name."""
+    """Return how the user can call this program again: by its path if a shell would not find the name."""
     called = Path(sys.argv[0])
     if called.name != "stentor" or shutil.which("stentor"):
         return "stentor"
@@ -87,7 +87,7 @@ _DIRECTIONS = frozenset(("LRE", "RLE", "PDF", "LRO", "RLO", "LRI", "RLI", "FSI",
 
 
 def strip_controls(text: str) -> str:
-    """Replace control characters, also of the direction: the text of an agent must not control the terminal."""
+    """Replace control characters, including those for text direction: an agent's text must not control the terminal."""
     if text.isprintable():
         return text
     return "".join("\N{REPLACEMENT CHARACTER}" if _is_control(c) else c for c in text)
@@ -104,7 +104,7 @@ def print_notice(message: str, style: str = "") -> None:
 
 
 def print_line(*parts: StyledPart) -> None:
-    """Print a line of texts, of which each may have a style, on standard output."""
+    """Print a line of texts, each with an optional style, on standard output."""
     _print_parts(parts)
 
 
@@ -215,9 +215,8 @@ def is_empty(value: Any) -> bool:
 
 
 def shorten_id(record_id: str) -> str:
-    """Return the last group of a UUID, with which commands find the record; any other id whole.
-
-    The beginning of our UUIDs is the time: records of one moment share it.
+    """Return the last group of a UUID, by which commands find the record; any other id in full. Our UUIDs begin with
+    the time, which records created together share.
     """
     return record_id.rpartition("-")[2] if _UUID.fullmatch(record_id) else record_id
 

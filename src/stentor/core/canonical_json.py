@@ -79,7 +79,7 @@ def _format_number(value: float) -> str:
 
 
 def _place_point(digits: str, point: int) -> str:
-    """Return the digits with the decimal point after the first `point` of them."""
+    """Return the digits with the decimal point after the first `point` digits."""
     count = len(digits)
     if count <= point <= LARGEST_PLAIN:
         return digits + "0" * (point - count)

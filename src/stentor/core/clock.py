@@ -34,7 +34,7 @@ class Clock(Protocol):
         ...
 
     def monotonic(self) -> int:
-        """Return the microseconds since some moment; nobody can set this clock."""
+        """Return the microseconds since an arbitrary moment; nobody can set this clock."""
         ...
 
 
@@ -78,7 +78,7 @@ def micros_from_datetime(moment: datetime) -> int:
 def format_duration(ms: float) -> str:
     """Format as `420 µs`, `12 ms`, `3.4 s`, `5 min 20 s`, `2 min` or `3 h 5 min`.
 
-    A duration of nothing is `< 1 ms`: recorded ones are whole milliseconds.
+    A duration of 0 is `< 1 ms`: recorded ones are whole milliseconds.
     """
     if ms < 0.0005:
         return "< 1 ms"
@@ -124,9 +124,8 @@ class ClockWatch:
         self._last_now = 1 << 62
 
     async def look(self, now: int, bring_back: Callable[[], Awaitable[object]]) -> None:
-        """Await `bring_back` if the clock was set back by more than a second since the last look.
-
-        One that fails is awaited again at the next look.
+        """Await `bring_back` if the clock was set back by more than a second since the last check. If it fails, it is
+        awaited again at the next check.
         """
         if now < self._last_now - SECOND:
             await bring_back()
@@ -149,10 +148,9 @@ class JumpWatch:
         return self._monotonic()
 
     async def look(self, begun: int, now: int, follow: Callable[[int, int, int], Awaitable[object]]) -> None:
-        """Await `follow` if the clock jumped ahead by more than a second, and a thousandth, since the last look.
-
-        It gets the time of the last look, that of this one, and the length of the jump. One that fails is awaited again
-        at the next look.
+        """Await `follow` if the clock jumped ahead since the last check, by more than a second plus a thousandth of the
+        time. It gets the times of the last check and of this one, and the length of the jump. If it fails, it is
+        awaited again at the next check.
         """
         if self.last is not None:
             last_begun, last_now = self.last
@@ -174,7 +172,7 @@ class ClockLook(msgspec.Struct, frozen=True):
 
 
 class ClockMark:
-    """What the clock said at the last look, in a file: so the next process sees whether it was set while none ran.
+    """The time of the last check, in a file: from it the next process sees whether the clock was set while none ran.
 
     The file has a time of the database's clock and one of the clock since the boot of this machine, which nobody can
     set, with the id of the boot. After another boot, or on another machine, the two cannot be compared and nothing is
@@ -194,7 +192,7 @@ class ClockMark:
         return (look.begun, look.now) if look.boot_id == self._boot_id else None
 
     def write(self, begun: int, now: int) -> None:
-        """Store a look. Not synced to the disk: after a crash of the machine the boot is another one."""
+        """Store a check. Not synced to disk: after a crash of the machine the boot id is different anyway."""
         if self._boot_id is None:
             return
         new = self._path.with_suffix(".new")
@@ -206,7 +204,7 @@ class ClockMark:
 
 
 def _read_boot_id() -> str | None:
-    """Return the id of this boot, None where the system has none."""
+    """Return the id of this boot, None if the system has none."""
     try:
         return _BOOT_ID.read_text().strip() or None
     except OSError:

@@ -49,7 +49,7 @@ class SignInFailed(Forbidden):
 
 
 class SignInRefused(Forbidden):
-    """The provider says who it is, and that person may not sign in here."""
+    """The provider has identified the person, who may not sign in here."""
 
     code = "SIGN_IN_REFUSED"
 
@@ -144,7 +144,7 @@ class CorruptRecord(StentorError):
 
 
 class CorruptRow(CorruptRecord):
-    """A row that jobs read is malformed. The part that owns the table sets it aside, so that the jobs go on.
+    """A row that jobs read is malformed. The part that owns the table sets it aside, so that the jobs continue.
 
     `key` identifies the row in its table.
     """

@@ -1,6 +1,6 @@
 """JSON Schema (draft 2020-12): whether a schema is one, and whether a value matches it.
 
-A schema comes from somebody who registers an agent, a value from a model, and neither may hold up the service: nothing
+A schema comes from whoever registers an agent, a value from a model, and neither may block the service: nothing
 is fetched, patterns take time in proportion to the text, and references are followed a limited number of times.
 """
 
@@ -126,14 +126,14 @@ def _has_place(schema: JsonObject, pointer: str) -> bool:
 
 
 def _walk(schema: JsonObject) -> Iterator[tuple[str, Any]]:
-    """Yield every member of every object in a schema, but of data."""
+    """Yield every member of every object in a schema, except in data."""
     for part in _parts(schema):
         if isinstance(part, dict):
             yield from part.items()
 
 
 def _parts(schema: Any) -> Iterator[Any]:
-    """Yield a schema and every object and list in it, but those of data."""
+    """Yield a schema and every object and list in it, except those in data."""
     pending = [schema]
     while pending:
         part = pending.pop()

@@ -1,4 +1,4 @@
-"""List what pydantic found wrong, in plain words and within limits: it has none, and a client decides how much."""
+"""List what pydantic found wrong, in plain words and within limits, because a client decides how much it finds."""
 
 from __future__ import annotations
 

@@ -64,7 +64,7 @@ class AuthorityContext:
         return self.can_reach(namespace) and (self.writable is None or is_within(namespace, self.writable))
 
     def describe_namespaces(self) -> str:
-        """Return the namespaces as a text for the caller, who may not know them."""
+        """Return the namespaces as text for the caller, who may not know them."""
         more = "" if len(self.namespaces) <= MAX_DESCRIBED else ", and more"
         return (", ".join(self.namespaces[:MAX_DESCRIBED]) or "none") + more
 

@@ -68,7 +68,7 @@ def verify(token: str, keys: Iterable[Key], *, issuer: str, client_id: str, nonc
 
 
 def is_signed(token: str, keys: Iterable[Key]) -> bool:
-    """Return whether one of the keys has signed the token; what it claims is not checked."""
+    """Return whether one of the keys has signed the token; the claims are not checked."""
     return _read_signed(token, keys) is not None
 
 

@@ -67,7 +67,7 @@ class Tokens(msgspec.Struct, frozen=True):
 
 
 class OidcProvider:
-    """The provider of the settings. All methods raise ServiceUnavailable when it does not answer as it must."""
+    """The configured provider. All methods raise ServiceUnavailable when it does not answer as specified."""
 
     def __init__(self, settings: SignInSettings, clock: Clock) -> None:
         self._settings, self._clock = settings, clock
@@ -146,7 +146,7 @@ class OidcProvider:
         )
 
     async def read_user_info(self, access_token: str) -> JsonObject:
-        """Return the claims that the provider gives for an access token; none where it offers no such address."""
+        """Return the claims that the provider gives for an access token; none if it has no user info endpoint."""
         endpoint = (await self._describe()).userinfo_endpoint
         # The token is sent in a header line.
         if not endpoint or not access_token.isascii() or not access_token.isprintable():
@@ -170,9 +170,8 @@ class OidcProvider:
         return self._description
 
     async def _read(self, read: Callable[[], Awaitable[T]], failures: int) -> T:
-        """Call `read` unless it has failed for others since the count was `failures`.
-
-        Else, with a provider that does not answer, each sign-in that waits for the lock would add its own time-out.
+        """Call `read` unless it has failed for others since the count was `failures`. Otherwise, if the provider does
+        not answer, each sign-in that waits for the lock would add its own timeout.
         """
         if self._failures > failures:
             raise ServiceUnavailable(self._failure)
@@ -199,7 +198,7 @@ class OidcProvider:
         return description
 
     async def _find_keys(self, url: str, suffice: Callable[[list[Key]], bool]) -> list[Key]:
-        """Return the keys of the provider; read them again, now and then, if those that are known do not suffice."""
+        """Return the keys of the provider; read them again, at intervals, if the known ones do not suffice."""
         failures = self._failures
         async with self._lock:
             age = self._clock.monotonic() - self._keys_read_at
@@ -256,7 +255,7 @@ def _matching(keys: list[Key], key_id: str | None) -> list[Key]:
 
 
 def _text(body: bytes, name: str) -> str:
-    """Return a text of the provider's error for people, shortened."""
+    """Return the text of a provider's error for people, shortened."""
     data = jsontext.decode_or_none(body)
     value = data.get(name) if isinstance(data, dict) else None
     return "".join(c for c in value if c.isprintable())[:300] if isinstance(value, str) else ""

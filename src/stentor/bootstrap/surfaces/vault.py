@@ -28,7 +28,7 @@ AsyncJob = Callable[[], Coroutine[Any, Any, None]]
 class OpenedVault:
     """`key_file` is None if the key is a setting; `certificate` is None without HTTPS.
 
-    With TLS on it is the one of all ports, which whoever has opened it keeps up to date.
+    With TLS on it is the certificate of all ports, which the code that opened it keeps up to date.
     """
 
     app: VaultServer
@@ -51,8 +51,8 @@ def open_vault(
 ) -> OpenedVault:
     """Find or create the key and the certificate; needs no event loop. Raises StartRefused.
 
-    Beside a memory `creates_folder` is false, because the memory decides whether to create a missing folder.
-    `tls` is the certificate of all ports; without it the vault has one of its own for its second port.
+    With a memory in the same service `creates_folder` is false, because the memory decides whether to create a missing
+    folder. `tls` is the certificate of all ports; without it the vault has one of its own for its second port.
     """
     folder = vault_folder(settings)
     own = None

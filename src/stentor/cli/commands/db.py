@@ -145,8 +145,8 @@ def split(
 ) -> None:
     """Move tenants from SERVICE_DATABASE_URL to an empty PostgreSQL database. Stop all services on both first.
 
-    What was copied is read back and compared before it is deleted. The run log goes along as a whole and stays as a
-    whole. After an interruption, run the same command again.
+    What was copied is read back and compared before it is deleted. The complete run log is copied, and also stays in
+    the source. After an interruption, run the same command again.
     """
     with report_errors(as_json=as_json):
         result = split_tenants(tenant, to, verifier or [], data_dir)
@@ -170,7 +170,7 @@ class SplitResult:
 
     @property
     def acceptance(self) -> str:
-        """The reason with which the target's log continues under a key of its own."""
+        """The reason with which the target's log continues under its own key."""
         names = ", ".join(self.tenants)
         return f"split off at {self.report.size} events, root {self.report.root}; tenants: {names}"
 

@@ -73,7 +73,7 @@ def invalidate(
     restore: Annotated[bool, typer.Option("--restore", help="Remove the mark instead.")] = False,
     vault: VaultName = "default",
 ) -> None:
-    """Exclude a note, a passage or a source, and all that derives from it, from search; without one, list them."""
+    """Exclude a note, a passage or a source, and everything derived from it, from search; without one, list them."""
     if target is None:
         service.call(lambda api: _list(api, vault), _show_list, access="memory")
         return

@@ -162,7 +162,7 @@ def _block(text: str) -> Iterator[str]:
 
 
 def _line(text: str) -> str:
-    """Return a text of somebody else as part of a line: it cannot look like the line of another item."""
+    """Return untrusted text as part of a line, so that it cannot look like the line of another item."""
     return " ".join(text.split())[:80]
 
 

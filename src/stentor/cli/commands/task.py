@@ -134,7 +134,7 @@ def submit(
 
 
 async def _find_status(api: ServiceClient, task_id: str) -> str | None:
-    """Return the status of a task, None if there is none: a second submission gets the first response again."""
+    """Return the status of a task, None if it does not exist: a second submission gets the first response again."""
     try:
         return (await api.get(task_path(task_id), StoredTask)).value.status
     except RequestFailed:

@@ -55,7 +55,7 @@ class UndoneUpdate(msgspec.Struct, frozen=True):
 
 
 def quarantine_agent(call: ApiCall) -> JsonObject:
-    """Let an agent attempt forbidden reads until it is quarantined, and have an admin release it."""
+    """Make an agent attempt forbidden reads until it is quarantined, and have an admin release it."""
     files = {"name": "files", "paths": ["notes/**"], "operations": ["read"]}
     fields = {"name": "intern", "capabilities": ["tidy"], "sandbox_whitelist": {"tools": [files]}}
     agent = f"/registry/agents/{call('POST', '/registry/agents', fields)['agent_id']}"

@@ -123,8 +123,8 @@ class Database:
     def _hand_in(self, unit: WriteUnit) -> None:
         """Queue a unit, together with those of the same iteration of the event loop.
 
-        The writer thread is then woken once for all of them, when the event loop is about to wait and lets go of
-        Python's lock, and gets them as one group.
+        The writer thread is then woken once for all of them, when the event loop is about to wait and releases Python's
+        lock, and gets them as one group.
         """
         units = self._gathered.setdefault(unit.loop, [])
         units.append(unit)
@@ -250,7 +250,7 @@ class Database:
         yield labeled_counter_family("stentor_database_failures", text, ("operation",), failures)
 
     def _next_group(self, left: list[WriteUnit]) -> list[WriteUnit]:
-        """Take the units that are queued, or wait for some; `left` keeps those that are too many for one group.
+        """Take the queued units, or wait for some; `left` keeps those that exceed one group.
 
         Returns an empty group after `close`.
         """

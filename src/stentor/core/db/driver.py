@@ -111,7 +111,7 @@ class Driver(Protocol):
         ...
 
     def wait_less(self) -> None:
-        """Give up sooner on a server that does not answer, also in running statements: the process stops."""
+        """Give up sooner on a server that does not answer, even in running statements, because the process stops."""
         ...
 
 
@@ -340,7 +340,7 @@ class PendingRows:
         self.tables |= update.one.tables
 
     def put(self, sql: Sql, key: Row, params: Params) -> None:
-        """Replace what was put for the key before."""
+        """Put a row, in place of an earlier one for the same key."""
         if sql not in self._puts:
             self._puts[sql] = {}
             self.tables |= sql.tables

@@ -154,7 +154,7 @@ def _run_unit_in_savepoint(connection: DbConnection, unit: WriteUnit, tx: Tx) ->
 
 
 def _without_frames(error: BaseException) -> BaseException:
-    """Return an expected error without its traceback, whose frames hold the unit, and that the error: a cycle."""
+    """Return an expected error without its traceback, whose frames refer to the unit, and the unit to the error."""
     return error.with_traceback(None) if isinstance(error, StentorError) else error
 
 
@@ -164,7 +164,7 @@ def _call(unit: WriteUnit, tx: Tx) -> None:
 
 
 def fail_group(group: list[WriteUnit], error: StoreUnavailable) -> None:
-    """Give the error to every unit that has none of its own, after the commit failed or its outcome is unknown."""
+    """Set the error on every unit that has none yet, after the commit failed or its outcome is unknown."""
     for unit in group:
         # A separate exception for each: one that is raised in many tasks would collect all their tracebacks.
         unit.error = unit.error or copy.copy(error)

@@ -100,9 +100,8 @@ def _identity(key: IdempotencyKey) -> dict[str, str]:
 
 
 def run_once(tx: Tx, key: IdempotencyKey | None, kind: type[T], work: Callable[[], T]) -> T:
-    """Do the work and store what it returns; with a key that was used before, return what it returned then.
-
-    `kind` is the type of what it returns, from which msgspec makes it again. Raises IdempotencyMismatch.
+    """Do the work and store what it returns; with a key that was used before, return the stored result. `kind` is the
+    type of the result, to which msgspec decodes it. Raises IdempotencyMismatch.
     """
     if key is None:
         return work()

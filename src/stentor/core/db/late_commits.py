@@ -47,7 +47,7 @@ class CommitHorizon:
 
         Running are the transactions with the numbers `running`, and perhaps those from `after_ended` to `next_number`.
         A transaction gets its number with its first write, so for the short time before that it may be older. The time
-        goes back when a transaction ends that was not awaited any more, and is 0 after the clock was set back.
+        goes back when a transaction ends that was no longer waited for, and is 0 after the clock was set back.
         """
         running = list(running)
         is_set_back = bool(self._reads) and now < self._reads[-1][0]

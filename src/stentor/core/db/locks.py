@@ -26,7 +26,7 @@ def pair_lock(tenant: str, low: str, high: str) -> str:
 
 
 def task_lock(tenant: str, task_id: str) -> str:
-    """Make sure that a task with a client-chosen id is stored once, and gets no subtask once it was cancelled."""
+    """Make sure that a task with a client-chosen id is stored once, and gets no subtask after it was cancelled."""
     return f"task {tenant} {task_id}"
 
 
@@ -81,7 +81,7 @@ def lock_calls(lock_space: int, numbers: set[int] | None) -> list[tuple[str, int
     """Return the calls that take the named locks with these numbers at the begin of a transaction; None is all.
 
     Each as its text, with `{}` for its one argument, and that argument. A transaction with named locks shares the lock
-    for everything, whose key is `lock_space`; one that locks everything has it alone.
+    for everything, whose key is `lock_space`; one that locks everything holds it exclusively.
     """
     if numbers is None:
         return [("pg_advisory_xact_lock({})", lock_space)]

@@ -210,7 +210,7 @@ class PostgresConnection:
         return True
 
     def commit(self) -> None:
-        """Commit. Raises StoreConflict only if surely nothing was committed, so that the transaction may run again.
+        """Commit. Raises StoreConflict only if certainly nothing was committed, so that the transaction may run again.
 
         If the connection is lost during the commit, its outcome is unknown: that is StoreUnavailable with a message
         that says so, not a retry.

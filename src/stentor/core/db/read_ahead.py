@@ -47,7 +47,7 @@ class ReadAhead:
         return self._found.get(sql, {}).pop(given, None)
 
     def find_kept(self, sql: Sql, parameters: str) -> list[Row] | None:
-        """Return the rows that `keep` was given for these parameters; None without, or if they may have changed."""
+        """Return the rows that `keep` stored for these parameters; None without any, or if they may have changed."""
         return self._kept.get((sql, parameters))
 
     def keep(self, sql: Sql, parameters: str, rows: list[Row]) -> None:

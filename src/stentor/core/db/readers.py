@@ -55,7 +55,7 @@ class Readers:
         return connection
 
     def drop(self, connection: DbConnection) -> None:
-        """Close a taken connection in place of giving it back."""
+        """Close a taken connection instead of giving it back."""
         self._count(-1)
         connection.close()
 

@@ -1,4 +1,4 @@
-"""SQLite files beside the database that can be rebuilt from it, or from the vault, such as search indexes.
+"""SQLite files next to the database that can be rebuilt from it, or from the vault, such as search indexes.
 
 A file that is missing, damaged or of another schema version is replaced by an empty one.
 """
@@ -20,11 +20,10 @@ log = logging.getLogger(__name__)
 
 
 def open_rebuildable(path: Path, statements: str, version: int, kept: str = "") -> Database:
-    """Open the file, and make it if it is not usable. Raises StartRefused if it cannot be made.
-
-    `statements` make its tables, separated by `;`. The table `facts` (name, integer value) is made here and holds the
-    version of the schema. `kept` is a table that has the same columns in every version, and whose rows are taken over
-    from a file of another one, because they are expensive to compute.
+    """Open the file, and create it if it is not usable. Raises StartRefused if it cannot be created. `statements`
+    create its tables, separated by `;`. The table `facts` (name, integer value) is made here and holds the version of
+    the schema. `kept` is a table that has the same columns in every version, and whose rows are taken over from a file
+    of another one, because they are expensive to compute.
     """
     try:
         path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)

@@ -54,7 +54,7 @@ def connect_options(url: str, server: str) -> dict[str, Any]:
 
 
 class ConnectPause:
-    """Ends the wait of all who would try in turn to connect to a server that does not answer; shared by a driver."""
+    """Makes callers fail at once instead of waiting in turn for a server that does not answer; shared by a driver."""
 
     def __init__(self) -> None:
         self._until = 0.0
@@ -127,7 +127,7 @@ class LimitedConnection(psycopg.Connection[Row]):
         return super().wait(self._limited(gen), *args, **kwargs)
 
     def _limited(self, gen: Generator[Any, Any, T]) -> Generator[Any, Any, T]:
-        """Run psycopg's generator, which is sent what the socket is ready for: ten times a second that is nothing."""
+        """Run psycopg's generator, which is sent what the socket is ready for: ten times a second it is sent 0."""
         heard_at = time.monotonic()
         try:
             wanted = next(gen)

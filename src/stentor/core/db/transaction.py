@@ -117,8 +117,8 @@ class Tx:
         """Insert a row, like `append`, unless its key is there already; returns whether it was inserted.
 
         At first the answer is always True. If that proves wrong at the commit, the whole group runs again, and each of
-        its functions learns then what is the case: so look first whether the row is there, if it often is. What was
-        read ahead for other functions stays: it must not depend on this row.
+        its functions then gets the true answer. So if the row often exists, check first. What was read ahead for other
+        functions stays: it must not depend on this row.
         """
         if not self._shared:
             return bool(self.run(table.insert_new, **dict(zip(table.columns, row, strict=True))))
@@ -130,7 +130,7 @@ class Tx:
         """Update a row that has its key and is as expected; returns whether there was one.
 
         Like `insert_new`: it is done at the commit, the answer is True at first, and if that proves wrong, the whole
-        group runs again. So do not use it for what often changes meanwhile.
+        group runs again. So do not use it for rows that often change in the meantime.
         """
         if not self._shared:
             return self.run(update.one, **params) > 0

@@ -171,7 +171,7 @@ def _require_known_variable(variable: str) -> str:
 
 
 def _find_similar_in_table(name: str, infos: Mapping[str, SettingInfo]) -> list[str]:
-    """Return the setting of the same table with the most similar name, without the table, which makes all similar."""
+    """Return the setting of the same table with the most similar name, ignoring the table's prefix, which all share."""
     area, _, key = name.rpartition(".")
     keys = [known.removeprefix(f"{area}.") for known in infos if known.startswith(f"{area}.")]
     return [f"{area}.{known}" for known in difflib.get_close_matches(key, keys, 1)]

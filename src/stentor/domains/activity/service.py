@@ -139,7 +139,7 @@ class ActivityService:
     ) -> AsyncGenerator[TaskStreamStep, None]:
         """Yield the events since `last_event_id`, then the live ones, up to one terminal event.
 
-        The task does not depend on its readers. Raises NotFound.
+        A reader that leaves does not affect the task. Raises NotFound.
         """
         require_task_id(task_id)
         position = _parse_position(last_event_id)

@@ -119,7 +119,7 @@ def failure_findings(
 ) -> list[Finding]:
     """Return the agents that fail too often, or else that tasks do.
 
-    `outcomes` is how many tasks failed and ended, by agent id; the empty id stands for no agent.
+    `outcomes` are the numbers of failed and of ended tasks, by agent id; the empty id stands for no agent.
     """
     failing = [
         Finding(

@@ -45,7 +45,7 @@ class AlertService:
         self._lock = asyncio.Lock()
 
     def add_check(self, check: Check) -> None:
-        """Check something more, which only some processes have."""
+        """Add a check for something that only some processes have."""
         self._checks.append(check)
 
     async def run(self, leader: LeaderElection) -> None:

@@ -119,7 +119,7 @@ def resolve(tx: Tx, alert_id: str) -> None:
 
 
 def list_unmailed(tx: Tx, since: int, limit: int) -> list[Alert]:
-    """List the alerts that opened or resolved since a time (microseconds) if no e-mail has said so.
+    """List the alerts that opened or resolved since a time (microseconds) without an e-mail about it.
 
     Leaves out those that opened more than a year before that time.
     """
@@ -151,5 +151,5 @@ def set_mail_sent(tx: Tx, mail_id: str) -> None:
 
 
 def give_up_mail(tx: Tx, mail_id: str) -> None:
-    """Record that an e-mail is sent no more."""
+    """Record that an e-mail was given up."""
     tx.run(_GIVE_UP, mail_id=mail_id)

@@ -255,7 +255,7 @@ class TaskExecutor:
 class Reservation:
     """A slot of one agent for a task that this process starts at once: it is claimed in the transaction that stores it.
 
-    So a single task takes two commits and not three. `is_current` checks this process's copy of the agent.
+    So a single task takes two commits instead of three. `is_current` checks this process's copy of the agent.
     """
 
     def __init__(

@@ -19,7 +19,7 @@ from stentor.domains.tasks.model import TaskClaim
 
 
 class EffectUnknown(ProviderFailed):
-    """A call was sent that must not be repeated, and nobody knows whether it had its effect. A person finds out."""
+    """A call was sent that must not be repeated, and nobody knows whether it had its effect. A person must find out."""
 
     def __init__(self, name: str, key: str, reason: str = "") -> None:
         message = (

@@ -69,8 +69,8 @@ class QueueCheck(msgspec.Struct, frozen=True):
 
 
 class BacklogCheck(msgspec.Struct, frozen=True):
-    """The last look at the queue of a busy agent: who idled then, and when the next one is due, after which pause, in
-    microseconds, unless another one idles.
+    """The last check of a busy agent's queue: which agents were idle, and when the next check is due, after which
+    pause, in microseconds, unless another agent becomes idle.
     """
 
     idle: frozenset[str]
@@ -268,7 +268,7 @@ class TaskRerouter:
         return min(PAGE_SIZE, slots * rounds)
 
     async def _decide_again(self, task: Task, authority: Authority, relief: Relief) -> RoutingDecision | None:
-        """Return who should do a task of a busy agent; None if it stays without asking."""
+        """Return which agent should do a task of a busy agent; None if it stays without a decision."""
         # The steps of an earlier attempt belong to this agent's program. A time in the future means that the clock was
         # set back.
         is_new = task.epoch == task.retry_epoch and not 0 <= self._clock.now() - task.queued_at < MIN_WAIT_US
@@ -282,9 +282,8 @@ class TaskRerouter:
         return self._routing.decide_for_waiting(_build_request(task, authority), relief.planned)
 
     def _can_claim(self, agent: Agent) -> bool:
-        """Return whether the agent gets its tasks: a worker that is suspended may be there, and gets none.
-
-        What the service calls itself is denied when it is dispatched, and fails.
+        """Return whether the agent gets its tasks: a suspended worker may be connected, but gets none. Tasks of agents
+        that the service calls itself are denied at dispatch, and fail.
         """
         is_refused = agent.runtime.kind == "worker" and agent.status != "active"
         return not is_refused and self._presence.is_online(agent)

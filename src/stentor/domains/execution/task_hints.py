@@ -1,8 +1,8 @@
-"""Tells one process of a queued task: one that runs agents for an agent inside the service, one where workers of the
-agent were seen for an agent outside. If it has no free slot, it passes the hint on.
+"""Tells one process about a queued task: for an agent inside the service one that runs agents, for a worker one where
+its workers were seen. If it has no free slot, it passes the hint on.
 
-Only messages, so a hint may be lost, and then the poll of `postgres_dispatcher.py` finds the task. A process that knows
-of no other yet tells all.
+Only messages, so a hint may be lost, and then the poll of `postgres_dispatcher.py` finds the task. A process that does
+not know others yet tells all.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ MAX_PLACES = 8
 
 
 class Places:
-    """Processes, each for a time. The next one to be told is the last."""
+    """Processes with expiry times. The last one is the next to be told."""
 
     def __init__(self) -> None:
         self._until: OrderedDict[str, float] = OrderedDict()
@@ -55,7 +55,7 @@ class Places:
         return [process for process in reversed(self._until) if process not in tried]
 
     def turn(self, process: str) -> None:
-        """Have all others told before this one."""
+        """Move the process to the end of the turn order."""
         self._until.move_to_end(process, last=False)
 
 

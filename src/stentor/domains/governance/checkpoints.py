@@ -95,7 +95,7 @@ class CheckpointService:
         return checkpoint
 
     def take_before(self, cause: CheckpointCause, tx: Tx, tenant: str, agent_id: str, by: str) -> None:
-        """Take a checkpoint before another service changes an agent; nothing for an id that is not an agent's."""
+        """Take a checkpoint before another service changes an agent; do nothing for an id that is not an agent's."""
         if (agent := agents.find(tx, tenant, agent_id)) is not None:
             self.take(tx, agent, cause, by)
 

@@ -23,7 +23,7 @@ class ApiKey(msgspec.Struct, frozen=True):
 
     `hint` is the beginning of the secret, `memory` the access to namespaces as `<namespace>:r` or `<namespace>:rw`
     (empty: the default of its permissions), `budgets` limits such as `usd/month=20`. `version` counts the changes.
-    `created_by` is empty in a row that only keeps the name of a key of the environment from others.
+    `created_by` is empty in a row that only reserves the name of a key of the environment.
     """
 
     name: str

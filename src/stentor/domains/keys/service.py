@@ -76,14 +76,14 @@ class KeyService:
         self.catch_up = CatchUp()
 
     def attach(self, ring: KeyRing) -> None:
-        """Have a ring find these keys too. Its own keys keep their names, also where a stored key has the same one."""
+        """Make a key ring find these keys too. Its own keys win over stored keys of the same name."""
         self._configured = {principal.name: principal for principal in ring.principals}
         ring.finders.append(self.find)
         ring.find_expiry = self.find_expiry
         ring.catch_up = self.catch_up
 
     async def reserve_names(self) -> None:
-        """Keep the names of the environment's keys from others for good: they stand in records, as those of all do."""
+        """Reserve the names of the environment's keys permanently, because records contain them."""
         holders = self._configured.values()
         await self._db.write(lambda tx: store.insert_missing(tx, [reserve_name(holder, tx.now) for holder in holders]))
 
@@ -222,7 +222,7 @@ class KeyService:
         return await self._db.write(work)
 
     async def run(self) -> None:
-        """Store the times of last use now and then, until cancelled."""
+        """Store the times of last use at intervals, until cancelled."""
         while True:
             await sleep_until_tick(USE_SECONDS)
             await self.store_use()
@@ -353,7 +353,7 @@ def _require_person(caller: Principal) -> None:
 
 
 def reserve_name(holder: Principal, now: int) -> ApiKey:
-    """Return the row that keeps the name of a key of the environment from others: revoked, of a secret nobody has."""
+    """Return the row that reserves the name of an environment key: a revoked key with a secret that nobody has."""
     return ApiKey(
         name=holder.name,
         tenant=holder.tenant,

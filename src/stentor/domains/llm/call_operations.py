@@ -82,7 +82,7 @@ class CallDetail(CallOut):
 
 
 class DeletedContent(ResponseModel):
-    """Of how many calls the content was deleted."""
+    """The number of calls whose content was deleted."""
 
     deleted: int
 

@@ -267,7 +267,7 @@ def estimate_output_tokens(reply: ChatReply) -> int:
 
 
 def estimate_input_usage(request: ChatRequest) -> TokenUsage:
-    """Estimate what a request costs whose reply is lost."""
+    """Estimate the cost of a request whose reply is lost."""
     return TokenUsage(estimate_input_tokens(request), estimated=True)
 
 

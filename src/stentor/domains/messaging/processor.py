@@ -104,7 +104,7 @@ class MessageProcessor:
         await asyncio.gather(*self._running, return_exceptions=True)
 
     def wake(self) -> None:
-        """Have the queue checked now: a message was stored."""
+        """Trigger a check of the queue, because a message was stored."""
         self._work.set()
 
     async def _run(self) -> None:

@@ -150,7 +150,7 @@ def claim(tx: Tx, tenant: str, message_id: str, epoch: int, lease: int, head_id:
 def wait_for_task(
     tx: Tx, stored: StoredMessage, task_id: str, deadline: int | None, route: JsonObject, response: JsonObject | None
 ) -> bool:
-    """Have a message wait for a task; return False if the epoch is not its current one."""
+    """Make a message wait for a task; return False if the epoch is not its current one."""
     params = _claim_key(stored) | {"task_id": task_id, "deadline_at": deadline}
     return tx.run(_WAIT, **params, now=tx.now, route=jsontext.dump(route), response=_json(response)) == 1
 

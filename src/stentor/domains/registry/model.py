@@ -182,7 +182,7 @@ class AgentChanges(msgspec.Struct, frozen=True):
 
 
 def describe_remedy(status: InactiveStatus, name: str) -> str:
-    """Return how the agent of this name becomes active again, to follow a sentence that ends with its status."""
+    """Return how the agent of this name becomes active again, to continue a sentence that ends with its status."""
     if status == "quarantined":
         return ". Clear its violations: stentor call agents.clear_violations --help"
     return f": stentor agent {'restore' if status == 'archived' else 'activate'} {shlex.quote(name)}"

@@ -31,7 +31,7 @@ _HEADING = re.compile(r"^#{1,6}[ \t]+(\S.*)$", re.MULTILINE)
 
 
 class ReportsUnreadable(StentorError):
-    """The vault with the reports cannot be read. A 500 and not a 503: the contract wants it so."""
+    """The vault with the reports cannot be read. A 500 and not a 503, as the contract requires."""
 
 
 class ReportService:

@@ -1,7 +1,7 @@
 """Time and cost: what they take off the score of a candidate, and what is assumed where they are unknown. Pure.
 
 - `t` and `c` are so much for each doubling of time and cost over the best candidate. They take at most a share of what
-  is possible, so an agent that always fails loses to one that succeeds, however slow or dear that one is.
+  is possible, so an agent that always fails loses to one that succeeds, however slow or expensive that one is.
 - The time is that of one task, times the tasks that come before it at the agent's concurrency. An agent that has all
   it can do, and has taken, ended or asked for nothing for longer than its tasks usually take, counts with that time.
 - An unknown time counts as the least known one, an unknown cost as the geometric mean of the known, and a duration only
@@ -106,8 +106,9 @@ def estimate_costs(candidates: Sequence[Candidate[Any]], mean: float) -> tuple[l
 def is_promising(candidate: Candidate[Any] | RankedCandidate, record: _Evidence, mean: float) -> bool:
     """Return whether an agent could begin its first task of the type now, and is not known to be worse at other types.
 
-    Nobody knows its time and cost, so it is assumed to be quick and free: else an agent that always succeeds would keep
-    all tasks, however slow and dear it is. Offline agents are not: others would be compared with them for ever.
+    Nobody knows its time and cost, so it is assumed to be quick and free: otherwise an agent that always succeeds would
+    keep all tasks, however slow and expensive it is. Offline agents are not: others would be compared with them for
+    ever.
     """
     if record.outcomes or candidate.ahead or candidate.unlearned or preference_tier(candidate):
         return False
@@ -115,9 +116,8 @@ def is_promising(candidate: Candidate[Any] | RankedCandidate, record: _Evidence,
 
 
 def replace_unknown_costs(costs: list[float | None]) -> list[float]:
-    """Replace None by the geometric mean of the known costs, or by 0: who never says a cost gains and loses nothing.
-
-    Not by the arithmetic mean, which is near the dearest one, and penalties count doublings.
+    """Replace None by the geometric mean of the known costs, or by 0: an agent without a cost gains and loses nothing.
+    Not by the arithmetic mean, which is near the highest cost, while penalties count doublings.
     """
     if None not in costs:
         return costs  # pyrefly: ignore[bad-return] - none is None; a copy would cost time at each ranking

@@ -48,7 +48,7 @@ class Scheduler:
         await tick_forever("schedules", sleep_until_tick, self.tick)
 
     async def tick(self) -> None:
-        """Do what is due now, until nothing is that can be done."""
+        """Run what is due now, until nothing that can run is left."""
         after = None
         now, due = await self._list_due(after)
         await self._clock_watch.look(now, self._bring_back)
@@ -80,7 +80,7 @@ class Scheduler:
         await self._db.write(work, (locks.schedule_lock(tenant, name),))
 
     async def _bring_back(self) -> None:
-        """Bring back the times that were set while the clock was ahead: else a schedule rests for as long as it was."""
+        """Correct the times that were set while the clock was ahead: otherwise a schedule would pause for that long."""
         for schedule in await self._db.poll(store.list_waiting):
             try:
                 await self._write(schedule, partial(_bring_back, schedule=schedule))

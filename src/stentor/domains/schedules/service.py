@@ -89,8 +89,9 @@ class ScheduleService:
         """Change any of cron, timezone, missed, overlap, paused and task.
 
         A schedule runs as the key that last changed its task, so that nobody submits with the key of another. A new
-        task, expression or zone resumes a schedule that the service has paused, as its reason says to set them.
-        Raises InvalidRequest, NotFound, and Forbidden for the key of stopped agents, unless it pauses the schedule.
+        task, expression or zone resumes a schedule that the service has paused, because its reason tells users to set
+        them. Raises InvalidRequest, NotFound, and Forbidden for the key of stopped agents, unless it pauses the
+        schedule.
         """
         if not changes:
             raise InvalidRequest("The request changes nothing. Set cron, timezone, missed, overlap, paused or task.")

@@ -54,7 +54,7 @@ class Session(msgspec.Struct, frozen=True):
     last_number: int = 0
 
     def is_visible_to(self, caller: Principal) -> bool:
-        """Return whether the caller may use it: a key that is bound to its agents uses those that it made, no other."""
+        """Return whether the caller may use it: a key that is bound to its agents uses only its own sessions."""
         return self.tenant == caller.tenant and (self.created_by == caller.name or not caller.is_bound_agent)
 
 

@@ -1,7 +1,7 @@
 """Reads and writes the journal of a task, for the worker that holds it. What tasks wait for is in `waits`.
 
 Each write inserts or changes the row together with its event: what the journal has is also in the run log, with the
-SHA-256 of the value. The first outcome of a step stands; who records another one gets the first.
+SHA-256 of the value. The first outcome of a step is final; a caller that records another one gets the first.
 """
 
 from __future__ import annotations

@@ -47,11 +47,11 @@ class StartWaits:
         reruns.take_over(tx, principal, task)
 
     def has_open(self, tx: Tx, task: Task) -> bool:
-        """Return whether a task waits for any of that still."""
+        """Return whether a task still waits for any of these."""
         return store.has_open_together(tx, task.tenant, task.task_id, START)
 
     def end(self, tx: Tx, task: Task) -> None:
-        """End what a task waits for still, because it is retried: from now on nothing of that starts or aborts it."""
+        """End the open waits of a task because it is retried: from now on they neither start nor abort it."""
         waits = [step for step in store.list_open(tx, task.tenant, task.task_id) if is_start(step.key)]
         outcome = StepOutcome.of_value(None)
         ended = store.end_all(tx, [(task.tenant, task.task_id, step.key, outcome) for step in waits])

@@ -227,7 +227,7 @@ def list_checks(tx: Tx, limit: int) -> list[ChildCheck]:
 
 
 def forget_checks(tx: Tx, checks: list[ChildCheck]) -> None:
-    """Forget tasks whose waits were looked at."""
+    """Delete the records of tasks whose waits were checked."""
     tx.many(_FORGET_CHECK, [dict(zip(_CHECKS.columns, check, strict=True)) for check in checks])
 
 

@@ -2,8 +2,8 @@
 
 It also cancels the subtasks of cancelled tasks. Each process looks once a second, and also when the next wait is due,
 when a task is cancelled or begins to wait for a child in it, and when one ends in it while any task waits for a child.
-What ends a task for which others wait notes it, so one that ends in another process, or just before a crash, is found
-without reading all waits. The rows decide: of two processes only one ends a wait.
+The end of a task for which others wait is recorded in a table, so that one that ends in another process, or just before
+a crash, is found without reading all waits. The rows decide: of two processes only one ends a wait.
 """
 
 from __future__ import annotations
@@ -117,7 +117,7 @@ class WaitScheduler:
             self._wake.set()
 
     async def _cancel_subtasks(self, parents: list[TaskRef]) -> None:
-        """Cancel subtasks of these cancelled tasks. The next look follows at once: it goes on, and a level deeper."""
+        """Cancel subtasks of these cancelled tasks. The next check follows at once, and continues one level deeper."""
         # First the tasks that they wait for: otherwise their waits would end as if a child had failed.
         await self._end_each(lambda tx: store.list_orphans_of(tx, parents, BATCH_SIZE), self._endings.end_orphans)
         found = await self._db.poll(lambda tx: subtask_store.list_open(tx, parents, SUBTASKS))

@@ -137,12 +137,12 @@ def has_parked(tx: Tx, tenant: str, key: str) -> bool:
 
 
 def list_due(tx: Tx, count: int) -> list[tuple[str, str]]:
-    """List tenant and key of the limits whose parked tasks are to be looked at now."""
+    """List tenant and key of the limits whose parked tasks must be checked now."""
     return [(tenant, key) for tenant, key in tx.rows(_LIST_DUE, now=tx.now, limit=count)]
 
 
 def set_check(tx: Tx, tenant: str, key: str, check_at: int | None) -> None:
-    """Look at the parked tasks of a key at this time, in microseconds; None: none is left."""
+    """Schedule the next check of a key's parked tasks, in microseconds; None if none is left."""
     if check_at is None:
         tx.run(_DELETE_CHECK, tenant=tenant, key=key)
     else:
@@ -150,7 +150,7 @@ def set_check(tx: Tx, tenant: str, key: str, check_at: int | None) -> None:
 
 
 def bring_back(tx: Tx) -> None:
-    """After the clock was set back: count starts of the future as made now, and look at all keys now."""
+    """After the clock was set back: count starts in the future as made now, and check all keys now."""
     tx.run(_BRING_BACK_STARTS, now=tx.now)
     tx.run(_BRING_BACK_CHECKS, now=tx.now)
 

@@ -184,7 +184,7 @@ class TaskOperations:
 
     @operation("tasks.approve", "approve", "POST /tasks/{task_id}/approve", errors=(404, 409))
     async def approve(self, caller: Caller, task_id: TaskId) -> TaskOut:
-        """Let a task that waits for approval go into the queue."""
+        """Approve a task that waits for approval; it is queued."""
         task = await self._tasks.approve(caller, task_id)
         return TaskOut.of(task, **notice_fields(self._reader.describe_wait_for_agent(task)))
 
@@ -196,7 +196,7 @@ class TaskOperations:
 
     @operation("tasks.grade", "write", "POST /tasks/{task_id}/grade", errors=(404, 409), grpc="GradeTask")
     async def grade(self, caller: Caller, task_id: TaskId, body: GradeIn) -> GradeOut:
-        """Say what a completed task was worth, from 0 to 1; what was learned from it is corrected, once."""
+        """Grade a completed task from 0 to 1, once; the grade corrects what was learned from it."""
         return GradeOut.of(await self._grades.grade_task(caller, task_id, body.grade, body.comment))
 
     @operation("tasks.get_grade", "read", "GET /tasks/{task_id}/grade", errors=(404,), grpc="GetGrade")

@@ -1,7 +1,7 @@
 """SQL of cancelled tasks whose subtasks, and waits for children, are still to be ended.
 
-A task is noted in the transaction that cancels it, and gets no subtask after it. So nobody has to search the tasks for
-those whose parent was cancelled, and a subtask that a person retries later goes on.
+A task is recorded in the transaction that cancels it, and gets no subtask after it. So no job has to search for tasks
+whose parent was cancelled, and a subtask that a person retries later continues.
 """
 
 from __future__ import annotations
@@ -36,13 +36,13 @@ _FORGET = Sql("delete from cancelled_parents where tenant = :tenant and task_id 
 
 
 def note_cancelled(tx: Tx, tenant: str, task_id: str) -> None:
-    """Note a task if it has subtasks or waits for a child. Hold the lock of the task."""
+    """Record a task if it has subtasks or waits for a child. Hold the lock of the task."""
     if tx.row(_HAS_SUBTASKS_OR_WAITS, tenant=tenant, parent=task_id):
         tx.run(_NOTE, tenant=tenant, parent=task_id)
 
 
 def note_all_cancelled(tx: Tx, refs: list[TaskRef]) -> None:
-    """Note those of the tasks that have subtasks or wait for a child. Hold their locks."""
+    """Record those of the tasks that have subtasks or wait for a child. Hold their locks."""
     tx.rows_for(_NOTE_ALL, refs)
 
 

@@ -63,7 +63,7 @@ class LimitIn(RequestModel):
 
 
 class TaskTemplate(RequestModel):
-    """What is said of a task that may be submitted more than once."""
+    """The fields of a task that may be submitted more than once."""
 
     model_config = example_config(
         type="summarize",

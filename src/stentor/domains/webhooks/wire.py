@@ -79,7 +79,7 @@ class WebhookOut(ResponseModel):
 
 
 class Subscribed(ResponseModel):
-    """Has the secret, as only the response of a rotation does besides."""
+    """Includes the secret, as does only the response of a rotation."""
 
     id: Annotated[str, Field(validation_alias="subscription_id")]
     url: str

@@ -89,7 +89,7 @@ def create_agent_router(
 
     @api.get("/monitoring/governance", tags=["monitoring"], response_model=wire.Governance)
     async def governance() -> JsonResponse:
-        """Return all agents but archived ones, and oscillation rates. An unreadable store is flagged, no error."""
+        """Return all agents except archived ones, and oscillation rates. An unreadable store only sets a flag."""
         return JsonResponse(
             resources.present_governance(await stores.get_governance_snapshot(), stores.sentinel_threshold)
         )

@@ -71,5 +71,5 @@ def build_dashboard_app(
 
 
 def _refuse_gateway_path(path: str) -> None:
-    """Say to a client of the API that it has the wrong port."""
+    """Tell a client of the API that it uses the wrong port."""
     raise errors.wrong_port_error(f"/api/v1/{path}", DASHBOARD)

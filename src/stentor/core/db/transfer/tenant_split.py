@@ -1,8 +1,9 @@
 """The steps of a split: copy the rows of tenants into an empty database, read them back, delete them in the source.
 
 Until the copy is verified the source is unchanged and the target has the mark of an incomplete copy, then one of its
-own until the source's transaction has deleted them: at each moment a service can start on at most one database with
-them. After an interruption the same call starts over, or only removes the mark if the source has deleted them already.
+own until the source's transaction has deleted them: at any moment a service can start on at most one database with
+these rows. After an interruption the same call starts over, or only removes the mark if the source has deleted them
+already.
 """
 
 from __future__ import annotations
@@ -165,7 +166,7 @@ def _rows(driver: Driver, query: Sql, values: dict[str, object]) -> list[tuple[o
 
 
 def require_known(tables: Iterable[Table]) -> None:
-    """Raise StartRefused for a table of which it is not known whose its rows are."""
+    """Raise StartRefused for a table if it is unknown which tenants own its rows."""
     for table in tables:
         known = "tenant" in table.names or table.name in SHARED_TABLES | STAYING_TABLES | OWNERS.keys()
         if not known:

@@ -84,7 +84,7 @@ _line_decoder = msgspec.json.Decoder(JsonObject, float_hook=jsontext.parse_float
 
 
 def lease_check(claim: TaskClaim) -> Callable[[Tx], None]:
-    """Return the check that the broker makes before each call: an outdated attempt may do nothing more."""
+    """Return the check that the broker makes before each call, because an outdated attempt may make no more calls."""
 
     def check(tx: Tx) -> None:
         task = require_task(tx, claim.tenant, claim.task_id)

@@ -40,7 +40,7 @@ def _describe_message(message: LlmMessage) -> JsonObject:
 
 
 def compare(recorded: JsonObject, now: JsonObject) -> list[str]:
-    """Return in what the second request differs from the first, in sentences without an end."""
+    """Return how the second request differs from the first, as sentences without a final period."""
     differences = []
     if recorded.get("model") != now["model"]:
         differences.append(f"model: {_model(recorded.get('model'))} before, {_model(now['model'])} now")

@@ -148,7 +148,7 @@ def _neutral_fields(request: ChatRequest) -> JsonObject:
 
 
 def _original_fields(original: AnthropicOriginal) -> JsonObject:
-    """Return the client's fields, without what it has from other providers and this API refuses."""
+    """Return the client's fields, without parts from other providers that this API refuses."""
     messages = [
         {**message, "content": content}
         for message in original.fields["messages"]

@@ -96,7 +96,7 @@ class ProviderFormat(Protocol):
     def parse_reply(self, body: bytes, model: str) -> ChatReply: ...
     @property
     def stream_reader(self) -> Callable[[], StreamReader]:
-        """What makes a reader, a class or a function. Read-only, so that a module's class is one too."""
+        """A factory of readers: a class or a function. Read-only, so that a module's class qualifies too."""
         ...
 
     def build_embedding_request(

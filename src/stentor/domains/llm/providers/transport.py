@@ -164,9 +164,8 @@ class ProviderTransport:
             raise network_fault(error) from None
 
     async def _retry(self, attempt: Callable[[], Awaitable[T]], evidence: CallEvidence, limit: str) -> T:
-        """Run an attempt, and retry it only where the provider cannot have processed the request; `limit` is of time.
-
-        That is when it was not reached, or when it asked for a retry soon. Any other call may have run and cost money.
+        """Run an attempt, and retry it only if the provider cannot have processed the request; `limit` is a time limit.
+        That is if it was not reached, or if it asked for a retry soon. Any other call may have run and cost money.
         """
         while True:
             try:

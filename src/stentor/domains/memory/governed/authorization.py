@@ -49,7 +49,7 @@ class MemoryAuthorizer:
         """Return the caller for the memory service, and the result of `run_in_tx`.
 
         `run_in_tx` runs in the transaction that records the authorization. The caller's events are recorded below that
-        event. Raises AuthorityDenied, after the denial was recorded.
+        event. Raises AuthorityDenied after recording the denial.
         """
         denial = self._find_denial(context, request)
         if context is None or denial is not None:

@@ -244,7 +244,7 @@ class GovernedMemory:
 
 
 def _key_hooks(key: IdempotencyKey) -> WriteHooks:
-    """Return what notes under the key that a write was decided, and forgets it if a repeated call must carry it out."""
+    """Return the hooks that record a decided write under the key, and delete that if a repeat must redo it."""
 
     def on_journaled(tx: Tx, before_hash: str, after_hash: str) -> None:
         body = msgspec.to_builtins(_Journaled(before_hash, after_hash))

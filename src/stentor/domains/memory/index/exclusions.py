@@ -115,7 +115,7 @@ def delete(tx: Tx, doc_id: int) -> None:
 
 
 def is_restricted(tx: Tx) -> bool:
-    """Return whether any document is excluded, or holds for a time only, or waits for the one it was derived from."""
+    """Return whether any document is excluded, valid for a limited time, or waiting for its source."""
     return tx.row(_IS_RESTRICTED) is not None
 
 

@@ -203,9 +203,8 @@ class SearchIndex:
         return await self.read(lambda tx: store.paths_under(tx, folder))
 
     async def was_reconciled(self, *, max_age_s: float = 0.0) -> bool:
-        """Return whether the whole vault was compared with this index since it was created; else it lacks notes.
-
-        True may be an answer of up to `max_age_s` seconds ago.
+        """Return whether the whole vault was compared with this index since it was created; otherwise it lacks notes.
+        True may be a cached answer of up to `max_age_s` seconds ago.
         """
         asked_at = time.monotonic()
         # Another process may rebuild a shared index.

@@ -103,7 +103,7 @@ def make_chunk_excerpt(body: str, headings: Sequence[str], ordinal: int, terms: 
 
 
 def _chunk_starts(text: str, count: int) -> list[int]:
-    """Return where the chunks begin if they may have as many characters as leads to this number of chunks."""
+    """Return where the chunks begin, with a size limit in characters that leads to this number of chunks."""
     if count == 1:
         return [0]
     low, high, chunks = len(text) // count, 3 * len(text) // count, list[Chunk]()

@@ -36,7 +36,7 @@ class MarkGuard:
         self._is_answer = is_answer
 
     async def admit(self, caller: MemoryCaller, path: str, before: bytes | None, after: bytes | None) -> bytes | None:
-        """Return the bytes to write: an agent's with its name at its marks and its task among the sources.
+        """Return the bytes to write: for an agent, with its name on its marks and its task among the sources.
 
         Raises Forbidden.
         """

@@ -172,7 +172,7 @@ class WitnessClient:
             self._missing_since = self._clock.now()
 
     async def restore_signatures(self) -> None:
-        """Find the signatures that an earlier process stored, or have all requested again. Raises StoreUnavailable."""
+        """Find the signatures that an earlier process stored, or request all of them again. Raises StoreUnavailable."""
         self._requested.set()
         for checkpoint in await self._db.read(lambda tx: store.list_newest_checkpoints(tx, RESTORE_CHECKPOINTS)):
             for target in self.targets:

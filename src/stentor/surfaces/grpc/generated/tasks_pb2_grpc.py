@@ -106,7 +106,7 @@ class TaskServiceServicer:
         raise NotImplementedError('Method not implemented!')
 
     def GradeTask(self, request, context):
-        """Says what a completed task was worth; what was learned from it is corrected, once. Needs `write`. The same grade by
+        """Grades a completed task, once; the grade corrects what was learned from it. Needs `write`. The same grade by
         the same key again answers as the first time. CONFLICT for another one, and for a task that is not completed;
         FORBIDDEN for who did the work.
         """
