@@ -335,6 +335,19 @@ async def test_a_text_of_megabytes_is_indexed(index: SearchIndex) -> None:
 
 
 @requirement("memory.keyword-search")
+async def test_of_equal_documents_the_first_paths_are_found_in_whatever_order_they_were_indexed(
+    index: SearchIndex,
+) -> None:
+    for path in ("c.md", "a.md", "b.md", "d.md"):
+        await fill(index, document(path, "red"))
+    await fill(index, document("z.md", "red red"))
+    query = build_query(["red"], SEARCH_FIELDS, "any")
+    assert query is not None
+    hits, total, _ = await index.search_keywords(query, 3)
+    assert ([hit.path for hit in hits], total) == (["z.md", "a.md", "b.md"], 5)
+
+
+@requirement("memory.keyword-search")
 async def test_a_folder_narrows_before_the_best_are_taken_and_rarity_is_of_the_whole_vault(index: SearchIndex) -> None:
     await fill(index, *(document(f"out/{n}.md", "heron heron heron") for n in range(20)))
     await fill(index, document("in/a.md", "heron " + "word " * 50), document("in/deep/b.md", "heron"))

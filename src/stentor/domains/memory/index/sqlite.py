@@ -6,6 +6,7 @@ The index that several processes share is in `postgres/`.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from functools import partial
 from pathlib import Path
 
@@ -104,6 +105,10 @@ def open_index(folder: Path) -> SearchIndex:
 _READ_HITS = Sql(
     "select doc_id, path, title, body from documents where doc_id in (select value from json_each(:doc_ids))"
 )
+_LIST_FIRST = Sql(
+    """select doc_id from documents where doc_id in (select value from json_each(:doc_ids))
+    order by path limit :limit"""
+)
 _INSERT = Sql("insert into words (rowid, title, tags, content) values (:doc_id, :title, :tags, :content)")
 _DELETE = Sql("delete from words where rowid = :doc_id")
 _FILLER = "\ue000"
@@ -140,6 +145,17 @@ class Fts5KeywordStore:
         with_total: bool,
     ) -> tuple[list[KeywordHit], int]:
         scores, total = self._ranking.rank(tx, query, limit, folder, list_excluded)
+        if len(scores) > limit:
+            scores = _cut(tx, scores, limit)
         rows = tx.rows(_READ_HITS, doc_ids=jsontext.dump(list(scores)))
         hits = [KeywordHit(doc_id, path, title, body, scores[doc_id]) for doc_id, path, title, body in rows]
         return sorted(hits, key=lambda hit: (-hit.score, hit.path)), total
+
+
+def _cut(tx: Tx, scores: Mapping[int, float], limit: int) -> dict[int, float]:
+    """Return the best scores, of equal ones those of the first paths: ids follow the order of indexing."""
+    lowest = min(scores.values())
+    kept = {doc_id: score for doc_id, score in scores.items() if score > lowest}
+    equal = jsontext.dump([doc_id for doc_id, score in scores.items() if score == lowest])
+    first = tx.rows(_LIST_FIRST, doc_ids=equal, limit=limit - len(kept))
+    return kept | {doc_id: lowest for (doc_id,) in first}

@@ -155,7 +155,8 @@ class TermRanking:
     ) -> tuple[dict[int, float], int]:
         """Return the scores of the best documents (in these folders, not excluded) by id, and how many match.
 
-        The transaction must not have read anything before.
+        They are more than `limit` if others are as good as the last of them. The transaction must not have read
+        anything before.
         """
         version, lengths = self._read_lengths(tx)
         if not lengths.documents:
@@ -369,7 +370,7 @@ def _is_in_folders(tx: Tx, lengths: DocumentLengths, folder: Folders) -> NDArray
 
 
 def _best(ids: NDArray[np.int64], scores: NDArray[np.float64], limit: int) -> dict[int, float]:
-    """Return the best scores above 0 by id; of equal ones those with the lowest ids."""
+    """Return the best scores above 0 by id, with all that equal the last of them."""
     least = np.float64(0)
     # The wanted number of block maxima is a lower bound for the best scores, and few other scores reach it.
     if (blocks := len(scores) // BLOCK) > limit:
@@ -378,8 +379,5 @@ def _best(ids: NDArray[np.int64], scores: NDArray[np.float64], limit: int) -> di
     chosen = np.flatnonzero(scores >= least if least else scores > 0)
     if len(chosen) > limit:
         found = scores[chosen]
-        least = np.partition(found, len(found) - limit)[len(found) - limit]
-        equal = chosen[found == least]
-        better = chosen[found > least]
-        chosen = np.concatenate([better, equal[: limit - len(better)]])
+        chosen = chosen[found >= np.partition(found, len(found) - limit)[len(found) - limit]]
     return {int(ids[n]): float(scores[n]) for n in chosen}

@@ -135,11 +135,14 @@ class PostgresKeywordStore:
             | _phrase_parameters(phrases)
         )
         conditions = (_IN_FOLDERS if folder is not None else "") + (_NOT_EXCLUDED if excluded else "")
-        statement = _search_statement(
-            min(2, len(terms)), bool(phrases), query.fields == set(SEARCH_FIELDS), conditions, with_total
-        )
-        rows = tx.rows(statement, **parameters)
-        return [KeywordHit(*row[:5]) for row in rows], int(rows[0][5]) if rows and with_total else 0
+        kind = (min(2, len(terms)), bool(phrases), query.fields == set(SEARCH_FIELDS), conditions)
+        rows = tx.rows(_search_statement(*kind, with_total, False), **parameters)
+        hits, total = [KeywordHit(*row[:5]) for row in rows], int(rows[0][5]) if rows and with_total else 0
+        if len(hits) > limit and hits[limit].score == hits[limit - 1].score:
+            # The first paths, whatever was indexed first. Only then: sorting all documents takes a third more.
+            rows = tx.rows(_search_statement(*kind, False, True), **parameters)
+            hits = [KeywordHit(*row[:5]) for row in rows]
+        return hits[:limit], total
 
 
 def _terms_by_field(entry: IndexEntry) -> dict[SearchField, list[str]]:
@@ -193,10 +196,13 @@ def _phrase_parameters(phrases: Sequence[tuple[str, ...]]) -> dict[str, list[Any
 
 
 @cache
-def _search_statement(terms: int, has_phrases: bool, all_fields: bool, conditions: str, with_total: bool) -> Sql:
+def _search_statement(
+    terms: int, has_phrases: bool, all_fields: bool, conditions: str, with_total: bool, all_equal: bool
+) -> Sql:
     """Return the statement for a kind of query: the parts of each document's score, their sums, the best of them.
 
-    `terms` is 0, 1, or 2 for more.
+    `terms` is 0, 1, or 2 for more. The best are one more than the limit; of
+    equal ones those of the first paths with `all_equal`, else any.
     """
     tables, parts = [], []
     if terms:
@@ -214,11 +220,12 @@ def _search_statement(terms: int, has_phrases: bool, all_fields: bool, condition
     else:
         # Each term or phrase that matches adds one row per document: their number tells whether enough match.
         scored = f"select doc_id, sum(part) as score from {scores} group by doc_id having count(*) >= :least"
+    best = "fetch first (:limit) rows with ties" if all_equal else "limit :limit + 1"
     return Sql(
         f"""with {", ".join(tables)}, scored as ({scored})
         select d.doc_id, d.path, d.title, d.body, best.score, {total if with_total else "0"}
-        from (select doc_id, score from scored order by score desc, doc_id limit :limit) best
-        join documents d on d.doc_id = best.doc_id order by best.score desc, d.path"""
+        from (select doc_id, score from scored order by score desc {best}) best
+        join documents d on d.doc_id = best.doc_id order by best.score desc, d.path limit :limit + 1"""
     )
 
 
