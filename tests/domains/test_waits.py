@@ -205,6 +205,30 @@ async def test_a_child_that_ends_while_the_wait_for_it_begins_wakes_its_parent(
 
 
 @requirement("steps.children")
+async def test_an_outage_does_not_forget_a_wait_that_began_while_its_child_ended(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    attempt = await begin_attempt(world)
+    child = await world.submit(metadata={"parent_task_id": attempt.task_id})
+    claim = await world.claim((await world.task(child))["assigned_agent"])
+    await Attempt(world, child, claim["epoch"]).post("complete", result=1)
+    await world.kernel.tasks.wakeups.tick()
+    monkeypatch.setattr(WaitService, "_find_outcome", lambda *args: None)
+
+    def fail(*args: Any) -> list[OpenStep]:
+        raise StoreUnavailable("The database is away.")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(store, "list_waits_for", fail)
+        assert (await wait(attempt, "child", child_task_id=child)).json()["state"] == "started"
+        await suspend(attempt, "child")
+        with pytest.raises(StoreUnavailable):
+            await world.kernel.tasks.wakeups.tick()
+    await world.kernel.tasks.wakeups.tick()
+    assert await status(attempt) == "queued"
+
+
+@requirement("steps.children")
 async def test_a_child_that_ended_in_another_process_wakes_its_parent(world: World) -> None:
     attempt = await begin_attempt(world)
     child = await world.submit(metadata={"parent_task_id": attempt.task_id})
