@@ -52,6 +52,11 @@ def _index(groups: Mapping[str, list[tuple[str, str, JsonObject]]]) -> str:
         "`Content-Type: application/json`. Unknown fields are errors. Every operation with a name can also be called "
         "with `stentor call NAME`. The same is in `/openapi.json` for machines.",
         "",
+        "Clients can be generated from `/openapi.json`; its operation ids are the names with `_` for `.`, such as "
+        "`tasks_submit`. openapi-typescript makes fields with a default required in requests unless it runs with "
+        '`--default-non-nullable false`; openapi-fetch needs `createClient<paths, "application/json">`, because errors '
+        "have a second format.",
+        "",
         "Any operation may answer these; [Error codes](errors.md) has the codes within them:",
         "",
         *_table(("status", "meaning"), ((s, r["description"]) for s, r in COMMON_ERROR_RESPONSES.items())),

@@ -43,6 +43,20 @@ def test_generated_clients_get_short_distinct_names() -> None:
     assert sorted(titles) == sorted(set(titles))
 
 
+@pytest.mark.parametrize(
+    ("schema", "field"),
+    [
+        ("AtpHeaderOut", "mode"),
+        ("AtpHeaderOut", "priority"),
+        ("ChangeOut", "kind"),
+        ("OwnAgent", "status"),
+        ("RuntimeOut", "kind"),
+    ],
+)
+def test_a_field_with_few_values_names_them(schema: str, field: str) -> None:
+    assert DOCUMENT["components"]["schemas"][schema]["properties"][field].get("enum")
+
+
 def test_every_protected_operation_names_both_ways_to_send_a_key() -> None:
     schemes = DOCUMENT["components"]["securitySchemes"]
     for operation in OPERATIONS:

@@ -20,6 +20,7 @@ from stentor.domains.registry.model import (
     LlmOptions,
     RayOptions,
     Runtime,
+    RuntimeKind,
     SandboxWhitelist,
     TrustTier,
     ViolationType,
@@ -235,7 +236,7 @@ class WhitelistOut(ResponseModel):
 
 
 class RuntimeOut(ResponseModel):
-    kind: str
+    kind: RuntimeKind
     name: str | None
     endpoint: str | None
     options: JsonObject

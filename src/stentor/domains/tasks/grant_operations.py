@@ -9,6 +9,7 @@ from pydantic import AfterValidator, Field
 
 from stentor.auth.principal import Role
 from stentor.domains.registry.agent_cache import AgentCache
+from stentor.domains.registry.model import AgentStatus
 from stentor.domains.tasks.grant_model import MAX_GRANT_CAPABILITIES, MAX_GRANT_SECONDS, GrantRequest
 from stentor.domains.tasks.grants import GrantService
 from stentor.web.operations import operation
@@ -58,7 +59,7 @@ class GrantList(ResponseModel):
 class OwnAgent(ResponseModel):
     agent_id: str
     name: str
-    status: str
+    status: AgentStatus
     capabilities: list[str]
 
 

@@ -10,6 +10,7 @@ from pydantic import AfterValidator, BeforeValidator, Field, StringConstraints
 from stentor.core.clock import micros_from_datetime
 from stentor.core.jsontext import JsonObject
 from stentor.core.text_checks import check_start, check_title
+from stentor.domains.atp.model import Mode, Priority
 from stentor.domains.routing.penalties import Preference
 from stentor.domains.tasks import model
 from stentor.domains.tasks.drafts import MAX_TITLE_CHARACTERS
@@ -178,9 +179,9 @@ class RejectTask(RequestModel):
 class AtpHeaderOut(ResponseModel):
     """The ATP header under which work runs."""
 
-    mode: str
+    mode: Mode
     context: str
-    priority: str
+    priority: Priority
     actionType: str  # noqa: N815
     targetZone: str  # noqa: N815
     specialNotes: str | None = OmittedWhenNone  # noqa: N815

@@ -80,7 +80,7 @@ class Levels(CamelCaseModel):
 
 class ChangeOut(CamelCaseModel):
     entity_id: str
-    kind: str
+    kind: ChangeKind
     delta: float
     score: float
     cause: str | None
