@@ -111,7 +111,7 @@ class RateWindow(msgspec.Struct):
 class RateLimiter:
     """A fixed-window rate limiter per key, counted in this process only. `per_minute` 0 disables it.
 
-    `clock` in seconds is one that nobody can set, or a window could last for years; `wall_clock` is for the header.
+    `clock` (seconds) must be one that nobody can set, or a window could last for years; `wall_clock` is for the header.
     """
 
     def __init__(

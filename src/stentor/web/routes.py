@@ -199,7 +199,7 @@ def get_principal(request: Request) -> Principal:
 
 
 async def get_caller(request: Request) -> Principal:
-    """Return the authenticated caller to FastAPI, which would run `get_principal`, no coroutine, in a thread."""
+    """Return the authenticated caller. A coroutine, because FastAPI would run `get_principal` in a thread."""
     return get_principal(request)
 
 

@@ -1,4 +1,4 @@
-"""What runs side by side in a `gather`: of several errors, each attempt raises the one that came first.
+"""Concurrent branches in a `gather`: of several errors, each attempt raises the one that came first.
 
 An attempt continues from an error while others still wait, and those may fail later.
 """
@@ -20,7 +20,8 @@ class Branch:
     """A part of a program that runs in parallel with others in a `gather`, or the function of a step, or a handler.
 
     A gather's branch has an `outer` one, and `moments`: those of the outcomes that it got. `is_ending` says that the
-    attempt ends here, as at a wait, while the other branches go on. `cut` is what ends it without an end of its steps.
+    attempt ends here, as at a wait, while the other branches continue. `cut` is the exception that ends it although its
+    steps have not ended.
     """
 
     outer: Branch | None = None
@@ -60,7 +61,7 @@ def note_end(error: BaseException) -> None:
 
 @contextmanager
 def noting_end() -> Iterator[None]:
-    """Note it where the attempt ends, before a TaskGroup cancels what runs beside it."""
+    """Mark the branch in which the attempt ends, before a TaskGroup cancels its siblings."""
     try:
         yield
     except BaseException as error:
@@ -88,7 +89,7 @@ def _around() -> Iterator[Branch]:
 
 @contextmanager
 def running_in(branch: Branch) -> Iterator[None]:
-    """Treat what runs within as a branch."""
+    """Treat the code in the block as a branch."""
     token = _branch.set(branch)
     try:
         yield

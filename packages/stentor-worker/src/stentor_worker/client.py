@@ -48,7 +48,7 @@ class ServiceError(Exception):
 
     @property
     def is_foreign(self) -> bool:
-        """Whether not the service answered, but a proxy before it or another program at its address."""
+        """Whether the answer is not from the service, but from a proxy before it or another program at its address."""
         return self.code in (NOT_JSON, f"HTTP_{self.status}")
 
     @property

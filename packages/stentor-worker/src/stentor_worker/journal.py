@@ -221,7 +221,7 @@ class Journal:
         return response
 
     def require_cancellation(self, entry: Entry) -> None:
-        """Raise TaskCancelled if there is no more need to wait for the cancellation of a step."""
+        """Raise TaskCancelled if it is no longer necessary to wait for the cancellation of a step."""
         if self._lost.is_set():
             raise TaskCancelled(self._path)
 

@@ -46,7 +46,7 @@ def stop_all() -> None:
 
 
 def wait_for_all(own: Running | None = None) -> None:
-    """Wait for the tasks of all workers, and for the others than `own` to end; let another Ctrl-C end the program."""
+    """Wait for the tasks of all workers, and for all workers but `own` to end; let another Ctrl-C end the program."""
     workers = list(_threads)
     tasks = sum(worker.count_tasks() for worker in workers)
     if tasks:

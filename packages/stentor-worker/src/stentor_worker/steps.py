@@ -76,9 +76,9 @@ def finish(coroutine: Coroutine[Any, Any, Any]) -> Any:
 async def run_step(journal: Journal, entry: Entry, function: Callable[[], Any], call: Caller) -> Any:
     """Run a step, or return its recorded value. Raises StepFailed, also for a recorded error.
 
-    One that a coroutine handler cancels, by a timeout for instance, is recorded as failed: else the next attempt could
-    take another way than this one. Where the attempt ends, as beside a wait in a TaskGroup, the cancellation may come
-    from that, so the step ends first; cancelled once more, it ends the attempt here too, and the next one runs it.
+    One that a coroutine handler cancels, by a timeout for instance, is recorded as failed: otherwise the next attempt
+    could take another path than this one. Where the attempt ends, as beside a wait in a TaskGroup, the cancellation may
+    come from that, so the step ends first; cancelled once more, it ends the attempt here too, and the next one runs it.
     """
     if call is here:
         return await _run_step(journal, entry, function, call)
@@ -127,7 +127,7 @@ async def _end_first(running: asyncio.Future[Any], within: Branch, around: dict[
     """Wait for the end of a step that the end of the attempt has cancelled. Raises what ends the attempt.
 
     That is Suspended at another cancellation, and at once a failure beside the step that ends the attempt. Not
-    CancelledError: after a timeout the program would go on, in a way that the next attempt would not repeat.
+    CancelledError: after a timeout the program would continue on a path that the next attempt would not repeat.
     `around` has the asyncio tasks of the program around the step, and how often they were cancelled before.
     """
     if (end := cut()) is None:
@@ -145,7 +145,7 @@ async def _end_first(running: asyncio.Future[Any], within: Branch, around: dict[
 
 
 def _goes_on_after(running: asyncio.Future[Any]) -> bool:
-    """Return whether the outcome of a step is one after which a program may go on."""
+    """Return whether a program may continue after this outcome of a step."""
     if running.cancelled() or isinstance(running.exception(), StepFailed):
         return True
     return running.exception() is None and running.result()[1] is None
@@ -270,7 +270,7 @@ async def run_effect(
 async def finish_first(coroutine: Awaitable[Any], running_effects: set[asyncio.Future[Any]]) -> Any:
     """Run an effect to its end although it is cancelled meanwhile, by a timeout for instance.
 
-    The program would go on without knowing whether the effect happened. It is in `running_effects` until its end.
+    The program would continue without knowing whether the effect happened. It is in `running_effects` until its end.
     """
     before = count_cancellations()
     running = asyncio.ensure_future(coroutine)

@@ -33,7 +33,7 @@ def to_seconds(duration: Duration | None) -> float | None:
 
 
 def to_list(name: str, texts: Iterable[str]) -> list[str]:
-    """Return the texts as a list. Raises TypeError for a single text, which would be one of its letters."""
+    """Return the texts as a list. Raises TypeError for a single text, which would become a list of its characters."""
     if isinstance(texts, str):
         raise TypeError(f"{name} must be a list such as [{texts!r}], not a single text.")
     return list(texts)
@@ -193,7 +193,7 @@ def gather_children(children: Iterable[Child]) -> Callable[[], list[Any]]:
 
 
 def _label(name: str, reference: str | None, options: list[str] | None) -> str:
-    """Return what a wait is for. Options, also none, make it another question."""
+    """Return what a wait is for. Different options, or none, make it another question."""
     return f"{name}: {reference}" + ("" if options is None else f" {options}")
 
 

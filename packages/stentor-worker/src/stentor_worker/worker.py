@@ -145,8 +145,8 @@ class Worker:
         agent that the service rejects raises ServiceError; in the main thread it is logged and ends the program with
         exit code 1, because a traceback would only hide it.
 
-        A worker in another thread also stops when the main thread ends, because Python then lets no thread pool start
-        anything; so the main thread should join that thread.
+        A worker in another thread also stops when the main thread ends, because from then on Python lets no thread pool
+        start work; so the main thread should join that thread.
         """
         self._check_may_run()
         _configure_logging()

@@ -115,7 +115,7 @@ class Call:
         return self.find_caller is None or self.find_caller() == self.principal
 
     def require_unchanged(self) -> None:
-        """Raise Unauthorized once the caller's key is not valid any more, or gives other permissions."""
+        """Raise Unauthorized once the caller's key is no longer valid, or gives other permissions."""
         if not self.is_unchanged:
             raise Unauthorized(ENDED_MESSAGE)
 

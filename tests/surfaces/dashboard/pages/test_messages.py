@@ -167,7 +167,7 @@ async def test_a_filtered_list_looks_at_a_bounded_number_of_messages_at_a_time(
     monkeypatch.setattr(messaging_queries, "_LAST_SCANNED", type(messaging_queries._LIST_FILTERED)(last))
     monkeypatch.setattr(messaging_queries, "MAX_SCANNED_MESSAGES", 2)
     page = await site.part("/messages", priority="high")
-    assert "Look further back" in page
+    assert "Search further back" in page
     found = re.search(r'hx-get="(/messages\?[^"]+)"', page)
     assert found
     client = await site.browser()

@@ -258,7 +258,7 @@ async def test_prompt_and_answer_are_shown_as_messages_and_deleted_by_an_admin(
     assert (await site.send(f"{path}/delete-content")).headers["location"] == f"{path}?notice=content-deleted"
     page = await site.read(path)
     assert "Be brief." not in page
-    assert "or are deleted" in page
+    assert "or have been deleted" in page
     assert "Why?" not in await site.read("/models/calls")
     await site.send("/models/calls/delete-content", before="2099-01-01")
     for browser in site.browsers.values():

@@ -102,7 +102,7 @@ async def test_what_will_happen_is_said_first_and_then_done(site: Site) -> None:
     asked = await post(site, "/tasks/selected", action="cancel", task=[*waiting, ended])
     assert "Each ends as cancelled." in asked.text
     assert "Cancel 3 tasks?" in asked.text
-    assert "Left as they are: 1 completed." in asked.text
+    assert "Unchanged: 1 completed." in asked.text
     assert {(await site.world.task(task_id))["status"] for task_id in waiting} == {"queued"}
     ids = re.findall(r'name="task" value="([^"]+)"', asked.text)
     assert set(ids) == set(waiting)

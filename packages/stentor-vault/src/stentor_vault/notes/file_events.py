@@ -23,9 +23,9 @@ LOOK_MS = 2_000
 
 
 async def watch_changes(root: Path, *, poll: bool = False) -> AsyncIterator[set[str]]:
-    """Yield sets of changed paths, each collected for a moment; empty ones now and then.
+    """Yield sets of changed paths, each collected for a moment; empty ones from time to time.
 
-    Ends if the folder is replaced: the system's events go on about the folder that was there before. `poll` checks the
+    Ends if the folder is replaced: the system would continue to report events of the old folder. `poll` checks the
     files themselves instead of these events. Raises OSError, RuntimeError if the folder is missing or cannot be
     watched, or if events were lost; folders below it that may not be read are left out.
     """

@@ -51,7 +51,7 @@ def merge_notes(base: str, ours: str, theirs: str) -> str:
 
 
 def _adapt_line_ends(text: str, base: str) -> str:
-    """Return the text with CRLF if the base has only that and the text only LF: else each of its lines were changed."""
+    """Return the text with CRLF if the base has only that and the text only LF: otherwise every line would differ."""
     has_only_crlf = "\r\n" in base and "\n" not in base.replace("\r\n", "")
     return text.replace("\n", "\r\n") if has_only_crlf and "\r" not in text else text
 

@@ -158,9 +158,8 @@ class Vault(Protocol):
 
 
 async def require_portable_names(vault: Vault, path: str) -> None:
-    """Raise InvalidPath if a new note at this path would bring a name that some operating system cannot have.
-
-    Names that the vault has already, of folders for example, are its people's choice.
+    """Raise InvalidPath if a new note at this path would add a name that some operating system cannot have. Names that
+    the vault already has, such as those of folders, are its users' choice.
     """
     parts = paths.split_path(path)
     for number, part in enumerate(parts):

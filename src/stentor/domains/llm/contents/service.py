@@ -76,7 +76,7 @@ class ContentKeeper:
 
 
 class ContentService:
-    """Deletes contents. `days` is how long they are kept, 0 for ever; `keeps` whether new ones are kept."""
+    """Deletes contents. `days` is how long they are kept, 0 for good; `keeps` whether new ones are kept."""
 
     def __init__(self, db: Database, runlog: RunLog, *, keeps: bool, days: int) -> None:
         self._db, self._runlog = db, runlog

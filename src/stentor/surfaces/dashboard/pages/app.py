@@ -186,7 +186,7 @@ async def _ask_to_sign_in(site: Site, request: Request) -> Response:
 
 
 async def _read_texts(request: Request) -> list[str]:
-    """Return the texts of a form that cannot be submitted after the sign-in, for their writer to copy."""
+    """Return the texts of a form that cannot be submitted after the sign-in, so that the user can copy them."""
     length = request.headers.get("content-length", "")
     if not is_same_origin(request) or not length.isdecimal() or int(length) > MAX_TEXT_BYTES:
         return []
@@ -211,7 +211,7 @@ def _address(request: Request) -> str:
 
 
 def _find_retry(request: Request) -> str:
-    """Return the page from which a request can be made again: of a form, the page that has it, if that is known."""
+    """Return the page from which a request can be repeated: for a form, the page that contains it, if known."""
     if request.method == "GET":
         return _address(request)
     _, _, page_path = request.headers.get("referer", "").partition("://")
@@ -267,7 +267,7 @@ def _error_handler(
 
 
 async def _answer_nobody(request: Request, error: Exception) -> Response:
-    """Respond to a client that left before the end of its form. Nobody reads it, and the service is not at fault."""
+    """Respond to a client that left before the end of its form. Nobody reads it; the service is not at fault."""
     return Response(status_code=400)
 
 
@@ -298,7 +298,7 @@ def _describe_unexpected_error(request: Request, error: Exception) -> ErrorPage:
 
 
 class _CompressionMiddleware:
-    """Compresses static files, and pages where the browser says that no other site made it ask for them.
+    """Compresses static files, and pages if the browser says that no other site caused the request.
 
     A site that could make a browser ask for a page again and again, with texts of its own in it, could guess the rest
     of the page from the lengths of the responses (BREACH).

@@ -24,7 +24,7 @@ MAX_TEXT_CHARACTERS = 20_000
 
 
 def read_conditions(page: PageRequest) -> dict[str, str]:
-    """Return what the address asks for, as arguments of `llm.calls`. Raises InvalidRequest for a wrong day."""
+    """Return the filters in the URL as arguments of `llm.calls`. Raises InvalidRequest for a wrong day."""
     filters = {name: page.query_param(name) for name in (*FILTERS, *DAYS)}
     return {name: filters[name] for name in FILTERS} | times_of_days(filters)
 

@@ -63,7 +63,7 @@ async def read_changes(page: PageRequest) -> JsonObject:
 
 
 def changes_since(visited_at: int, now: int) -> int:
-    """Return since when changes are news: the last visit if that was a day to 30 days ago, else a day ago."""
+    """Return the time since which changes are new: the last visit if that was 1 to 30 days ago, else a day ago."""
     return min(max(visited_at, now - MAX_LOOKBACK_US), now - DAY) if visited_at else now - DAY
 
 
@@ -106,13 +106,13 @@ async def _read_rates(page: PageRequest) -> list[Rate]:
 
 
 def remember_visit(page: PageRequest, response: Response) -> None:
-    """Store when this browser had the page, for its next sign-in."""
+    """Store when this browser opened the page, for its next sign-in."""
     value, is_tls = str(page.site.now() // SECOND), is_https_request(page.request)
     response.set_cookie(VISIT_COOKIE, value, max_age=VISIT_SECONDS, httponly=True, samesite="strict", secure=is_tls)
 
 
 def read_visit(request: Request) -> int:
-    """Return when this browser last had the overview, in microseconds; 0 if that is unknown."""
+    """Return when this browser last opened the overview, in microseconds; 0 if that is unknown."""
     value = request.cookies.get(VISIT_COOKIE, "")
     # The cookie comes from the browser: with more digits the time would not fit the database.
     return int(value) * SECOND if value.isascii() and value.isdecimal() and len(value) <= 11 else 0

@@ -114,7 +114,7 @@ async def change_schedule(page: PageRequest) -> Response:
 
 
 def _kept(task: JsonObject) -> JsonObject:
-    """Return a task as it is submitted, without what was not said of it."""
+    """Return a task as it is submitted, without the fields that were not given."""
     meta = {key: value for key, value in task["metadata"].items() if key != "title"}
     # A response has them in the metadata, a request next to it.
     beside = {field: meta.pop(field, None) for field in ("limit", "session")}

@@ -1,4 +1,4 @@
-"""Sign-in with the provider: to it with a code challenge, and back from it with a code."""
+"""Sign-in with the provider: redirect to it with a code challenge, and handle the redirect back with a code."""
 
 from __future__ import annotations
 

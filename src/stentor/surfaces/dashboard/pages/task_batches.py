@@ -1,4 +1,4 @@
-"""Actions on all tasks that match the filters of the list: a page says what will happen, then shows how far it is.
+"""Actions on all tasks that match the filters of the list: a page says what will happen, then shows the progress.
 
 The work continues in this process after the response. Each task is changed as the operation on one task would, so a
 restart in the middle leaves no task half changed; the same action again takes the rest.
@@ -122,7 +122,7 @@ async def select(page: PageRequest) -> Response:
 
 
 async def show(page: PageRequest) -> Response:
-    """Say what the action will do, and ask for confirmation; or how far it is."""
+    """Say what the action will do, and ask for confirmation; or show its progress."""
     key = page.query_param("selection")
     kept = page.session.kept.pop((ADDRESS, key), None)
     if kept is None:  # of an earlier session, or one of many
@@ -174,7 +174,7 @@ async def _describe_filters(page: PageRequest, search: TaskListSearch) -> dict[s
 
 
 async def start(page: PageRequest) -> Response:
-    """Begin what was confirmed, once, and redirect to the page that shows how far it is."""
+    """Begin what was confirmed, once, and redirect to the page that shows its progress."""
     form = await page.read_form()
     kept = page.session.kept.get((ADDRESS, form.get("selection", "")))
     if kept is None:

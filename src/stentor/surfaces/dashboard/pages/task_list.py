@@ -56,7 +56,7 @@ class TaskListSearch(msgspec.Struct, frozen=True):
 
 
 def read_search(page: PageRequest, fields: Mapping[str, str] | None = None) -> TaskListSearch:
-    """Return what the address of the page, or other fields, ask for: `since` is a length of time up to now."""
+    """Return the search in the page's URL, or in other fields: `since` is a length of time up to now."""
     fields = page.request.query_params if fields is None else fields
     filters = {name: fields.get(name, "").strip() for name in FILTERS}
     since = filters["since"] if filters["since"] in CHART_RANGES else ""
@@ -200,7 +200,7 @@ async def find_by_id(page: PageRequest) -> Response:
 
 
 def _clean_reference(text: str) -> str:
-    """Return the text without what no id or name has, so that any input is a possible search."""
+    """Return the text without characters that no id or name has, so that any input is a possible search."""
     return "".join(filter(is_readable, text))[:MAX_REFERENCE_CHARACTERS]
 
 

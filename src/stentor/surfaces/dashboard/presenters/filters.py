@@ -137,7 +137,7 @@ def quote_segment(text: Any) -> str:
 
 
 def escape_bidi(text: str) -> str:
-    """Replace what changes the direction of a text by its escape code: a reader could approve what it does not say."""
+    """Replace characters that change the text direction by their escape codes, because they could mislead readers."""
     return text if text.isascii() else text.translate(_BIDI_CONTROLS)
 
 

@@ -172,7 +172,7 @@ class Rate(msgspec.Struct, frozen=True):
 
 
 def describe_rates(today: DayOfTasks, before: DayOfTasks, daily_cost: Sequence[float]) -> list[Rate]:
-    """Return the rates of the last 24 hours; those of which there is nothing to say are left out."""
+    """Return the rates of the last 24 hours, without those that have no data."""
     rates = []
     if today.success is not None:
         share = f"{format_number(today.failed)} failed, {1 - today.success:.1%} of those that ended"

@@ -67,7 +67,7 @@ def _to_row(step: JsonObject, depth: int, task_status: str) -> JournalRow:
 def choose_bodies(lists: Iterable[Sequence[Any]], room: int) -> list[set[int]]:
     """Return the places of the bodies that fit into `room` characters: of the first list first, in each the last ones.
 
-    What a row opens to may be long, and is sent with the page: what a task did last is asked for most.
+    The details of a row may be long, and are sent with the page: users look most at what a task did last.
     """
     chosen: list[set[int]] = []
     for bodies in lists:

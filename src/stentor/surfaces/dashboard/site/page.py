@@ -175,7 +175,7 @@ class Site:
         """Return whether the session's key is still valid; the result may be `CACHE_SECONDS` old.
 
         Needed because pages that only query the database would otherwise still open with a revoked key, or with
-        permissions that it has no more. Fails open: an outage of the gateway must not sign everybody out.
+        permissions that it no longer has. Fails open: an outage of the gateway must not sign everybody out.
         """
 
         async def refresh() -> bool:

@@ -1,4 +1,4 @@
-"""Collects refused sign-ins, so that the run log gets one event a minute of them, however many a stranger sends.
+"""Collects refused sign-ins, so that the run log gets one event a minute, however many attempts a stranger makes.
 
 The first refusal is recorded at once, those that follow at the end of each minute, with their number by address.
 """

@@ -176,8 +176,8 @@ def _xor(one: bytes, other: bytes) -> bytes:
 class LoginThrottle:
     """Tells after `max_failures` failed sign-ins within a minute that there were many from an address.
 
-    Only for what is said about the next failed one: behind a proxy all users have one address, and nobody may lock
-    out another one.
+    It only changes the message about the next failure: behind a proxy all users share one address, and no user may lock
+    out others.
     """
 
     def __init__(self, max_failures: int, now: Callable[[], float]) -> None:

@@ -1,7 +1,5 @@
-"""A sign-in that is under way at the provider: what must come back, kept in an encrypted cookie until it does.
-
-The cookie instead of this process's memory: so nobody can fill the memory, and the response only counts in the browser
-that began.
+"""A sign-in in progress at the provider: the values that must come back, kept in an encrypted cookie. A cookie instead
+of this process's memory, so that nobody can fill the memory, and the response only counts in the browser that began.
 """
 
 from __future__ import annotations

@@ -1,1 +1,1 @@
-"""What `make protos` makes of proto/; change the protos, not this."""
+"""Generated from proto/ by `make protos`; change the protos, not this."""
