@@ -472,9 +472,9 @@ def test_no_more_brackets_are_read_than_may_be_open(bracket: str, monkeypatch: p
     opened = []
     original = Scanner.fetch_flow_collection_start
 
-    def fetch(self: Scanner, *arguments: Any) -> None:
+    def fetch(self: Scanner, *arguments: Any, **named: Any) -> None:
         opened.append(1)
-        original(self, *arguments)
+        original(self, *arguments, **named)
 
     monkeypatch.setattr(Scanner, "fetch_flow_collection_start", fetch)
     with pytest.raises(yaml_parser.InvalidYaml, match="deeper than 20 levels"):
