@@ -55,6 +55,7 @@ def test_a_log_verifies_while_the_service_runs_and_after_it(done: tuple[Program,
     assert after.code == 0
     assert "The run log is intact." in after.out
     found = program("provenance", "verify", "--json").json
+    assert f"Numbered events: {found['events']}; not numbered yet: 0; checkpoints: " in after.out
     assert (found["waiting"], found["covered"]) == (0, found["events"])
 
 

@@ -64,8 +64,10 @@ async def test_a_sleeping_task_is_held_by_nobody_and_wakes_once(world: World) ->
     second = await resume(attempt)
     again = (await wait(second, "sleep", seconds=3600)).json()
     assert (again["state"], again["recorded"]) == ("completed", False)
-    kinds = [event["event_type"] for event in await world.events(attempt.task_id)]
+    events = await world.events(attempt.task_id)
+    kinds = [event["event_type"] for event in events]
     assert kinds.count("task_waiting") == kinds.count("task_resumed") == 1
+    assert events[kinds.index("task_resumed")]["message"] == "Resumes: sleep has ended."
 
 
 @requirement("steps.due")

@@ -154,7 +154,7 @@ def test_the_doctor_tells_of_it(program: Program) -> None:
         found = program("doctor", "--json").json["checks"]
         return {one["level"]: one["message"] for one in found if one["check"] == "gRPC"}
 
-    assert told() == {"ok": "Disabled: SERVICE_GRPC_PORT is not set."}
+    assert told() == {"ok": "Off, unless `stentor serve` got --grpc-port: SERVICE_GRPC_PORT is not set."}
     program.environ["SERVICE_GRPC_PORT"] = "50051"
     assert told() == {"ok": "Served on port 50051."}
 

@@ -47,7 +47,7 @@ def check_extras(context: CheckContext) -> Iterator[CheckFinding]:
 def check_grpc(context: CheckContext) -> Iterator[CheckFinding]:
     port = context.settings.grpc.port
     if port is None:
-        yield CheckFinding("ok", "gRPC", "Disabled: SERVICE_GRPC_PORT is not set.")
+        yield CheckFinding("ok", "gRPC", "Off, unless `stentor serve` got --grpc-port: SERVICE_GRPC_PORT is not set.")
     elif _is_installed(EXTRAS["grpc"]):
         yield CheckFinding("ok", "gRPC", f"Served on port {port}.")
     else:

@@ -58,7 +58,7 @@ def show_report(report: AuditReport) -> None:
         )
     uncovered = report.size - report.covered
     print_line(
-        f"{report.size} numbered events, {report.waiting} not numbered yet; {report.checkpoints_checked} checkpoints."
+        f"Numbered events: {report.size}; not numbered yet: {report.waiting}; checkpoints: {report.checkpoints_checked}"
     )
     if report.archived:
         print_line(

@@ -123,7 +123,7 @@ class WaitEndings:
 
 
 def _goes_on(name: str) -> str:
-    return f"Goes on: {name} has ended."
+    return f"Resumes: {name} has ended."
 
 
 def lock_waits(tx: Tx, tenant: str, task_id: str) -> None:
