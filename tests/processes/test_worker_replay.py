@@ -86,7 +86,7 @@ def test_a_changed_program_is_told_where_it_differs(program: Program) -> None:
 
     assert "'blob', and this program runs 'make blob' there" in (replay(program, renamed).difference or "")
     added = replay(program, longer)
-    assert (added.stopped_at, "goes on with the step 'thank'" in (added.difference or "")) == ("thank", True)
+    assert (added.stopped_at, "continues with the step 'thank'" in (added.difference or "")) == ("thank", True)
     assert replay(program, shorter).unreached == ("blob", "pay")
     assert replay(program, without_steps).unreached == ("plan/inside", "plan", "blob", "pay")
     assert "another result" in (replay(program, other_end).difference or "")

@@ -73,7 +73,7 @@ COMMANDS = {
     ),
     "invalidate": Target(
         "stentor.cli.commands.invalidation:invalidate",
-        "Exclude a note, a passage or a source, and all that derives from it, from search; without one, list them.",
+        "Exclude a note, a passage or a source, and everything derived from it, from search; without one, list them.",
     ),
     "init": Target(
         "stentor.cli.commands.installation:init",

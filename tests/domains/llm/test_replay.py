@@ -130,7 +130,7 @@ async def test_another_limit_ends_a_run_earlier_or_later(world: World, upstream:
     assert task["error"]["code"] == "LIMIT_REACHED"
     assert (await replay(world, task["task_id"]))["verdict"] == "same"
     later = await replay(world, task["task_id"], agent_id=await another(world, site, max_calls=9))
-    assert "ended with LIMIT_REACHED, and now goes on with model 3" in later["difference"]
+    assert "ended with LIMIT_REACHED, and now continues with model 3" in later["difference"]
     earlier = await replay(world, task["task_id"], agent_id=await another(world, site, max_calls=1))
     assert verdicts(earlier) == {
         "model 1": "same",

@@ -161,7 +161,7 @@ async def test_a_request_that_fails_or_is_wrong_adds_nothing_and_costs_nothing(
     await ok(world, "POST", "/sessions", {"id": "odd"})
     await ok(world, "POST", "/sessions/odd/items", {"items": [{"value": 3}]})
     unreadable = await post(world, user("Hello"), conversation="odd")
-    assert (unreadable.status_code, "is no message for a model" in unreadable.text) == (400, True)
+    assert (unreadable.status_code, "is not a message for a model" in unreadable.text) == (400, True)
     assert upstream.asked == []
     assert await conversation(world) == []
 

@@ -185,7 +185,7 @@ def _compare(
 
 def _compare_end(first: _Stopped | None, verb: str, body: dict[str, Any], result: Any) -> str | None:
     if isinstance(first, _Stopped):
-        return f"The run was completed, and this program goes on with the step {first.key!r}."
+        return f"The run was completed, and this program continues with the step {first.key!r}."
     if verb == "suspend":
         return f"The run was completed, and this program waits for {', '.join(map(repr, body['keys']))}."
     if verb == "fail":

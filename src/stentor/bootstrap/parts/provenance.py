@@ -150,7 +150,7 @@ class ProvenanceParts:
             "stentor_provenance_events": ("Events with a number in the Merkle tree.", store.tree_size(tx)),
             "stentor_provenance_lag_events": ("Events without a number yet.", lag.events),
             "stentor_provenance_lag_seconds": ("Age of the oldest of them.", self._age(lag) / SECOND),
-            "stentor_provenance_broken": ("Whether the sequencer cannot go on.", broken),
+            "stentor_provenance_broken": ("Whether the sequencer is blocked.", broken),
             "stentor_provenance_signing_refused": (
                 "Whether checkpoints are not signed, because the log is not what was signed before.",
                 int(self.checkpoints.problem is not None),

@@ -31,7 +31,7 @@ def search(
     query: Annotated[list[str], typer.Argument(metavar="WORDS...", help="Words, or a question.")],
     limit: Annotated[int, typer.Option(min=1, max=200, help="Number of notes at most.")] = 5,
     as_of: Annotated[
-        str | None, typer.Option(metavar="TIME", help="Only notes that held at this time, such as 2026-03-01.")
+        str | None, typer.Option(metavar="TIME", help="Only notes that were valid at this time, such as 2026-03-01.")
     ] = None,
     vault: VaultName = "default",
 ) -> None:

@@ -244,7 +244,7 @@ def rerun(
     from_step: Annotated[
         str | None,
         typer.Option(
-            metavar="KEY", help="Go on from this step, which runs again, also an effect; see `stentor task steps`."
+            metavar="KEY", help="Continue from this step, which runs again, even an effect; see `stentor task steps`."
         ),
     ] = None,
 ) -> None:

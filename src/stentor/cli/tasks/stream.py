@@ -59,7 +59,7 @@ async def follow_task(
         ended = await api.get(path, StoredTask)
     except CommandFailed as failure:
         if failure.code == EXIT_UNREACHABLE:
-            print_notice(f"The task is stored, and goes on when the service runs again: {resume}", "yellow")
+            print_notice(f"The task is stored, and continues when the service runs again: {resume}", "yellow")
         raise
     if ended.value.status not in TERMINAL_STATUSES:
         raise CommandFailed(

@@ -23,8 +23,8 @@ AsOf = Annotated[
     str | None,
     Field(
         max_length=40,
-        description="The notes that held at this time: ISO 8601, UTC without a zone; a date is the end of that day. "
-        "Without it: those that hold now.",
+        description="The notes that were valid at this time: ISO 8601, UTC without a zone; a date is its end. "
+        "Without it: those that are valid now.",
         examples=["2026-02-28"],
     ),
 ]

@@ -260,7 +260,9 @@ def _value_kind(value: Any) -> str:
 def _require_patched(response: PluginResponse) -> None:
     """Check that the response is the patched note, which begins with frontmatter. Raises VaultProtocolError."""
     if not response.body.removeprefix(codecs.BOM_UTF8).startswith(b"---"):
-        raise VaultProtocolError("The vault plugin returned something else than the patched note. Read the note again.")
+        raise VaultProtocolError(
+            "The vault plugin returned something other than the patched note. Read the note again."
+        )
 
 
 def _patch_error(path: str, response: PluginResponse | None) -> Exception:

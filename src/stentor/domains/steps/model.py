@@ -33,7 +33,9 @@ NOT_SENT = "NotSent"
 """The error of an effect of which a person said that it did not happen."""
 CHILD_FAILED = "ChildFailed"
 """The error of a wait for a child that did not complete."""
-HAPPENED = "It happened: it is not sent again. Its value is recorded, and the task goes on with it when it is retried."
+HAPPENED = (
+    "It happened: it is not sent again. Its value is recorded, and the task continues with it when it is retried."
+)
 NOT_HAPPENED = "It did not happen: it is sent again, with the same key, when the task is retried."
 HTTP_REQUEST, TOOL_CALL = "request", "/tool "
 """Key and name of the request to an `http` agent, and a part of the keys of the tools that an `llm` agent calls."""

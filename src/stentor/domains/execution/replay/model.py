@@ -46,7 +46,7 @@ class ReplayEnd(msgspec.Struct, frozen=True):
             return None
         before = "was completed" if task.status == "completed" else f"ended with {error}"
         if self.outcome is None:
-            return f"The run {before}, and now goes on with {self.stopped_at}."
+            return f"The run {before}, and now continues with {self.stopped_at}."
         if self.outcome.error is not None:
             now = self.outcome.error
             ends = f"now it ends with {now['code']}: {now['message']}"

@@ -49,7 +49,7 @@ def read_item(item: Item) -> LlmMessage:
     text = _text(item, value.get("content"))
     calls = value.get("tool_calls") or []
     if not isinstance(calls, list):
-        raise _unreadable(item, "its tool_calls are no list")
+        raise _unreadable(item, "its tool_calls are not a list")
     made = tuple(_tool_call(item, call) for call in calls)
     call_id, reasoning = str(value.get("tool_call_id") or ""), str(value.get("reasoning_content") or "")
     return LlmMessage(role, (TextPart(text),) if text else (), made, call_id, reasoning)
@@ -81,4 +81,6 @@ def _tool_call(item: Item, call: Any) -> ToolCall:
 
 
 def _unreadable(item: Item, why: str) -> AgentFailed:
-    return AgentFailed("SESSION_UNREADABLE", f"Item {item.position} of the session is no message for a model: {why}.")
+    return AgentFailed(
+        "SESSION_UNREADABLE", f"Item {item.position} of the session is not a message for a model: {why}."
+    )

@@ -60,8 +60,8 @@ class SearchAsked(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     as_of: Annotated[
         Annotated[str, Meta(max_length=40)] | None,
         Meta(
-            description="Only what held at this date (its end, UTC) or ISO time, such as 2026-02-28 for what was valid "
-            "before March; null: what holds now."
+            description="Only what was valid at this date (its end, UTC) or ISO time, such as 2026-02-28 for what was "
+            "valid before March; null: what is valid now."
         ),
     ] = None
     include_invalid: Annotated[bool, Meta(description="Also records that are invalid, each with the reason.")] = False

@@ -261,7 +261,7 @@ def _build_entry(note: Note, document: NoteDocument, created_at: int | None) -> 
 
 
 def _join_title_terms(path: str, document: NoteDocument) -> str:
-    """Return the terms of the title, the aliases, and the file's name if it says something else than the title."""
+    """Return the terms of the title, the aliases, and the file's name if it differs from the title."""
     title = tokenizer.join_terms(document.title)
     name = tokenizer.join_terms(path.rpartition("/")[2].removesuffix(".md"))
     aliases = tokenizer.join_terms(" ".join(document.aliases))

@@ -112,7 +112,7 @@ def read_validity(frontmatter: Mapping[str, Any]) -> NoteValidity:
     problems: list[str] = []
     valid_from, valid_to = (_read_time(frontmatter, key, problems) for key in (VALID_FROM, VALID_TO))
     if valid_from is not None and valid_to is not None and valid_to <= valid_from:
-        problems.append(f"{VALID_TO} is not after {VALID_FROM}, so the note never holds.")
+        problems.append(f"{VALID_TO} is not after {VALID_FROM}, so the note is never valid.")
     texts = _read_texts(frontmatter, DERIVED_FROM, problems)
     sources = [parse_source(text) for text in texts]
     task_id = frontmatter.get(TASK_ID)

@@ -107,7 +107,7 @@ NOTICES = {
     "saved": "Saved.",
     "budget-set": "Budget set. It applies from the next call.",
     "note-deleted": "Deleted. Its versions are kept: open one to restore it.",
-    "invalidated": "Marked invalid. It and all that derives from it are excluded from search.",
+    "invalidated": "Marked invalid. It and everything derived from it are excluded from search.",
     "valid-again": "The mark is removed.",
     "merged": "Saved and merged with what somebody else has changed.",
     "conflict": "Somebody else changed the same lines. This copy has the text that is not in the note: merge it.",

@@ -108,7 +108,7 @@ class RayConnection:
                 if (queue := self._queues.get(event.job_id)) is not None:
                     queue.put_nowait(msgspec.convert(event, JobEvent, from_attributes=True))
         except ValueError:
-            log.exception("ray: the program wrote something else than events")
+            log.exception("ray: the program wrote something other than events")
             self._lose()
             # If its output were no longer read, it would wait for room in the pipe forever, and keep the connection to
             # the cluster.
