@@ -42,11 +42,18 @@ def check_printable(text: str) -> str:
     return text
 
 
-def check_visible(text: str) -> str:
+def check_not_blank(text: str) -> str:
     # In a list, a name of spaces would be invisible.
-    if text.isspace() or (not text.isascii() and not _INVISIBLE.sub("", unicodedata.normalize("NFKC", text)).strip()):
+    if is_invisible(text):
         raise ValueError("must not be blank")
     return text
+
+
+def is_invisible(text: str) -> bool:
+    """Return whether a reader sees nothing of a printable text: spaces, and characters without a glyph."""
+    if text.isascii():
+        return text.isspace()
+    return not _INVISIBLE.sub("", unicodedata.normalize("NFKC", text)).strip()
 
 
 def is_readable(character: str) -> bool:

@@ -39,9 +39,9 @@ from stentor.core.text_checks import (
     UUID_PATTERN,
     check_iso8601,
     check_no_nul,
+    check_not_blank,
     check_printable,
     check_utc,
-    check_visible,
 )
 from stentor.web.request_context import decode_path_segment
 from stentor.web.routes import GatewayRoute, get_caller, get_disconnected
@@ -142,7 +142,7 @@ class Enveloped(ResponseModel, Generic[T]):
 
 
 Name = Annotated[str, StringConstraints(min_length=1, max_length=255), AfterValidator(check_printable)]
-VisibleName = Annotated[Name, AfterValidator(check_visible)]
+VisibleName = Annotated[Name, AfterValidator(check_not_blank)]
 """The name of something that is listed: not blank."""
 Text = Annotated[str, StringConstraints(max_length=10_000), AfterValidator(check_no_nul)]
 Reason = Annotated[

@@ -202,6 +202,7 @@ async def test_a_note_with_a_name_that_no_vault_accepts_is_told_so_and_is_a_task
     [
         ("---\ntype: echo\n---\ntext\n", "`required_capabilities` must name"),
         ("---\nrequired_capabilities: echo\n---\ntext\n", "`type` must be a name"),
+        ('---\ntype: "\u2800"\n---\ntext\n', "`type` must be a name"),
         ("---\ntype: [\n---\ntext\n", "frontmatter is invalid"),
         ("---\n- a\n---\ntext\n", "frontmatter is invalid"),
         ("---\ntype: echo\nrequired_capabilities: echo\n---\n \n", "there is no text"),

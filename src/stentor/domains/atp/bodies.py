@@ -27,10 +27,10 @@ from stentor.core.text_checks import (
     UUID_PATTERN,
     check_iso8601,
     check_no_nul,
+    check_not_blank,
     check_printable,
     check_start,
     check_utc,
-    check_visible,
 )
 from stentor.core.unknown_fields import explain_unknown_fields
 from stentor.core.validation_errors import field_errors, list_errors
@@ -42,7 +42,7 @@ MAX_TIMEOUT_SECONDS, DEFAULT_TIMEOUT_SECONDS = 86_400, 300
 MAX_DELAY_SECONDS = 365 * 86_400
 
 Name = Annotated[str, Length(min_length=1, max_length=255), AfterValidator(check_printable)]
-VisibleName = Annotated[Name, AfterValidator(check_visible)]
+VisibleName = Annotated[Name, AfterValidator(check_not_blank)]
 Uuid = Annotated[str, Length(pattern=UUID_PATTERN, to_lower=True)]
 # Not strict: in strict mode only a datetime object passes, and JSON has none. `check_iso8601` keeps numbers out.
 Time = Annotated[AwareDatetime, Strict(strict=False), BeforeValidator(check_iso8601), AfterValidator(check_utc)]

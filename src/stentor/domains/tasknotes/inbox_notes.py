@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import re
 import uuid
-from typing import Any, Literal, TypeVar
+from typing import Any, Literal, TypeGuard, TypeVar
 
 import msgspec
 
 from stentor.core.jsontext import JsonObject
+from stentor.core.text_checks import is_invisible
 from stentor.domains.tasknotes.model import INBOX_FOLDER
 from stentor.domains.tasks.model import DEFAULT_TIMEOUT_SECONDS, MAX_TIMEOUT_SECONDS, TaskDraft, TaskMetadata
 from stentor_vault.notes import frontmatter
@@ -163,8 +164,8 @@ class _FrontmatterReader:
 
     def name(self, key: str, example: str) -> str:
         value = self._values.get(key)
-        if _is_name(value):
-            return str(value)
+        if _is_name(value) and not is_invisible(value):
+            return value
         self.problems.append(f"`{key}` must be a name of at most {MAX_NAME_LENGTH} characters, {example}.")
         return ""
 
@@ -216,5 +217,5 @@ class _FrontmatterReader:
         return None
 
 
-def _is_name(value: Any) -> bool:
+def _is_name(value: Any) -> TypeGuard[str]:
     return isinstance(value, str) and 0 < len(value) <= MAX_NAME_LENGTH and value.isprintable()
