@@ -94,7 +94,7 @@ async def test_a_replay_stops_where_the_run_would_go_on_and_tells_what_it_would_
     strict = SCHEMA | {"properties": {"n": {"type": "integer", "maximum": 9}}}
     longer = await replay(world, task["task_id"], agent_id=await another(world, site, output_schema=strict))
     assert (longer["stopped_at"], verdicts(longer)["model 3"]) == ("model 3", "new")
-    assert "goes on with model 3" in longer["difference"]
+    assert "continues with model 3" in longer["difference"]
     assert "does not match output_schema now" in reasons(longer, "model 2")[-1]
     loose = SCHEMA | {"properties": {"n": {}}}
     shorter = await replay(world, task["task_id"], agent_id=await another(world, site, output_schema=loose))
