@@ -285,7 +285,7 @@ async def test_a_key_that_left_the_environment_is_waited_for_as_long_and_its_nam
     assert (await read(world))["paused"] is True
     answer = await world.admin.post("/api/v1/keys", json={"name": "ops", "role": "viewer"})
     assert answer.status_code == 409
-    assert "'ops' is or was that of a key of the environment" in answer.json()["error"]["message"]
+    assert "'ops' belongs or belonged to a key of the environment" in answer.json()["error"]["message"]
 
 
 @requirement("schedules.key")

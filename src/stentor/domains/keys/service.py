@@ -139,7 +139,7 @@ class KeyService:
             # Includes revoked keys: their names are in records, and must not refer to somebody else later.
             if (taken := store.find(tx, draft.name)) is not None:
                 if not taken.created_by:
-                    why = "is or was the name of a key of the environment, and records refer to that key"
+                    why = "belongs or belonged to a key of the environment, and records refer to that key"
                     raise Conflict(f"The name {draft.name!r} {why}: use another name.")
                 if taken.tenant == caller.tenant and taken.revoked_at is None:
                     raise Conflict(f"A key named {draft.name!r} exists: rotate it, or use another name.")
