@@ -273,6 +273,7 @@ def test_watching_a_task_that_is_cancelled_ends_with_1(shared: Served) -> None:
     _submit_echo(program, "--input", "x", "--id", "c")
     watch = program.start("task", "watch", "c", "--json")
     assert watch.stderr is not None
+    assert "no worker online" in watch.stderr.readline()
     assert "Task of type echo received." in watch.stderr.readline()
     assert program("task", "cancel", "c").out == "Task c is cancelled.\n"
     out, _ = watch.communicate(timeout=200)

@@ -143,7 +143,7 @@ async def test_an_item_that_is_no_message_fails_the_task_and_says_so(
     await ok(world, "POST", "/sessions/s/items", {"items": [{"value": value}]})
     task = await say(world, "Again.")
     assert task["error"]["code"] == "SESSION_UNREADABLE"
-    assert "Item 1 of the session is no message" in task["error"]["message"]
+    assert "Item 1 of the session is not a message" in task["error"]["message"]
 
 
 @requirement("sessions.once")

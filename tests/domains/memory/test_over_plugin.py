@@ -79,7 +79,7 @@ async def test_where_no_note_can_be_is_told_as_in_a_folder(
         await notes.write("p/k.md", "x")
         for path in ("p", "p/k.md/x.md", "p/k.md/heading/A"):
             answer = await notes.write(path, "y")
-            assert (answer.status_code, answer.json()["error"]["code"]) == (404, "NOT_FOUND"), path
+            assert (answer.status_code, answer.json()["error"]["code"]) == (409, "CONFLICT"), path
             assert (await notes.read(path)).json()["document"] is None
         assert await notes.content("p/k.md") == "x"
 

@@ -12,7 +12,7 @@ ROOT = Path(__file__).parents[3]
 PROTOS = ROOT / "proto"
 GENERATED = ROOT / "src" / "stentor" / "surfaces" / "grpc" / "generated"
 PACKAGE = "stentor/v1"
-DOCUMENT = '"""What `make protos` makes of proto/; change the protos, not this."""\n'
+DOCUMENT = '"""Generated from proto/ by `make protos`; change the protos, not this."""\n'
 _ABSOLUTE = re.compile(r"^from stentor\.v1 import", re.MULTILINE)
 
 

@@ -188,12 +188,8 @@ def watch(service: ServiceTarget, task_id: TaskId) -> None:
     # With --json, standard output is reserved for the document.
     tokens = TokenPrinter(sys.stderr if service.as_json else sys.stdout)
 
-    async def show_and_follow(api: ServiceClient, found: str) -> Response[StoredTask]:
-        task_view.show_notice((await api.get(task_path(found), StoredTask)).value)
-        return await follow_task(api, found, tokens.print)
-
     service.call(
-        on_task(task_id, show_and_follow),
+        on_task(task_id, lambda api, found: follow_task(api, found, tokens.print, task_view.show_notice)),
         lambda record: task_view.show_result(record, is_printed=tokens.end()),
         access="change",
         is_success=is_completed,

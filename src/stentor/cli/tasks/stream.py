@@ -38,13 +38,21 @@ class StreamEvent(NamedTuple):
 
 
 async def follow_task(
-    api: ServiceClient, task_id: str, on_token: Callable[[str], None] | None = None
+    api: ServiceClient,
+    task_id: str,
+    on_token: Callable[[str], None] | None = None,
+    on_start: Callable[[StoredTask], None] | None = None,
 ) -> Response[StoredTask]:
-    """Return the task's record once it has ended; print its events to standard error in the meantime."""
+    """Return the task's record once it has ended; print its events to standard error in the meantime.
+
+    `on_start` gets the record as it is before.
+    """
     path = f"/tasks/{quote_segment(task_id)}"
     before = await api.get(path, StoredTask)
     if api.is_in_process and (obstacle := await _find_obstacle(api, before.value)):
         raise CommandFailed(obstacle)
+    if on_start is not None:
+        on_start(before.value)
     resume = f"stentor task watch {shlex.quote(task_id)}"
     try:
         async for event in read_events(api, f"{path}/stream"):
