@@ -189,17 +189,25 @@ async def test_a_task_goes_on_when_its_child_has_ended(world: World) -> None:
     assert await status(attempt) == "queued"
 
 
-@requirement("steps.children")
-async def test_a_child_that_ends_while_the_wait_for_it_begins_wakes_its_parent(
-    world: World, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def begin_beside_ended_child(world: World, monkeypatch: pytest.MonkeyPatch) -> tuple[Attempt, str]:
+    """Return an attempt and its child, which has ended; a wait for it does not notice that yet.
+
+    So the transaction read the child before its end, and commits after it, as on PostgreSQL in another process.
+    """
     attempt = await begin_attempt(world)
     child = await world.submit(metadata={"parent_task_id": attempt.task_id})
     claim = await world.claim((await world.task(child))["assigned_agent"])
     await Attempt(world, child, claim["epoch"]).post("complete", result=1)
     await world.kernel.tasks.wakeups.tick()
-    # The transaction read the child before its end, and commits after it, as on PostgreSQL in another process.
     monkeypatch.setattr(WaitService, "_find_outcome", lambda *args: None)
+    return attempt, child
+
+
+@requirement("steps.children")
+async def test_a_child_that_ends_while_the_wait_for_it_begins_wakes_its_parent(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    attempt, child = await begin_beside_ended_child(world, monkeypatch)
     assert (await wait(attempt, "child", child_task_id=child)).json()["state"] == "started"
     await suspend(attempt, "child")
     await world.kernel.tasks.wakeups.tick()
@@ -210,12 +218,7 @@ async def test_a_child_that_ends_while_the_wait_for_it_begins_wakes_its_parent(
 async def test_an_outage_does_not_forget_a_wait_that_began_while_its_child_ended(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    attempt = await begin_attempt(world)
-    child = await world.submit(metadata={"parent_task_id": attempt.task_id})
-    claim = await world.claim((await world.task(child))["assigned_agent"])
-    await Attempt(world, child, claim["epoch"]).post("complete", result=1)
-    await world.kernel.tasks.wakeups.tick()
-    monkeypatch.setattr(WaitService, "_find_outcome", lambda *args: None)
+    attempt, child = await begin_beside_ended_child(world, monkeypatch)
 
     def fail(*args: Any) -> list[OpenStep]:
         raise StoreUnavailable("The database is away.")

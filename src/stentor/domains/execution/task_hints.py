@@ -27,7 +27,7 @@ MAX_PLACES = 8
 
 
 class Places:
-    """Processes with expiry times. The last one is the next to be told."""
+    """Processes with expiry times. The last one gets the next hint."""
 
     def __init__(self) -> None:
         self._until: OrderedDict[str, float] = OrderedDict()

@@ -70,7 +70,7 @@ async def download_tasks(page: PageRequest) -> Response:
 async def download_calls(page: PageRequest) -> Response:
     """All model calls of the list with its filters."""
     conditions = model_calls.read_conditions(page)
-    read = partial(_read_calls, page, conditions)
+    read = partial(_call, page, "llm.calls", **conditions)
     first, names = await asyncio.gather(read(), page.read(registry_queries.read_names))
 
     async def rows() -> AsyncIterator[list[JsonObject]]:
@@ -78,10 +78,6 @@ async def download_calls(page: PageRequest) -> Response:
             yield [call | {"agent": names.get(call["agent_id"])} for call in result["calls"]]
 
     return _send_csv("model-calls.csv", CALL_COLUMNS, rows())
-
-
-async def _read_calls(page: PageRequest, conditions: JsonObject, cursor: str | None = None) -> JsonObject:
-    return dict(await page.call_patiently("llm.calls", limit=ROWS_PER_READ, cursor=cursor, **conditions))
 
 
 async def _follow(first: JsonObject, read: Any) -> AsyncIterator[JsonObject]:
@@ -105,9 +101,7 @@ def _send_csv(name: str, columns: Mapping[str, str], pages: AsyncIterable[list[J
 
 
 def write_csv(rows: Iterable[list[Any]]) -> bytes:
-    """Return rows as CSV (RFC 4180). What a spreadsheet would take for a formula begins with an
-    apostrophe.
-    """
+    """Return rows as CSV (RFC 4180), with an apostrophe before what a spreadsheet would take for a formula."""
     text = io.StringIO()
     csv.writer(text).writerows([[_write_cell(value) for value in row] for row in rows])
     return text.getvalue().encode(errors="replace")

@@ -201,8 +201,8 @@ def _search_statement(
 ) -> Sql:
     """Return the statement for a kind of query: the parts of each document's score, their sums, the best of them.
 
-    `terms` is 0, 1, or 2 for more. The best are one more than the limit; of
-    equal ones those of the first paths with `all_equal`, else any.
+    `terms` is 0, 1, or 2 for more. One document more than the limit is read; of those with equal scores the ones with
+    the first paths if `all_equal`, any otherwise.
     """
     tables, parts = [], []
     if terms:
