@@ -62,8 +62,10 @@ def verify(token: str, keys: Iterable[Key], *, issuer: str, client_id: str, nonc
         raise SignInFailed("The ID token has expired.")
     if not now - MAX_AGE_US <= _time(claims, "iat") <= now + LEEWAY_US:
         raise SignInFailed("The ID token was not issued just now: compare the clocks of the provider and this machine.")
-    if not isinstance(claims.get("sub"), str) or not claims["sub"]:
-        raise SignInFailed("The ID token has no subject (claim sub).")
+    subject = claims.get("sub")
+    # Core 1.0, section 2: ASCII. PostgreSQL takes no NUL, and nothing takes an unpaired surrogate.
+    if not isinstance(subject, str) or not subject or not subject.isprintable():
+        raise SignInFailed("The ID token has no valid subject (claim sub).")
     return claims
 
 
@@ -76,7 +78,7 @@ def _read_signed(token: str, keys: Iterable[Key]) -> dict[str, Any] | None:
     for key in keys:
         try:
             return jwt.decode(token, key, algorithms=ALGORITHMS).claims
-        except (JoseError, ValueError, TypeError):
+        except (JoseError, ValueError, TypeError, RecursionError):
             continue  # signed with another key, or with an algorithm that does not fit this one
     return None
 

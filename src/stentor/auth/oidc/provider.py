@@ -21,7 +21,7 @@ from joserfc.jwk import JWKRegistry, Key
 from stentor.auth.oidc import id_token
 from stentor.core import jsontext
 from stentor.core.clock import HOUR, SECOND, Clock
-from stentor.core.errors import ServiceUnavailable, SignInFailed
+from stentor.core.errors import InvalidRequest, ServiceUnavailable, SignInFailed
 from stentor.core.http_client.outbound import OutboundHttp
 from stentor.core.jsontext import JsonObject
 from stentor.core.lazy_import import lazy_module
@@ -228,6 +228,10 @@ class OidcProvider:
     ) -> tuple[int, bytes]:
         try:
             self._http.check_url(url)
+        except InvalidRequest as error:
+            # The provider's description named the address, not the person who signs in.
+            raise ServiceUnavailable(f"The sign-in provider named {url[:200]!r}. {error.message}") from error
+        try:
             async with self._http.session.request(
                 method,
                 url,

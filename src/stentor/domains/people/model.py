@@ -113,9 +113,10 @@ def read_name(claims: JsonObject, claim: str) -> str:
             f"The provider sent no claim {claim!r}: add a scope that includes it to SERVICE_OIDC_SCOPES, or name "
             "another claim in SERVICE_OIDC_NAME_CLAIM."
         )
-    # Absent is fine: many providers never send it. False means that anybody could have typed the address;
-    # Cognito's user info has it as a text.
-    if claim == "email" and str(claims.get("email_verified")).lower() == "false":
+    # Absent is fine: many providers never send it. False means that anybody could have typed the address, and so may
+    # every other value; Cognito's user info has it as a text.
+    verified = claims.get("email_verified")
+    if claim == "email" and verified is not None and str(verified).lower() != "true":
         raise SignInRefused("The provider has not verified this e-mail address.")
     name = value.strip().lower()
     if "@" not in name:

@@ -212,7 +212,7 @@ class PeopleService:
             del self._refusals[next(iter(self._refusals))]
         self._refusals[subject] = now
         account = _printable(str(claims.get(self._settings.name_claim) or subject)[:200])
-        meta = {"account": account, "subject": _printable(subject[:255]), "address": address, "reason": refusal.message}
+        meta = {"account": account, "subject": subject[:255], "address": address, "reason": refusal.message}
         draft = EventDraft("sign_in_refused", "people", f"Sign-in of {account} refused.", meta)
         await self._db.write(lambda tx: self._runlog.append(tx, self._settings.tenant, [draft]), NO_LOCKS)
 

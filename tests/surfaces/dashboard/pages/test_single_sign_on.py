@@ -132,6 +132,40 @@ async def test_a_response_counts_once_and_in_the_browser_that_began(office: Site
 
 
 @requirement("dashboard.single-sign-on-own")
+async def test_over_tls_a_sibling_domain_cannot_plant_the_cookie_of_its_own_sign_in(
+    office: Site, provider: IdentityProvider
+) -> None:
+    mine, other = new_browser(office.board), new_browser(office.board)
+    for browser in (mine, other):
+        browser.headers["X-Forwarded-Proto"] = "https"
+    begun = await mine.get("/sign-in/provider")
+    name, _, rest = begun.headers["set-cookie"].partition("=")
+    value, *attributes = rest.split("; ")
+    assert name.startswith("__Host-")
+    assert {"Secure", "HttpOnly", "Path=/", "SameSite=lax"} <= set(attributes)
+    back = urlsplit(provider.sign_in(begun.headers["location"], ANNA))
+    # A browser takes no `__Host-` cookie from a sibling domain, but this one.
+    planted = {"Cookie": f"stentor_sign_in={value}"}
+    assert (await other.get(f"{back.path}?{back.query}", headers=planted)).status_code == 400
+    answer = await mine.get(f"{back.path}?{back.query}", headers={"Cookie": f"{name}={value}"})
+    assert answer.status_code == 303
+    assert f'{name}="";' in answer.headers.get_list("set-cookie")[-1]
+    await mine.aclose()
+    await other.aclose()
+
+
+@requirement("dashboard.single-sign-on-own")
+@pytest.mark.parametrize("address", ["http://169.254.169.254/token", "file:///etc/passwd", ""])
+@pytest.mark.parametrize("endpoint", ["token_endpoint", "jwks_uri"])
+async def test_an_address_of_the_provider_that_may_not_be_called_is_its_failure(
+    office: Site, provider: IdentityProvider, endpoint: str, address: str
+) -> None:
+    provider.description = {endpoint: address}
+    answer = await sign_in(office, provider, ANNA)
+    assert (answer.status_code, "The sign-in provider named" in answer.text) == (503, True), answer.text
+
+
+@requirement("dashboard.single-sign-on-own")
 async def test_a_code_of_another_sign_in_is_refused_by_its_challenge(office: Site, provider: IdentityProvider) -> None:
     mine, thief = new_browser(office.board), new_browser(office.board)
     code = parse_qs(urlsplit(provider.sign_in(await begin(mine), ANNA)).query)["code"][0]

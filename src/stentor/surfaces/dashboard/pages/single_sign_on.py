@@ -14,8 +14,14 @@ from stentor.surfaces.dashboard.gateway import GatewayError
 from stentor.surfaces.dashboard.pages.recent_changes import read_visit
 from stentor.surfaces.dashboard.pages.sign_in import open_session, render_sign_in
 from stentor.surfaces.dashboard.site.page import Site
-from stentor.surfaces.dashboard.site.sessions import is_https_request
-from stentor.surfaces.dashboard.site.single_sign_on import PENDING_COOKIE, PENDING_SECONDS, PendingSignIn, SingleSignOn
+from stentor.surfaces.dashboard.site.sessions import is_tls_request
+from stentor.surfaces.dashboard.site.single_sign_on import (
+    HOST_PENDING_COOKIE,
+    PENDING_COOKIE,
+    PENDING_SECONDS,
+    PendingSignIn,
+    SingleSignOn,
+)
 
 BEGIN_PATH, CALLBACK_PATH = "/sign-in/provider", "/sign-in/callback"
 EXPIRED_MESSAGE = "This sign-in has expired, or began in another browser. Start again."
@@ -25,7 +31,8 @@ log = logging.getLogger(__name__)
 async def begin(site: Site, request: Request) -> Response:
     """Send the browser to the provider, and keep in a cookie what must come back."""
     single_sign_on = _require(site)
-    scheme = "https" if is_https_request(request) else "http"
+    is_tls = is_tls_request(request)
+    scheme = "https" if is_tls else "http"
     redirect_uri = f"{scheme}://{request.url.netloc}{CALLBACK_PATH}"
     pending = single_sign_on.begin(redirect_uri, request.query_params.get("next", ""))
     try:
@@ -38,13 +45,12 @@ async def begin(site: Site, request: Request) -> Response:
     response = RedirectResponse(url, 303)
     # Lax, because the redirect back comes from the provider's site: with Strict the browser would withhold the cookie.
     response.set_cookie(
-        PENDING_COOKIE,
+        _pending_cookie(is_tls=is_tls),
         single_sign_on.seal(pending),
         max_age=PENDING_SECONDS,
-        path=CALLBACK_PATH,
         httponly=True,
         samesite="lax",
-        secure=scheme == "https",
+        secure=is_tls,
     )
     return response
 
@@ -53,7 +59,9 @@ async def finish(site: Site, request: Request) -> Response:
     """Exchange the code that the provider sent, have the gateway open a session, and set its cookie."""
     single_sign_on = _require(site)
     address = request.client.host if request.client else ""
-    pending = single_sign_on.open(request.cookies.get(PENDING_COOKIE, ""))
+    is_tls = is_tls_request(request)
+    cookie = _pending_cookie(is_tls=is_tls)
+    pending = single_sign_on.open(request.cookies.get(cookie, ""))
     # Somebody else's response, slipped into this browser, would sign its user in as somebody else.
     # As bytes, because `compare_digest` rejects texts that are not ASCII.
     state = request.query_params.get("state", "").encode("utf-8", "replace")
@@ -76,7 +84,7 @@ async def finish(site: Site, request: Request) -> Response:
         token = site.sessions.create(session["session"], session, read_visit(request), is_personal=True)
         response = open_session(site, request, token, pending.next_path)
     # Also after a failure: state, nonce and verifier are for one attempt.
-    response.delete_cookie(PENDING_COOKIE, path=CALLBACK_PATH, httponly=True, samesite="lax")
+    response.delete_cookie(cookie, httponly=True, samesite="lax", secure=is_tls)
     return response
 
 
@@ -96,6 +104,10 @@ async def _open_at_gateway(
         "address": address,
     }
     return dict(await site.gateway.call("", "people.sign_in", {"body": body}))
+
+
+def _pending_cookie(*, is_tls: bool) -> str:
+    return HOST_PENDING_COOKIE if is_tls else PENDING_COOKIE
 
 
 def _require(site: Site) -> SingleSignOn:

@@ -12,6 +12,10 @@ from cryptography.fernet import Fernet, InvalidToken
 from stentor.auth.oidc.provider import OidcProvider
 
 PENDING_COOKIE = "stentor_sign_in"
+HOST_PENDING_COOKIE = f"__Host-{PENDING_COOKIE}"
+"""The name over TLS: a sibling domain could otherwise plant the cookie of its own sign-in, and sign the user in as
+somebody else.
+"""
 PENDING_SECONDS = 600
 """How long somebody may take at the provider."""
 MAX_NEXT_BYTES = 2_000
