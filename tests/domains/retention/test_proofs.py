@@ -6,13 +6,16 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import pyarrow
 import pytest
+from pyarrow import parquet
 
 from stentor.cli.provenance import run_log
 from stentor.core.db import Sql
 from stentor.core.db.postgres import PostgresDriver
 from stentor.domains.provenance.audit.verification import verify_run_log
 from stentor.domains.provenance.export import EventSelection
+from stentor.domains.retention import parquet_files
 from stentor.domains.retention.parquet_files import WrittenFiles
 from stentor.domains.retention.verification import verify_archives
 from tests.conftest import World
@@ -178,3 +181,49 @@ async def test_a_folder_from_before_a_restore_is_named_and_not_used(world: World
     (world.kernel.archiver.folder / "000001-2020-01-01-00000000").mkdir()
     assert audit_archives(world).unknown == ["000001-2020-01-01-00000000"]
     assert await count(world, "archives") == 2
+
+
+HOSTILE_COLUMNS: dict[str, Callable[[int], Any]] = {
+    "number": lambda rows: pyarrow.array([[1]] * rows),
+    "event_id": lambda rows: pyarrow.array([1] * rows),
+    "message": lambda rows: pyarrow.array([{"a": 1}] * rows),
+    "happened_at": lambda rows: pyarrow.array([1] * rows, pyarrow.timestamp("ns")),
+}
+
+
+@requirement("retention.proofs")
+@pytest.mark.parametrize("name", HOSTILE_COLUMNS)
+async def test_a_file_with_values_that_no_event_can_have_is_a_finding_and_proves_nothing(
+    world: World, name: str
+) -> None:
+    event = (await two_archives(world))[1]
+    path = min(world.kernel.archiver.folder.glob("*/events.parquet"))
+    table = parquet.read_table(path)
+    column = HOSTILE_COLUMNS[name](table.num_rows)
+    parquet.write_table(table.set_column(table.column_names.index(name), name, column), path)
+    found = audit_archives(world).findings
+    assert [finding.kind for finding in found] == ["archive", "archive"]
+    answer = await world.admin.get(f"/api/v1/provenance/{event}/proof")
+    assert (answer.status_code, answer.json()["event"]) == (200, None)
+
+
+@requirement("retention.proofs")
+async def test_no_name_in_the_database_leads_out_of_the_folder_of_archives(world: World, tmp_path: Path) -> None:
+    await two_archives(world)
+    folder = world.kernel.archiver.folder
+    before = sorted(folder.iterdir())
+    victim = tmp_path / "victim"
+    victim.mkdir()
+    names = [str(victim), f"../{folder.name}", "", "."]
+    for number, name in enumerate(names, 90):
+        await run(
+            world,
+            "insert into archives (number, name, tenant, tasks, events, size_bytes, first_at, last_at, started_at) "
+            f"values ({number}, '{name}', 'default', 1, 1, 1, 1, 1, 1)",
+        )
+    assert set(await archiver(world).forget_unfinished()) == set(names)
+    assert victim.exists()
+    assert sorted(folder.iterdir()) == before
+    for archive_name, file in (("..", "x.parquet"), ("x", "../x")):
+        with pytest.raises(ValueError, match="no name of an archive"):
+            parquet_files.locate(folder, archive_name, file)

@@ -7,7 +7,9 @@ is read or written: it takes 0.2 s and 60 MB of memory.
 from __future__ import annotations
 
 import hashlib
+import logging
 import os
+import re
 import shutil
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
@@ -31,8 +33,10 @@ else:
 PART_SUFFIX = ".part"
 """Ends the name of a folder that is being written."""
 COMPRESSION = "zstd"
-READ_ERRORS: tuple[type[Exception], ...] = (OSError, ValueError, KeyError)
+READ_ERRORS: tuple[type[Exception], ...] = (OSError, ValueError, NotImplementedError)
 """What reading a damaged or missing file raises; pyarrow's own errors are among them."""
+_NAME = re.compile(r"[0-9A-Za-z_-][0-9A-Za-z_.-]*")
+log = logging.getLogger(__name__)
 
 
 class WrittenFiles(msgspec.Struct, frozen=True):
@@ -76,7 +80,12 @@ def write_archive(folder: Path, name: str, rows: Mapping[str, Sequence[Row]]) ->
 
 def remove_archive(folder: Path, name: str) -> None:
     """Remove what there is of an archive, finished or not. Raises OSError."""
-    for path in (folder / f".{name}{PART_SUFFIX}", folder / name):
+    try:
+        paths = folder / f".{name}{PART_SUFFIX}", locate(folder, name)
+    except ValueError as error:
+        log.error("archive: nothing removed reason=%s", error)
+        return
+    for path in paths:
         if path.exists():
             shutil.rmtree(path)
 
@@ -100,11 +109,13 @@ def hash_file(path: Path) -> str:
 
 def read_events(path: Path, event_id: str | None = None) -> list[Row]:
     """Return number and EVENT_COLUMNS of the archived events of a file, or of one of them. Raises READ_ERRORS."""
+    # Somebody may have written another file: its values need not be such as an event can have.
+    if not parquet.read_schema(path).equals(_schema(EVENTS)):
+        raise ValueError("the file has other columns than those of events")
     filters = None if event_id is None else [("event_id", "=", event_id)]
     table = parquet.read_table(path, columns=["number", *EVENT_COLUMNS], filters=filters)
     # An exact conversion back: the hash of an event is over the integer that the database had.
-    columns = [_plain(table.column(name)) for name in ("number", *EVENT_COLUMNS)]
-    return list(zip(*columns, strict=True))
+    return list(zip(*map(_plain, table.columns), strict=True))
 
 
 def _plain(column: Any) -> list[Any]:
@@ -115,13 +126,7 @@ def _plain(column: Any) -> list[Any]:
 
 
 def _write_file(path: Path, table: ArchivedTable, rows: Iterable[Row]) -> None:
-    types = {
-        "text": pyarrow.string(),
-        "integer": pyarrow.int64(),
-        "number": pyarrow.float64(),
-        "time": pyarrow.timestamp("us", "UTC"),
-    }
-    schema = pyarrow.schema([(name, types[kind]) for name, kind in table.columns.items()])
+    schema = _schema(table)
     columns = [pyarrow.array(values, field.type) for values, field in zip(zip(*rows, strict=True), schema, strict=True)]
     with path.open("xb") as file:
         parquet.write_table(pyarrow.Table.from_arrays(columns, schema=schema), file, compression=COMPRESSION)
@@ -129,5 +134,25 @@ def _write_file(path: Path, table: ArchivedTable, rows: Iterable[Row]) -> None:
         os.fsync(file.fileno())
 
 
+def _schema(table: ArchivedTable) -> pyarrow.Schema:
+    types = {
+        "text": pyarrow.string(),
+        "integer": pyarrow.int64(),
+        "number": pyarrow.float64(),
+        "time": pyarrow.timestamp("us", "UTC"),
+    }
+    return pyarrow.schema([(name, types[kind]) for name, kind in table.columns.items()])
+
+
+def locate(folder: Path, *names: str) -> Path:
+    """Return the path of an archive, or of a file in it. Raises ValueError for a name that leads elsewhere.
+
+    Names come from the database: who can only write there must not reach other files of this machine.
+    """
+    if not all(map(_NAME.fullmatch, names)):
+        raise ValueError(f"{'/'.join(names)!r} is no name of an archive")
+    return folder.joinpath(*names)
+
+
 def events_file(folder: Path, name: str) -> Path:
-    return folder / name / file_name(EVENTS)
+    return locate(folder, name, file_name(EVENTS))

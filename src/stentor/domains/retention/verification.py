@@ -67,7 +67,11 @@ def _verify_archive(
     tx: Tx, folder: Path, number: int, record: ArchiveRecord, report: ArchiveReport
 ) -> Iterator[AuditFinding]:
     for name, recorded in record.files.items():
-        path = folder / record.archive / name
+        try:
+            path = parquet_files.locate(folder, record.archive, name)
+        except ValueError as error:
+            yield AuditFinding("archive", str(error))
+            continue
         try:
             if parquet_files.hash_file(path) != recorded:
                 yield AuditFinding("archive", f"the file {path} is not the one that was recorded")
