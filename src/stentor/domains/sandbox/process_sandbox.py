@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import os
+import re
 import shutil
 import stat
 import subprocess
@@ -30,6 +31,7 @@ SOCKET_NAME = "tools.sock"
 MAX_SOCKET_PATH = 100
 """Bytes of a socket's path; the kernel allows 107."""
 PROBE_SECONDS = 10
+_FOLDER_NAME = re.compile(r"[0-9A-Za-z_-]+")
 log = logging.getLogger(__name__)
 
 
@@ -79,6 +81,9 @@ class ProcessSandbox:
         Raises SandboxUnavailable.
         """
         self.require_host()
+        # The id is from the database: who can only write there must not choose the folder that a program may write to.
+        if kept_for_agent_id is not None and not _FOLDER_NAME.fullmatch(kept_for_agent_id):
+            raise SandboxUnavailable(f"The agent id {kept_for_agent_id!r} cannot be the name of a folder.")
         top = self.folder / "runs" / ids.new_id().replace("-", "")
         top.mkdir()
         top.chmod(_traversable_mode())  # owned by the service, so that the program cannot replace its work folder
