@@ -112,7 +112,7 @@ async def test_a_message_for_one_process_reaches_it_alone(three: list[Process]) 
 async def test_tokens_arrive_whole_and_in_their_order_however_many_there_are(three: list[Process]) -> None:
     words = [f"word{n} \U0001f600\n" for n in range(1, 3_001)]
     for n, word in enumerate(words, 1):
-        three[0].fanout.send(TokenBatch("default", "task", "attempt", n, (word,)))
+        three[0].fanout.send(TokenBatch("default", "task", "attempt", n, (word,), False, "a process"))
         if n % 500 == 0:
             await asyncio.sleep(0.02)
     await soon(lambda: sum(len(message.texts) for message in three[1].of(TokenBatch)) == len(words))
@@ -124,7 +124,7 @@ async def test_tokens_arrive_whole_and_in_their_order_however_many_there_are(thr
 
 
 async def test_what_is_too_large_is_left_out_and_the_rest_arrives(three: list[Process]) -> None:
-    three[0].fanout.send(TokenBatch("default", "task", "attempt", 1, ("x" * 2_000_000,)))
+    three[0].fanout.send(TokenBatch("default", "task", "attempt", 1, ("x" * 2_000_000,), False, "a process"))
     three[0].fanout.send(TaskChanged("default", "task"))
     await soon(lambda: three[1].of(TaskChanged))
     assert three[1].of(TokenBatch) == []

@@ -5,10 +5,8 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 
-import msgspec
 import pytest
 
-from stentor.core.fanout import TaskStopped
 from stentor.domains.execution.dispatcher import RunningTasks
 from stentor.domains.execution.postgres_dispatcher import PostgresDispatcher
 from stentor.domains.tasks.model import TaskClaim
@@ -60,12 +58,6 @@ async def test_an_agent_has_room_again_when_it_has_done_its_work_and_only_its_ou
     assert not running.has(KEY)
     assert not running.count_by_agent
     assert freed == ["ann"], "it is not given back twice"
-
-
-@requirement("execution.lost-lease")
-def test_a_stop_from_an_earlier_version_is_of_every_attempt() -> None:
-    earlier = msgspec.json.decode(b'["s", "default", "a-task"]', type=TaskStopped)
-    assert earlier == TaskStopped("default", "a-task", None)
 
 
 @pytest.mark.only("postgresql", reason="a process alone leaves its tasks to its next start")

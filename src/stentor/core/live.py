@@ -19,7 +19,6 @@ import msgspec
 
 from stentor.core.fanout import (
     MAX_BATCH_CHARACTERS,
-    Address,
     Fanout,
     Reconnected,
     TaskChanged,
@@ -259,7 +258,7 @@ class RemoteWatchers:
         self._fanout = fanout
         self._local = local
         self._clock: Callable[[], float] = time.monotonic
-        self._interest: dict[TaskKey, dict[Address, float]] = {}
+        self._interest: dict[TaskKey, dict[str, float]] = {}
         """Which other processes are interested in a task, and until when."""
         self._announced_at: dict[TaskKey, float] = {}
         """When this process last announced its interest in a task."""
@@ -271,7 +270,7 @@ class RemoteWatchers:
     def watch(self, key: TaskKey) -> None:
         """Announce that a task is watched in this process."""
         self._announced_at[key] = self._clock()
-        self._fanout.send(TaskWatched(*key, process=self._fanout.own_id))
+        self._fanout.send(TaskWatched(*key, from_start=True, process=self._fanout.own_id))
 
     def leave(self, key: TaskKey) -> None:
         """Forget a task that is no longer watched in this process."""
@@ -304,7 +303,9 @@ class RemoteWatchers:
     def token(self, key: TaskKey, attempt: str, number: int, text: str) -> None:
         """Send the `number`-th token that this process received to the processes that watch the task."""
         for process in self._interest.get(key, ()):
-            self._fanout.send(TokenBatch(*key, attempt, number, (text,), process=self._fanout.own_id), process)
+            self._fanout.send(
+                TokenBatch(*key, attempt, number, (text,), is_complete=False, process=self._fanout.own_id), process
+            )
 
     async def wait_tokens_sent(self, key: TaskKey) -> None:
         if self._interest.get(key):
@@ -312,13 +313,12 @@ class RemoteWatchers:
 
     def _on_watched(self, message: TaskWatched) -> None:
         key = message.tenant, message.task_id
-        process = message.process or None
-        self._interest.setdefault(key, {})[process] = self._clock() + INTEREST_SECONDS
+        self._interest.setdefault(key, {})[message.process] = self._clock() + INTEREST_SECONDS
         if message.from_start:
             # Does not send the copies: each process sends what it received itself.
-            self._send_all(key, [token for token in self._local.tokens(*key) if token.process is None], process)
+            self._send_all(key, [token for token in self._local.tokens(*key) if token.process is None], message.process)
 
-    def _send_all(self, key: TaskKey, tokens: list[StreamedToken], to: Address) -> None:
+    def _send_all(self, key: TaskKey, tokens: list[StreamedToken], to: str) -> None:
         start = 0
         first = self._local.last_number(*key, tokens[0].attempt) - len(tokens) + 1 if tokens else 0
         while start < len(tokens):

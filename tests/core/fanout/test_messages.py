@@ -17,7 +17,14 @@ MESSAGES = st.one_of(
     st.builds(TaskQueued, TEXTS, st.booleans()),
     st.builds(TaskChanged, TEXTS, TEXTS),
     st.builds(
-        TokenBatch, TEXTS, TEXTS, TEXTS, st.integers(1, 99), st.lists(TEXTS, max_size=5).map(tuple), st.booleans()
+        TokenBatch,
+        TEXTS,
+        TEXTS,
+        TEXTS,
+        st.integers(1, 99),
+        st.lists(TEXTS, max_size=5).map(tuple),
+        st.booleans(),
+        TEXTS,
     ),
 )
 
@@ -51,12 +58,12 @@ def test_what_is_unknown_does_not_hide_what_follows() -> None:
 
 
 def test_tokens_of_one_attempt_are_joined_and_others_are_not() -> None:
-    first = [TokenBatch("t", "a", "one", n, (str(n),)) for n in (1, 2, 3)]
-    other = TokenBatch("t", "b", "one", 1, ("x",))
-    again = TokenBatch("t", "a", "two", 1, ("y",))
-    gap = TokenBatch("t", "a", "two", 5, ("z",))
+    first = [TokenBatch("t", "a", "one", n, (str(n),), False, "p") for n in (1, 2, 3)]
+    other = TokenBatch("t", "b", "one", 1, ("x",), False, "p")
+    again = TokenBatch("t", "a", "two", 1, ("y",), False, "p")
+    gap = TokenBatch("t", "a", "two", 5, ("z",), False, "p")
     joined = fanout._merge_tokens([first[0], other, first[1], first[2], again, gap])
-    assert joined == [TokenBatch("t", "a", "one", 1, ("1", "2", "3")), other, again, gap]
+    assert joined == [TokenBatch("t", "a", "one", 1, ("1", "2", "3"), False, "p"), other, again, gap]
 
 
 async def test_without_others_nothing_waits_and_nothing_runs() -> None:

@@ -52,24 +52,21 @@ class ProcessWorks(FanoutMessage, frozen=True, tag="h"):
 class TaskStopped(FanoutMessage, frozen=True, tag="s"):
     """A task has ended or is queued again; stop working on it in an attempt of this epoch or an earlier one.
 
-    Earlier versions leave out the epoch and mean every attempt.
+    Without an epoch in every attempt.
     """
 
     tenant: str
     task_id: str
-    epoch: int | None = None
+    epoch: int | None
 
 
 class TaskWatched(FanoutMessage, frozen=True, tag="w"):
-    """A client of `process` watches a task, so send it the changes for a while; `from_start`: with earlier tokens.
-
-    Earlier versions leave `process` empty and expect the changes in messages to all.
-    """
+    """A client of `process` watches a task, so send it the changes for a while; `from_start`: with earlier tokens."""
 
     tenant: str
     task_id: str
-    from_start: bool = True
-    process: str = ""
+    from_start: bool
+    process: str
 
 
 class TaskChanged(FanoutMessage, frozen=True, tag="c"):
@@ -80,9 +77,9 @@ class TaskChanged(FanoutMessage, frozen=True, tag="c"):
 
 
 class TokenBatch(FanoutMessage, frozen=True, tag="t"):
-    """Tokens of an attempt that `process` received, numbered there from `first_index`; `is_complete`: from the first.
+    """Tokens of an attempt that `process` received, numbered there from `first_index`.
 
-    Earlier versions leave `process` empty.
+    `is_complete`: they begin with the first one that the process has.
     """
 
     tenant: str
@@ -90,8 +87,8 @@ class TokenBatch(FanoutMessage, frozen=True, tag="t"):
     attempt: str
     first_index: int
     texts: tuple[str, ...]
-    is_complete: bool = False
-    process: str = ""
+    is_complete: bool
+    process: str
 
 
 class CacheInvalidated(FanoutMessage, frozen=True, tag="f"):
@@ -103,8 +100,8 @@ class WorkerSeen(FanoutMessage, frozen=True, tag="p"):
 
     agent_id: str
     at: int
-    left: bool = False
-    process: str = ""
+    left: bool
+    process: str
 
 
 class Reconnected(FanoutMessage, frozen=True, tag="r"):

@@ -155,7 +155,7 @@ class TaskHints:
     def _on_worker(self, message: WorkerSeen) -> None:
         if message.left:
             self._workers.pop(message.agent_id, None)
-        elif message.process:
+        else:
             self._place_worker(message.agent_id, message.process)
 
     def _place_worker(self, agent_id: str, process: str) -> None:
