@@ -97,7 +97,7 @@ def test_a_late_grade_after_an_outage_takes_the_place_of_no_failure_and_of_no_ot
     process.end("other", "S")
     process.grade("good", 0.5, sample=18)
     process.grade("good", 0.5, sample=19)
-    assert process.database["good"].encoded_rewards == "ff" * 5 + "cc" + "00" + "ff" * 10 + "80" * 2
+    assert process.database["good"].rewards == "ff" * 5 + "cc" + "00" + "ff" * 10 + "80" * 2
 
 
 @requirement("routing.outage-of-all")

@@ -364,18 +364,11 @@ def test_evidence_counts_no_more_than_it_has_and_no_reward_above_its_number(valu
     assert found is None or evidence.MIN_SEGMENT <= found <= len(values) - evidence.MIN_SEGMENT
 
 
-@given(st.text("SF", max_size=60))
-def test_a_record_of_an_earlier_version_is_read_from_its_letters(recent: str) -> None:
-    old = Weight("a", "t", 1.0, 10.0, len(recent), recent[-50:], 0)
-    assert old.counted_rewards == (float(recent[-50:].count("S")), float(len(recent[-50:])))
-    assert after("F", old).encoded_rewards.endswith("00")
-
-
 @requirement("tasks.grade")
 def test_a_grade_takes_the_place_of_its_outcome() -> None:
     record = after("SSS")
     low = apply_grade(record, sample=2, was=1.0, grade=0.2, now=0)
-    assert list(evidence.decode_rewards(low.encoded_rewards)) == [255, 52, 255]
+    assert list(evidence.decode_rewards(low.rewards)) == [255, 52, 255]
     assert low.weight < record.weight
     assert low.recent == record.recent
 
@@ -385,11 +378,11 @@ def test_a_grade_of_an_outcome_that_is_no_longer_stored_takes_the_place_of_the_n
     record = after("S" * 60 + "F")
     for sample, grade in ((60, 0.4), (1, 0.0), (2, 0.2)):
         record = apply_grade(record, sample=sample, was=1.0, grade=grade, now=0)
-    assert list(evidence.decode_rewards(record.encoded_rewards))[-5:] == [255, 52, 0, 102, 0]
+    assert list(evidence.decode_rewards(record.rewards))[-5:] == [255, 52, 0, 102, 0]
     for sample in range(3, 60):
         record = apply_grade(record, sample=sample, was=1.0, grade=0.2, now=0)
-    graded = record.encoded_rewards
-    assert apply_grade(record, sample=1, was=1.0, grade=1.0, now=0).encoded_rewards == graded
+    graded = record.rewards
+    assert apply_grade(record, sample=1, was=1.0, grade=1.0, now=0).rewards == graded
 
 
 @requirement("tasks.grade")

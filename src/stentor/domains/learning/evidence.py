@@ -35,8 +35,6 @@ GOOD_GRADE = 0.5
 
 _FULL_GRADE = bytes((*range(254), 255, 255))
 """Translation table that makes a grade of 1 a full reward."""
-_LETTERS = b"F" + b"S" * 255
-"""Translation table from an encoded reward to its letter."""
 
 
 def encode_reward(reward: float, *, graded: bool = False) -> str:
@@ -83,20 +81,6 @@ def scale_ungraded(rewards: str, recent: str) -> float:
     grades = list_grades(rewards)
     estimate = (UNGRADED_WEIGHT + sum(grades)) / (UNGRADED_WEIGHT + len(grades) + zeros)
     return min(1.0, 255 * estimate / fmean(ungraded))
-
-
-def rewards_from_letters(recent: str) -> str:
-    """Build encoded rewards from the letters S and F, which are all that an earlier version stored."""
-    return "".join("ff" if letter == "S" else "00" for letter in recent)
-
-
-def is_consistent(rewards: str, recent: str) -> bool:
-    """Return whether rewards and letters are of the same outcomes."""
-    letters = bytes.fromhex(rewards).translate(_LETTERS).decode()
-    if letters == recent:
-        return True
-    # A grade of 0 makes the reward of a success 0, but a failure never has a reward.
-    return len(letters) == len(recent) and all(a == "F" or b == "S" for a, b in zip(letters, recent, strict=True))
 
 
 def append_reward(rewards: str, reward: float) -> str:

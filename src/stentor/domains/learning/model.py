@@ -56,17 +56,9 @@ class Weight(msgspec.Struct, frozen=True, dict=True):
         return decay_weight(self.weight, now - self.updated_at)
 
     @cached_property
-    def encoded_rewards(self) -> str:
-        """The encoded rewards of the recent outcomes."""
-        if evidence.is_consistent(self.rewards, self.recent):
-            return self.rewards
-        # An earlier version wrote the record last: it appended a letter and left the rewards as they were.
-        return evidence.rewards_from_letters(self.recent)
-
-    @cached_property
     def counted_rewards(self) -> tuple[float, float]:
         """Sum of the rewards and number of outcomes, as far as they still count."""
-        return evidence.sum_rewards(self.encoded_rewards, self.since_change)
+        return evidence.sum_rewards(self.rewards, self.since_change)
 
     @cached_property
     def load_counts(self) -> LoadCounts:
@@ -87,12 +79,12 @@ class Weight(msgspec.Struct, frozen=True, dict=True):
     @cached_property
     def variation(self) -> float:
         """Relative variation of the rewards: 1 without grades, less if the grades are alike."""
-        return evidence.relative_variation(self.encoded_rewards)
+        return evidence.relative_variation(self.rewards)
 
     @cached_property
     def has_good_grade(self) -> bool:
         """Whether a recent outcome was graded, and as good."""
-        return any(grade >= evidence.GOOD_GRADE for grade in evidence.list_grades(self.encoded_rewards))
+        return any(grade >= evidence.GOOD_GRADE for grade in evidence.list_grades(self.rewards))
 
     def estimate_rewards(self, *, stale: bool, by_grades: bool) -> tuple[float, float]:
         """Return `counted_rewards` for a decision.
@@ -102,10 +94,10 @@ class Weight(msgspec.Struct, frozen=True, dict=True):
         """
         since_change = 0 if stale else self.since_change
         if not by_grades:
-            return evidence.sum_rewards(self.encoded_rewards, since_change)
+            return evidence.sum_rewards(self.rewards, since_change)
         if since_change not in self._by_grades:
-            ungraded = evidence.scale_ungraded(self.encoded_rewards, self.recent)
-            self._by_grades[since_change] = evidence.sum_rewards(self.encoded_rewards, since_change, ungraded)
+            ungraded = evidence.scale_ungraded(self.rewards, self.recent)
+            self._by_grades[since_change] = evidence.sum_rewards(self.rewards, since_change, ungraded)
         return self._by_grades[since_change]
 
     @cached_property
@@ -201,7 +193,7 @@ def apply_outcome(
     progress = progress or TaskTypeProgress()
     # The record may be ahead of the progress in memory, and the progress ahead of the record.
     tick = max(progress.tick, record.tick) + 1
-    rewards = evidence.append_reward(record.encoded_rewards, performance if success else 0.0)
+    rewards = evidence.append_reward(record.rewards, performance if success else 0.0)
     # A change of another agent's results since the last outcome counts as a change for this agent too.
     since_change = 0 if progress.changed_tick > record.tick else record.since_change
     if since_change != evidence.NO_CHANGE:
@@ -244,7 +236,7 @@ def apply_grade(
     weight changes by the difference of the deltas.
     """
     delta = weight_delta(success=grade > 0, performance=grade) - weight_delta(success=was > 0, performance=was)
-    rewards = record.encoded_rewards
+    rewards = record.rewards
     changed = None if sample is None else evidence.replace_reward(rewards, record.samples - sample, grade)
     # Worse grades are as good a sign of a change as failures are.
     drop = evidence.find_drop(changed, record.since_change) if changed is not None and grade < was else None

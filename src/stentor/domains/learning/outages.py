@@ -250,7 +250,7 @@ def _without_oldest(weight: Weight, outcomes: int) -> Weight:
     return msgspec.structs.replace(
         weight,
         recent=weight.recent[outcomes:],
-        rewards=weight.encoded_rewards[2 * outcomes :],
+        rewards=weight.rewards[2 * outcomes :],
         since_change=min(weight.since_change, kept),
         loads=weight.loads[-kept:] if kept else "",
     )
@@ -263,7 +263,7 @@ def without_newest(weight: Weight, outcomes: int) -> Weight:
     return msgspec.structs.replace(
         weight,
         recent=weight.recent[:-outcomes],
-        rewards=weight.encoded_rewards[: -2 * outcomes],
+        rewards=weight.rewards[: -2 * outcomes],
         since_change=weight.since_change - outcomes if is_changed else evidence.NO_CHANGE,
         changed_tick=weight.changed_tick if is_changed else 0,
         loads=weight.loads[:-outcomes],

@@ -309,7 +309,7 @@ def track_record_from_weight(
     rewards, outcomes = weight.estimate_rewards(stale=stale, by_grades=by_grades)
     if factors is not None:
         # The number of outcomes with which an idle agent would have had the same successes.
-        outcomes *= mean_factor(factors, weight.loads, len(weight.encoded_rewards) // 2)
+        outcomes *= mean_factor(factors, weight.loads, len(weight.rewards) // 2)
         rewards = min(rewards, outcomes)
     duration_ms, any_length = weight.mean_ms if weight.samples else None, None
     if lengths is not None and weight.lengths:

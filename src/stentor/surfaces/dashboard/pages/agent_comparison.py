@@ -56,7 +56,7 @@ async def _read_agent(
         results.get(agent_id),
         await page.read(chart_queries.read_agent_durations, agent_id),
         costs.get(agent_id),
-        {weight.task_type: evidence.mean_reward(weight.encoded_rewards) for weight in weights if weight.recent},
+        {weight.task_type: evidence.mean_reward(weight.rewards) for weight in weights if weight.rewards},
         agent_view.present_runtime(record["runtime"]),
         agent_view.present_prompt(record["runtime"]),
     )
