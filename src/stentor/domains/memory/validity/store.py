@@ -11,7 +11,6 @@ from stentor.core.clock import format_iso
 from stentor.core.db import Sql, Tx
 from stentor.domains.memory.validity.frontmatter_keys import Mark
 
-_COLUMNS = "source, reason, invalidated_by, invalidated_at, restored_by, restored_at, restore_reason"
 _INSERT = Sql(
     """insert into memory_invalidations (invalidation_id, source, reason, invalidated_by, invalidated_at)
     values (:id, :source, :reason, :by, :now)"""
@@ -21,25 +20,23 @@ _RESTORE = Sql(
     where source = :source and restored_at is null"""
 )
 _FIND_ACTIVE = Sql("select 1 from memory_invalidations where source = :source and restored_at is null")
+MAX_ACTIVE = 10_000
+"""Sources that can be invalid at a time: each index has a copy of all."""
 _LIST_ACTIVE = Sql(
-    f"select {_COLUMNS} from memory_invalidations where restored_at is null order by source limit :limit"
+    f"""select source, reason, invalidated_by, invalidated_at from memory_invalidations where restored_at is null
+    order by source limit {MAX_ACTIVE}"""
 )
 _COUNT_ACTIVE = Sql("select count(*) from memory_invalidations where restored_at is null")
 _COUNT_CHANGES = Sql("select count(*) + count(restored_at) from memory_invalidations")
-MAX_ACTIVE = 10_000
-"""Sources that can be invalid at a time: each index has a copy of all."""
 
 
 class SourceInvalidation(msgspec.Struct, frozen=True):
-    """An invalid source, or one that was invalid until it was restored. Times in microseconds."""
+    """An invalid source; the time in microseconds."""
 
     source: str
     reason: str
     invalidated_by: str
     invalidated_at: int
-    restored_by: str | None = None
-    restored_at: int | None = None
-    restore_reason: str | None = None
 
     @property
     def mark(self) -> Mark:
@@ -64,9 +61,9 @@ def has_room(tx: Tx) -> bool:
     return int(tx.rows(_COUNT_ACTIVE)[0][0]) < MAX_ACTIVE
 
 
-def list_active(tx: Tx, limit: int = MAX_ACTIVE) -> list[SourceInvalidation]:
+def list_active(tx: Tx) -> list[SourceInvalidation]:
     """Return the sources that are invalid now."""
-    return [SourceInvalidation(*row) for row in tx.rows(_LIST_ACTIVE, limit=limit)]
+    return [SourceInvalidation(*row) for row in tx.rows(_LIST_ACTIVE)]
 
 
 def read_state(tx: Tx) -> tuple[Sequence[SourceInvalidation], int]:
