@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator, Sequence
+from functools import cache
 
 import msgspec
 
@@ -237,8 +238,6 @@ _SCOPE_CONDITIONS = {
 }
 """Conditions for which there is an index."""
 _CONDITIONS = {**_CALL_CONDITIONS, **_SCOPE_CONDITIONS}
-_statements: dict[tuple[str, ...], Sql] = {}
-"""Compiled statements by conditions; there are only a few combinations."""
 _FIND_CALL = Sql(f"select {_CALL_COLUMNS} from llm_calls where tenant = :tenant and call_id = :call_id")
 
 
@@ -310,23 +309,20 @@ def read_event(tx: Tx, tenant: str, call_id: str) -> JsonObject:
     return parse_event(event).metadata if event else {}
 
 
+# There are only a few combinations of conditions.
+@cache
 def _page_sql(conditions: tuple[str, ...]) -> Sql:
-    key = ("page", *conditions)
-    if key not in _statements:
-        where = " and ".join(["tenant = :tenant", *(_CONDITIONS[name] for name in conditions)])
-        _statements[key] = Sql(
-            f"select {_CALL_COLUMNS} from llm_calls where {where} order by happened_at desc, call_id desc limit :limit"
-        )
-    return _statements[key]
+    where = " and ".join(["tenant = :tenant", *(_CONDITIONS[name] for name in conditions)])
+    return Sql(
+        f"select {_CALL_COLUMNS} from llm_calls where {where} order by happened_at desc, call_id desc limit :limit"
+    )
 
 
+@cache
 def _window_sql(scope: tuple[str, ...]) -> Sql:
-    key = ("window", *scope)
-    if key not in _statements:
-        where = " and ".join(["tenant = :tenant", *(_CONDITIONS[name] for name in scope)])
-        # Only by time, which an index has without reading the calls.
-        _statements[key] = Sql(
-            f"select happened_at from llm_calls where {where} order by happened_at desc limit 1 "
-            f"offset {MAX_WINDOW_CALLS - 1}"
-        )
-    return _statements[key]
+    where = " and ".join(["tenant = :tenant", *(_CONDITIONS[name] for name in scope)])
+    # Only by time, which an index has without reading the calls.
+    return Sql(
+        f"select happened_at from llm_calls where {where} order by happened_at desc limit 1 "
+        f"offset {MAX_WINDOW_CALLS - 1}"
+    )

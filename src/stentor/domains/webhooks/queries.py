@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from functools import cache
 
 import msgspec
-from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
+from prometheus_client.core import Metric
 
 from stentor.core import ids
 from stentor.core.clock import HOUR, SECOND, format_iso
 from stentor.core.db import Sql, Tx
 from stentor.core.errors import CorruptRecord
+from stentor.core.metrics import counter_family, gauge_family, labeled_counter_family, labeled_gauge_family
 from stentor.core.runlog import RunLogEvent, decode_event
 from stentor.domains.webhooks.model import Delivery, DeliveryAttempt, DeliveryFilter
 from stentor.domains.webhooks.payloads import EVENT_NAMES
@@ -83,7 +85,6 @@ _FIND_FAILURES = Sql(
 _COUNT_DISABLED = Sql(
     "select count(*) from webhook_subscriptions where tenant = :tenant and disabled_reason is not null"
 )
-_pages: dict[tuple[str, ...], Sql] = {}
 
 
 class WebhookBacklog(msgspec.Struct, frozen=True):
@@ -101,12 +102,12 @@ def find_delivery(tx: Tx, tenant: str, subscription_id: str, delivery_id: str) -
 def read_page(tx: Tx, tenant: str, subscription_id: str, limit: int, filters: DeliveryFilter) -> list[Delivery]:
     """Return a page, newest first."""
     names = tuple(name for name in _FILTERS if getattr(filters, name) is not None)
-    sql = _pages.get(names) or _pages.setdefault(names, _page_sql(names))
     params = {name: getattr(filters, name) for name in names}
-    rows = tx.rows(sql, tenant=tenant, subscription_id=subscription_id, limit=limit, **params)
+    rows = tx.rows(_page_sql(names), tenant=tenant, subscription_id=subscription_id, limit=limit, **params)
     return [to_delivery(row) for row in rows]
 
 
+@cache
 def _page_sql(names: tuple[str, ...]) -> Sql:
     where = " and ".join([_WHERE, *(_FILTERS[name] for name in names)])
     return Sql(
@@ -201,21 +202,15 @@ def count_deliveries(tx: Tx) -> dict[str, int]:
 def collect_metrics(tx: Tx, counts: Mapping[str, int]) -> list[Metric]:
     """Return the metrics; `counts` are those of the dispatcher, by attempt result and `disabled`."""
     stored = count_deliveries(tx)
-    attempts = CounterMetricFamily("stentor_webhook_attempts", "Attempts since the start.", labels=["result"])
-    for result in ATTEMPT_RESULTS:
-        attempts.add_metric([result], counts.get(result, 0))
-    subscriptions = GaugeMetricFamily("stentor_webhooks", "Webhooks by whether they are enabled.", labels=["state"])
-    for state in ("enabled", "disabled"):
-        subscriptions.add_metric([state], stored[state])
+    attempts = {(result,): counts.get(result, 0) for result in ATTEMPT_RESULTS}
+    states = {state: stored[state] for state in ("enabled", "disabled")}
     disabled = counts.get("disabled", 0)
     oldest = (tx.now - stored["oldest"]) / SECOND if stored["oldest"] else 0.0
     return [
-        GaugeMetricFamily(
-            "stentor_webhook_backlog", "Waiting deliveries of enabled webhooks.", value=stored["waiting"]
-        ),
-        GaugeMetricFamily("stentor_webhook_oldest_seconds", "Age of the oldest waiting delivery.", value=oldest),
-        GaugeMetricFamily("stentor_webhook_sending", "Deliveries being sent.", value=stored["sending"]),
-        attempts,
-        CounterMetricFamily("stentor_webhooks_disabled", "Webhooks disabled by the service.", value=disabled),
-        subscriptions,
+        gauge_family("stentor_webhook_backlog", "Waiting deliveries of enabled webhooks.", stored["waiting"]),
+        gauge_family("stentor_webhook_oldest_seconds", "Age of the oldest waiting delivery.", oldest),
+        gauge_family("stentor_webhook_sending", "Deliveries being sent.", stored["sending"]),
+        labeled_counter_family("stentor_webhook_attempts", "Attempts since the start.", ("result",), attempts),
+        counter_family("stentor_webhooks_disabled", "Webhooks disabled by the service.", disabled),
+        labeled_gauge_family("stentor_webhooks", "Webhooks by whether they are enabled.", "state", states),
     ]
