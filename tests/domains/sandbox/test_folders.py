@@ -39,16 +39,17 @@ async def test_what_an_earlier_process_left_is_removed_beside_the_start(tmp_path
     await soon(lambda: sorted(path.name for path in tmp_path.iterdir()) == ["kept", "runs", "stentor-tool"])
 
 
-async def test_no_agent_id_in_the_database_leads_out_of_the_folder_for_work(tmp_path: Path) -> None:
-    sandbox = ProcessSandbox(tmp_path / "sandbox", {}, enabled=False)
+async def test_no_agent_id_in_the_database_leads_out_of_the_folder_for_work(sandbox_dir: Path) -> None:
+    sandbox = ProcessSandbox(sandbox_dir, {}, enabled=False)
     sandbox.open()
-    for agent_id in (str(tmp_path), "../runs", "..", ".", ""):
+    assert sandbox.problem is None
+    for agent_id in (str(sandbox_dir), "../runs", "..", ".", ""):
         with pytest.raises(SandboxUnavailable, match="cannot be the name of a folder"):
             async with sandbox.run_folders(agent_id):
                 pass
     async with sandbox.run_folders("01a22d6b-36b5-7ce8-8c5d-0dcc22f5eafd") as folders:
-        assert folders.work_folder.parent == tmp_path / "sandbox" / "kept"
-    assert list((tmp_path / "sandbox" / "runs").iterdir()) == []
+        assert folders.work_folder.parent == sandbox_dir / "kept"
+    assert list((sandbox_dir / "runs").iterdir()) == []
 
 
 def test_a_file_that_is_deleted_while_its_folder_is_listed_has_no_size(tmp_path: Path) -> None:
