@@ -61,10 +61,12 @@ def test_a_key_is_made_used_rotated_and_revoked_from_the_command_line(served: tu
     listed = {key["name"]: key for key in program("keys", "list", "--json").json["keys"]}
     assert (listed["ci"]["status"], listed["ci"]["description"]) == ("active", "Nightly")
     assert secret not in program("keys", "list").out
-    limited = program("keys", "create", "reports", "--role", "operator", "--budget", "usd/month=5")
-    assert "Key reports: operator (read, write, delete), budget usd/month=5. It is not shown again." in limited.err
+    limits = ("--budget", "usd/month=5", "--model", "openai/gpt-*", "--model", "fast")
+    limited = program("keys", "create", "reports", "--role", "operator", *limits)
+    assert ", budget usd/month=5, models openai/gpt-*, fast. It is not shown again." in limited.err
     line = next(line for line in program("keys", "list").out.splitlines() if "reports" in line)
-    assert line.split()[:3] + line.split()[-1:] == ["reports", "operator", "active", "usd/month=5"]
+    assert line.split()[:3] + line.split()[-2:] == ["reports", "operator", "active", "usd/month=5", "openai/gpt-*"]
+    assert program("keys", "change", "reports", "--model", "*", "--json").json["models"] == ["*"]
     holder = Program(program.data_dir, program.environ | {"SERVICE_CLIENT_KEY": secret})
     assert holder("task", "list").code == 0
     assert program("keys", "change", "ci", "--permission", "write", "--expires", "never").code == 0

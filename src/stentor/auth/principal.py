@@ -36,12 +36,16 @@ Otherwise an admin could take the permission from everybody else, approve alone,
 
 
 class Principal(msgspec.Struct, frozen=True):
-    """An authenticated caller. `name` is the name of its key, never the key itself."""
+    """An authenticated caller. `name` is the name of its key, never the key itself.
+
+    `models` are patterns of the models that it may call, such as `openai/gpt-*`; empty means all.
+    """
 
     name: str
     role: Role
     permissions: frozenset[str]
     tenant: str = DEFAULT_TENANT
+    models: tuple[str, ...] = ()
 
     def may(self, permission: str) -> bool:
         """Return whether the permission is granted, or one of several joined with ` or `; `admin` includes all."""

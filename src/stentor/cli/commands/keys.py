@@ -38,6 +38,10 @@ Memory = Annotated[
     str | None, typer.Option(help="Namespaces of the governed memory: <namespace>:r or :rw, comma separated.")
 ]
 Budget = Annotated[list[str] | None, typer.Option(help="Limit of its model calls, such as usd/month=20; repeatable.")]
+Model = Annotated[
+    list[str] | None,
+    typer.Option(help="Model or group that it may call, such as 'openai/gpt-*'; repeatable. '*' alone is every model."),
+]
 Expires = Annotated[str | None, typer.Option(help="In 12h, 30d or 8w, at 2027-01-31T00:00:00Z, or never.")]
 
 
@@ -54,6 +58,7 @@ class ListedKey(msgspec.Struct, frozen=True):
     expires_at: str | None
     last_used_at: str | None
     budgets: list[str] = []
+    models: list[str] = []
 
 
 class MadeKey(ListedKey, frozen=True, kw_only=True):
@@ -74,11 +79,12 @@ def create(
     description: Description = None,
     memory: Memory = None,
     budget: Budget = None,
+    model: Model = None,
     expires: Expires = None,
 ) -> None:
     """Create a key, valid at once; it is shown only here."""
     with report_errors(as_json=service.as_json):
-        body = {"name": name, "role": role} | _limits(permission, description, memory, budget, expires)
+        body = {"name": name, "role": role} | _limits(permission, description, memory, budget, model, expires)
     service.call(lambda api: api.post(BASE, MadeKey, body), _show_secret, access="create")
 
 
@@ -99,11 +105,12 @@ def change(
     description: Description = None,
     memory: Memory = None,
     budget: Budget = None,
+    model: Model = None,
     expires: Expires = None,
 ) -> None:
     """Change what a key may do and until when; it applies to its next request."""
     with report_errors(as_json=service.as_json):
-        body = ({"role": role} if role else {}) | _limits(permission, description, memory, budget, expires)
+        body = ({"role": role} if role else {}) | _limits(permission, description, memory, budget, model, expires)
     service.call(
         lambda api: api.request("PATCH", f"{BASE}/{quote_segment(name)}", ListedKey, body),
         lambda changed: _show_list(KeyPage([changed])),
@@ -134,10 +141,17 @@ def _limits(
     description: str | None,
     memory: str | None,
     budget: list[str] | None,
+    model: list[str] | None,
     expires: str | None,
 ) -> dict[str, Any]:
     """Return the fields that were given. Raises CommandFailed for an expiry that is neither a duration nor a time."""
-    given = {"permissions": permission or None, "description": description, "memory": memory, "budgets": budget or None}
+    given = {
+        "permissions": permission or None,
+        "description": description,
+        "memory": memory,
+        "budgets": budget or None,
+        "models": model or None,
+    }
     fields: dict[str, Any] = {name: value for name, value in given.items() if value is not None}
     if expires is not None:
         fields["expires_at"] = None if expires == "never" else _expiry(expires, datetime.now(UTC))
@@ -161,8 +175,9 @@ def _show_secret(made: MadeKey) -> None:
     output.print_line(made.key)
     until = f", until {made.expires_at[:19]}Z" if made.expires_at else ""
     budget = f", budget {', '.join(made.budgets)}" if made.budgets else ""
+    models = f", models {', '.join(made.models)}" if made.models else ""
     permissions = ", ".join(made.permissions)
-    output.print_notice(f"Key {made.name}: {made.role} ({permissions}){budget}{until}. It is not shown again.")
+    output.print_notice(f"Key {made.name}: {made.role} ({permissions}){budget}{models}{until}. It is not shown again.")
 
 
 def _show_list(page: KeyPage) -> None:
@@ -174,11 +189,12 @@ def _show_list(page: KeyPage) -> None:
             key.expires_at and key.expires_at[:10],
             output.format_age(key.last_used_at),
             "\n".join(key.budgets),
+            "\n".join(key.models),
             key.description,
         )
         for key in page.keys
     ]
-    columns = ("name", "role", "status", "expires", "used", "budget", "about")
+    columns = ("name", "role", "status", "expires", "used", "budget", "models", "about")
     console.print(output.render_table(columns, rows))
 
 

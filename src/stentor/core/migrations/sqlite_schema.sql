@@ -516,7 +516,7 @@ CREATE TABLE api_keys (
     expires_at bigint,
     revoked_at bigint,
     revoked_by text,
-    last_used_at bigint,
+    last_used_at bigint, models text not null default '[]',
     check ((revoked_at is null) = (revoked_by is null))
 );
 CREATE INDEX api_keys_of_tenant on api_keys (tenant, created_at, name);
@@ -884,4 +884,4 @@ CREATE TRIGGER tasks_end_waits after update of status on tasks when new.completi
     select 0, new.tenant, new.task_id, new.head_id where exists (select 1 from task_steps
         where reference = new.task_id and tenant || '' = new.tenant and state = 'started' and kind = 'child')
     on conflict do nothing; end;
-insert into alembic_version values ('0054');
+insert into alembic_version values ('0055');

@@ -203,7 +203,16 @@ class WorkerService:
             raise Conflict(f"The task is {task.status}; a model call can only name a task that is executing.")
         trace = None if self._spans is None else self._spans.traceparent_of(task)
         budgets = task.metadata.budgets_of(task_id)
-        return LlmCaller(task.tenant, principal.name, task.assigned_agent, task_id, task.head_id, trace, budgets)
+        return LlmCaller(
+            task.tenant,
+            principal.name,
+            task.assigned_agent,
+            task_id,
+            task.head_id,
+            trace,
+            budgets,
+            principal.models,
+        )
 
     async def report_outcome(self, principal: Principal, task_id: str, epoch: int, outcome: AttemptOutcome) -> Task:
         """Complete or fail the task. Idempotent for the same outcome. Raises LeaseLost."""

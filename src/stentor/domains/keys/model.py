@@ -22,7 +22,8 @@ class ApiKey(msgspec.Struct, frozen=True):
     """A key without its secret, of which only the SHA-256 digest in hex is stored. Times in microseconds.
 
     `hint` is the beginning of the secret, `memory` the access to namespaces as `<namespace>:r` or `<namespace>:rw`
-    (empty: the default of its permissions), `budgets` limits such as `usd/month=20`. `version` counts the changes.
+    (empty: the default of its permissions), `budgets` limits such as `usd/month=20`, `models` patterns of the models
+    that it may call (empty: all). `version` counts the changes.
     `created_by` is empty in a row that only reserves the name of a key of the environment.
     """
 
@@ -35,6 +36,7 @@ class ApiKey(msgspec.Struct, frozen=True):
     description: str
     memory: str
     budgets: tuple[str, ...]
+    models: tuple[str, ...]
     created_by: str
     created_at: int
     updated_at: int
@@ -56,7 +58,7 @@ class ApiKey(msgspec.Struct, frozen=True):
 
     @property
     def principal(self) -> Principal:
-        return Principal(self.name, self.role, frozenset(self.permissions), self.tenant)
+        return Principal(self.name, self.role, frozenset(self.permissions), self.tenant, self.models)
 
 
 def budget_entries(name: str, budgets: Collection[str]) -> list[str]:
@@ -79,6 +81,16 @@ def select_permissions(role: Role, permissions: Iterable[str] | None) -> tuple[s
     if not chosen:
         raise InvalidRequest(f"permissions: must be one or more of {', '.join(PERMISSIONS)}")
     return tuple(permission for permission in PERMISSIONS if permission in chosen)
+
+
+def check_models(models: Iterable[str]) -> None:
+    """Raise InvalidRequest for a name that is not one of models or of a group, so that it would allow nothing."""
+    for name in models:
+        if name == "auto" or name.startswith(("auto:", "agent:")):
+            raise InvalidRequest(
+                f"models: {name!r} is not a model. Name models or groups, such as openai/gpt-*: auto chooses among "
+                "them, and agents use their own models"
+            )
 
 
 def check_expiry(expires_at: int | None, now: int) -> None:

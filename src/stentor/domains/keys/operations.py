@@ -21,13 +21,18 @@ KeyName = Annotated[str, Path(description="The key's name."), AfterValidator(dec
 Description = Annotated[str, StringConstraints(max_length=500), AfterValidator(check_printable)]
 MemoryText = Annotated[str, StringConstraints(max_length=2_000), AfterValidator(check_printable)]
 BudgetTexts = Annotated[list[Annotated[Name, StringConstraints(max_length=100)]], Field(max_length=10)]
+ModelPattern = Annotated[
+    str, StringConstraints(strip_whitespace=True, min_length=1, max_length=200), AfterValidator(check_printable)
+]
+ModelPatterns = Annotated[list[ModelPattern], Field(max_length=50)]
 
 
 class KeyIn(RequestModel):
     """Without `permissions` the key has those of its role.
 
     `memory` is its access to the governed memory as `<namespace>:r` or `<namespace>:rw`, comma separated; empty means
-    the default of its permissions. `budgets` limit what it may spend on models, such as `usd/month=20`.
+    the default of its permissions. `budgets` limit what it may spend on models, such as `usd/month=20`. `models` limit
+    which it may call: groups, and models as `gpt-5-mini` or `openai/gpt-*` where `*` is any text; empty means all.
     """
 
     model_config = example_config(name="ci", role="operator", description="Nightly builds", budgets=["usd/month=20"])
@@ -38,6 +43,7 @@ class KeyIn(RequestModel):
     description: Description = ""
     memory: MemoryText = ""
     budgets: BudgetTexts = []
+    models: ModelPatterns = []
     expires_at: Time | None = None
 
 
@@ -51,6 +57,7 @@ class KeyChange(RequestModel):
     description: Description | None = None
     memory: MemoryText | None = None
     budgets: BudgetTexts | None = None
+    models: ModelPatterns | None = None
     expires_at: Time | None = None
 
 
@@ -70,6 +77,7 @@ class KeyOut(ResponseModel):
     description: str = ""
     memory: str = ""
     budgets: list[str] = []
+    models: list[str] = []
     created_by: str | None = None
     created_at: Timestamp | None = None
     expires_at: Timestamp | None = None

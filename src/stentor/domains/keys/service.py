@@ -46,6 +46,7 @@ class KeyDraft(msgspec.Struct, frozen=True):
     description: str = ""
     memory: str = ""
     budgets: tuple[str, ...] = ()
+    models: tuple[str, ...] = ()
     expires_at: int | None = None
 
 
@@ -130,6 +131,7 @@ class KeyService:
         model.check_name(draft.name, self._configured)
         permissions = model.select_permissions(draft.role, draft.permissions)
         self._check_limits(draft.name, draft.memory, draft.budgets)
+        model.check_models(draft.models)
         secret = generate_key()
 
         def work(tx: Tx) -> ApiKey:
@@ -170,13 +172,15 @@ class KeyService:
         return self._with_use(await self._db.read(lambda tx: self._require(tx, tenant, name)))
 
     async def change(self, caller: Principal, name: str, changes: dict[str, Any]) -> ApiKey:
-        """Change any of role, permissions, description, memory, budgets and expires_at.
+        """Change any of role, permissions, description, memory, budgets, models and expires_at.
 
         A new role without permissions brings its own. Raises Forbidden, InvalidRequest, NotFound and Conflict.
         """
         _require_person(caller)
         if not changes:
-            raise InvalidRequest("The request changes nothing. Set role, permissions, memory, budgets or expires_at.")
+            raise InvalidRequest(
+                "The request changes nothing. Set role, permissions, memory, budgets, models or expires_at."
+            )
 
         def work(tx: Tx) -> ApiKey:
             tx.lock(_LOCK)
@@ -187,6 +191,7 @@ class KeyService:
             if "expires_at" in changes:
                 model.check_expiry(changes["expires_at"], tx.now)
             self._check_limits(name, changes.get("memory", ""), changes.get("budgets", ()))
+            model.check_models(changes.get("models", ()))
             changed = [field for field, value in changes.items() if getattr(key, field) != value]
             return self._update(tx, caller, key, "changed", changes, changed)
 
@@ -337,6 +342,7 @@ class KeyService:
             "expires_at": key.expires_at,
             "memory": key.memory,
             "budgets": list(key.budgets),
+            "models": list(key.models),
             "changed": sorted(changed),
             "by": caller.name,
         }
@@ -364,6 +370,7 @@ def reserve_name(holder: Principal, now: int) -> ApiKey:
         description="",
         memory="",
         budgets=(),
+        models=(),
         created_by="",
         created_at=now,
         updated_at=now,

@@ -13,6 +13,7 @@ from stentor.domains.keys.model import ApiKey
 
 _FIELDS = ApiKey.__struct_fields__
 _COLUMNS = ", ".join(_FIELDS)
+_LISTS = ("permissions", "budgets", "models")
 _ONE = Sql(f"select {_COLUMNS} from api_keys where name = :name")
 _OF_TENANT = Sql(
     f"select {_COLUMNS} from api_keys where tenant = :tenant and created_by <> '' order by created_at, name"
@@ -86,12 +87,12 @@ def record_use(tx: Tx, used: Mapping[str, int]) -> None:
 
 def _row(key: ApiKey) -> dict[str, Any]:
     row = {name: getattr(key, name) for name in _FIELDS}
-    return row | {"permissions": jsontext.dump(key.permissions), "budgets": jsontext.dump(key.budgets)}
+    return row | {name: jsontext.dump(row[name]) for name in _LISTS}
 
 
 def _key(row: tuple[Any, ...]) -> ApiKey:
     values = dict(zip(_FIELDS, row, strict=True))
-    values |= {name: msgspec.json.decode(values[name], type=tuple[str, ...]) for name in ("permissions", "budgets")}
+    values |= {name: msgspec.json.decode(values[name], type=tuple[str, ...]) for name in _LISTS}
     return ApiKey(**values)
 
 

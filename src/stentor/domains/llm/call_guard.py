@@ -50,7 +50,7 @@ class LlmCaller(msgspec.Struct, frozen=True):
     """On whose behalf a call is made. `parent` is the event of the run log that caused it.
 
     `traceparent` is the trace context of the task, for a request that brings none; `budgets` are those of the task and
-    of the tasks above it, the topmost first.
+    of the tasks above it, the topmost first. `models` are the patterns of the caller's key, empty for all models.
     """
 
     tenant: str
@@ -60,6 +60,7 @@ class LlmCaller(msgspec.Struct, frozen=True):
     parent: str | None = None
     traceparent: str | None = None
     budgets: tuple[TaskBudget, ...] = ()
+    models: tuple[str, ...] = ()
 
     @property
     def accounts(self) -> list[BudgetAccount]:

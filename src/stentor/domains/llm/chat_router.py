@@ -110,7 +110,7 @@ class ChatRouter:
             # Or an agent could evade its own budget by not naming its task.
             if agent_id is None and not principal.is_person:
                 agent_id = self._find_agent(principal.tenant, principal.name)
-            return LlmCaller(principal.tenant, principal.name, agent_id)
+            return LlmCaller(principal.tenant, principal.name, agent_id, models=principal.models)
         return await self._tasks.find_model_caller(principal, task_id)
 
     def _require_active(self, principal: Principal) -> None:

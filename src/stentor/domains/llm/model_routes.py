@@ -5,13 +5,16 @@ The gateway (`service`) calls them. Source: docs/decisions/0012-llm-gateway.md.
 
 from __future__ import annotations
 
+import glob
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from fnmatch import fnmatchcase
 
 from stentor.core.errors import StartRefused
 from stentor.domains.llm.providers import Provider
 
 MAX_WEIGHT = 1000
+LATEST = ":latest"
 
 
 @dataclass(frozen=True)
@@ -83,6 +86,17 @@ class ModelRoutes:
         weights = self._groups[group].weights
         return [model if weight == 1 else f"{model}*{weight}" for model, weight in weights.items()]
 
+    def allows(self, allowed: Sequence[str], target: ModelTarget) -> bool:
+        """Return whether a key may use a model; `allowed` are its patterns and groups, empty for all models.
+
+        A pattern without a slash is for the model's name at any provider; the name of a group allows its models.
+        """
+        if not allowed:
+            return True
+        patterns = [glob.escape(name).replace("[*]", "*") for name in allowed]
+        patterns += [glob.escape(model) for name in allowed for model in self.group_members(name) or ()]
+        return any(_matches(pattern, target) for pattern in patterns)
+
     def candidate_names(self, model: str) -> list[str]:
         """Return the names to try for a model or group, in order and without duplicates; takes a turn of a group."""
         if not self._groups and not self._fallbacks:
@@ -130,6 +144,12 @@ def resolve_listed_name(
     matching = [provider for provider, models in listings if model in models or f"{model}:latest" in models]
     matching.sort(key=lambda provider: provider.name != default)
     return ModelTarget(matching[0], model) if matching else None
+
+
+def _matches(pattern: str, target: ModelTarget) -> bool:
+    name = target.name if "/" in pattern else target.model
+    # Ollama lists a model without a tag as `name:latest`.
+    return fnmatchcase(name.removesuffix(LATEST), pattern.removesuffix(LATEST))
 
 
 def parse_weights(models: Sequence[str]) -> dict[str, int]:

@@ -100,8 +100,8 @@ class LlmOperations:
 
     @operation("llm.models", "read", "GET /llm/models", envelope=True)
     async def models(self, caller: Caller) -> list[wire.ModelOut]:
-        """List the available models; prices in US dollars per million tokens."""
-        listings = await self._gateway.listings(caller.tenant)
+        """List the models that the caller's key may use; prices in US dollars per million tokens."""
+        listings = await self._gateway.listings(caller.tenant, allowed=caller.models)
         # In a thread: loading the prices on first use would block the event loop.
         return await asyncio.to_thread(
             lambda: [model for listing in listings for model in _models(listing, self._prices)]

@@ -14,7 +14,7 @@ from typing import Protocol, TypeVar
 import msgspec
 
 from stentor.core.db import Database
-from stentor.core.errors import InvalidRequest, ModelNotFound, ProviderFault
+from stentor.core.errors import Forbidden, InvalidRequest, ModelNotFound, ProviderFault
 from stentor.domains.llm import model, model_routes, usage_store
 from stentor.domains.llm.call_guard import CallGuard, LlmCall, LlmCaller, UsageEstimate
 from stentor.domains.llm.model import ChatRequest, EmbeddingInput, TokenUsage
@@ -53,7 +53,7 @@ class AutoModelPort(Protocol):
 
     async def chat(self, caller: LlmCaller, request: ChatRequest) -> ChatResult: ...
     async def stream(self, caller: LlmCaller, request: ChatRequest) -> ChatStream: ...
-    async def model_names(self, tenant: str) -> list[str]: ...
+    async def model_names(self, tenant: str, allowed: Sequence[str]) -> list[str]: ...
 
 
 class LlmGateway:
@@ -136,14 +136,41 @@ class LlmGateway:
 
         return await self._try_models(caller, name, embed_with)
 
-    async def listings(self, tenant: str, *, live: bool = False) -> list[ProviderListing]:
-        """Return every provider with its models and whether it is reachable; `live` skips the cache."""
-        providers = await self.provider_registry.providers_of(tenant)
-        return await self._catalog.listings(providers.values(), live=live)
+    async def listings(self, tenant: str, *, live: bool = False, allowed: Sequence[str] = ()) -> list[ProviderListing]:
+        """Return every provider with its models and whether it is reachable; `live` skips the cache.
 
-    async def auto_model_names(self, tenant: str) -> list[str]:
-        """Return `auto` and the `auto:<group>` names that a tenant can use."""
-        return await self.auto_router.model_names(tenant) if self.auto_router is not None else []
+        Leaves out models that a key with the patterns `allowed` may not use.
+        """
+        providers = await self.provider_registry.providers_of(tenant)
+        listings = await self._catalog.listings(providers.values(), live=live)
+        if not allowed:
+            return listings
+        routes = self.routes.of(tenant)
+
+        def select(listing: ProviderListing) -> ProviderListing:
+            usable = [
+                name for name in listing.models or () if routes.allows(allowed, ModelTarget(listing.provider, name))
+            ]
+            return msgspec.structs.replace(listing, models=tuple(usable))
+
+        return [select(listing) if listing.models else listing for listing in listings]
+
+    async def usable_groups(self, tenant: str, allowed: Sequence[str]) -> list[str]:
+        """Return the groups of which a key with the patterns `allowed` may use a model; all without patterns."""
+        routes = self.routes.of(tenant)
+        if not allowed:
+            return routes.groups
+        providers = await self.provider_registry.providers_of(tenant)
+        usable = []
+        for group in routes.groups:
+            targets = [await self.resolve_target(name, providers) for name in routes.group_members(group) or ()]
+            if any(target is not None and routes.allows(allowed, target) for target in targets):
+                usable.append(group)
+        return usable
+
+    async def auto_model_names(self, tenant: str, allowed: Sequence[str]) -> list[str]:
+        """Return the names `auto` and `auto:<group>` that a key with the patterns `allowed` can use."""
+        return await self.auto_router.model_names(tenant, allowed) if self.auto_router is not None else []
 
     async def usage(self, tenant: str, start: int, end: int, provider: str) -> list[UsageRow]:
         """Return usage by provider, model and day from `start` (included) to `end` (excluded), both starts of days.
@@ -166,8 +193,9 @@ class LlmGateway:
     async def _try_models(self, caller: LlmCaller, name: str, call: Callable[[ModelTarget], Awaitable[T]]) -> T:
         """Call the model and then its fallbacks until one succeeds; if none does, raise the first one's fault.
 
-        Ignores a fallback that no provider has. Raises ModelNotFound if no name can be resolved, and InvalidRequest if
-        no model's API format can express the request.
+        Ignores a fallback that no provider has or that the caller may not use. Raises ModelNotFound if no name can be
+        resolved, Forbidden for a model or group that the caller may not use, and InvalidRequest if no model's API
+        format can express the request.
         """
         if name.startswith(AGENT_PREFIX):
             raise InvalidRequest(
@@ -179,12 +207,16 @@ class LlmGateway:
             )
         providers = await self.provider_registry.providers_of(caller.tenant)
         name = name or self._default_model(providers)
+        routes = self.routes.of(caller.tenant)
+        if caller.models:
+            # Before the fallbacks: they are for a model that fails, not for one that is refused.
+            await self._require_allowed(caller, name, providers)
         first_fault: ProviderFault | None = None
         mismatch: InvalidRequest | None = None
-        for candidate in self.routes.of(caller.tenant).candidate_names(name):
+        for candidate in routes.candidate_names(name):
             # One by one and not all at first: the list of models of a provider that is not needed is not fetched.
             target = await self.resolve_target(candidate, providers)
-            if target is None:
+            if target is None or not routes.allows(caller.models, target):
                 continue
             try:
                 return await call(target)
@@ -198,6 +230,14 @@ class LlmGateway:
                 if fault.upstream_status in CLIENT_ERROR_STATUSES:
                     break
         raise first_fault or mismatch or ModelNotFound(_not_found_message(name, providers))
+
+    async def _require_allowed(self, caller: LlmCaller, name: str, providers: dict[str, Provider]) -> None:
+        """Raise Forbidden if the caller may not use the model, or no model of the group."""
+        routes = self.routes.of(caller.tenant)
+        names = routes.group_members(name) or [name]
+        targets = [target for name in names if (target := await self.resolve_target(name, providers))]
+        if targets and not any(routes.allows(caller.models, target) for target in targets):
+            raise not_allowed(caller, f"the model {targets[0].name!r}" if names == [name] else f"the group {name!r}")
 
     async def resolve_target(self, name: str, providers: dict[str, Provider]) -> ModelTarget | None:
         """Return the provider and model of a name, None if there is none.
@@ -259,6 +299,11 @@ class LlmGateway:
                 "The request names no model, and no default is set. Name one, or set SERVICE_LLM_DEFAULT_MODEL."
             )
         return name
+
+
+def not_allowed(caller: LlmCaller, what: str) -> Forbidden:
+    """Return the error for models that the caller's key may not use."""
+    return Forbidden(f"The key {caller.key!r} may not use {what}. It may use: {', '.join(caller.models)}.")
 
 
 def add_provider_details(fault: ProviderFault, target: ModelTarget) -> None:

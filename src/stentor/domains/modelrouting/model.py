@@ -34,6 +34,7 @@ far."""
 UNLIMITED_CONCURRENCY = 1_000_000
 """A provider runs many requests at a time, so open requests cause no waiting time."""
 MODEL_NOT_FOUND, AGENT_IS_NO_MODEL, TEXT_ONLY = "MODEL_NOT_FOUND", "AGENT_IS_NO_MODEL", "TEXT_ONLY"
+MODEL_NOT_ALLOWED = "MODEL_NOT_ALLOWED"
 """Codes of why a model of a group is no candidate."""
 SUBJECTS = ("images", "tools", "json", "code", "maths", "script", "question", "instruction")
 LENGTHS = ("short", "medium", "long")

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import time
 from collections import Counter
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from typing import TypeVar, cast, get_args
 
 import msgspec
@@ -33,6 +33,7 @@ from stentor.domains.llm.service import (
     LlmGateway,
     add_provider_details,
     expected_usage,
+    not_allowed,
 )
 from stentor.domains.modelrouting import model
 from stentor.domains.modelrouting.learning import ModelOutcome, ModelOutcomeRecorder, ModelRecords
@@ -90,11 +91,12 @@ class AutoModelRouter:
         self._open_requests = Counter[tuple[str, str]]()
         self._busy_until: dict[tuple[str, str], int] = {}
 
-    async def model_names(self, tenant: str) -> list[str]:
-        """Return `auto`, if it has a candidate, and `auto:<group>` for each group."""
-        targets, _ = await self._candidates(tenant, AUTO_MODEL)
-        groups = [AUTO_GROUP_PREFIX + group for group in self._gateway.routes.of(tenant).groups if group != AUTO_MODEL]
-        return ([AUTO_MODEL] if targets else []) + groups
+    async def model_names(self, tenant: str, allowed: Sequence[str]) -> list[str]:
+        """Return `auto` and `auto:<group>` for each group, of what has a model that `allowed` allows."""
+        targets, _ = await self._candidates(tenant, AUTO_MODEL, allowed)
+        groups = await self._gateway.usable_groups(tenant, allowed)
+        names = [AUTO_GROUP_PREFIX + group for group in groups if group != AUTO_MODEL]
+        return ([AUTO_MODEL] if targets else []) + names
 
     async def chat(self, caller: LlmCaller, request: ChatRequest) -> ChatResult:
         """Return a complete reply. Raises InvalidRequest, ModelNotFound, BudgetExceeded, ProviderFault."""
@@ -109,11 +111,13 @@ class AutoModelRouter:
         started = time.perf_counter_ns()
         name = request.model or self._gateway.default_model
         prefer, request = _preference(request)
-        targets, denied = await self._candidates(caller.tenant, name)
+        targets, denied = await self._candidates(caller.tenant, name, caller.models)
         # Before the ranking: a model that cannot answer would fail and be counted as bad.
         able = [target for target in targets if _supports(target, request)]
         unable = [target.name for target in targets if target not in able]
         denied += [DeniedCandidate(model_name, model_name, model.TEXT_ONLY) for model_name in unable]
+        if not able and not targets and any(candidate.code == model.MODEL_NOT_ALLOWED for candidate in denied):
+            raise not_allowed(caller, f"any model of {name!r}")
         if not able:
             raise ModelNotFound(
                 f"{name} has no candidate for this request. Register a provider with a default_model, or have the "
@@ -147,9 +151,13 @@ class AutoModelRouter:
         choice = ModelChoice(kind, prefer, why, draft.event_id)
         return AutoRun(msgspec.structs.replace(caller, parent=draft.event_id), request, order, choice, record)
 
-    async def _candidates(self, tenant: str, name: str) -> ResolvedTargets:
-        """Return the models that a name stands for, and those that cannot be used. Raises ModelNotFound."""
+    async def _candidates(self, tenant: str, name: str, allowed: Sequence[str]) -> ResolvedTargets:
+        """Return the models that a name stands for, and those that cannot be used. Raises ModelNotFound.
+
+        `allowed` are the patterns of the models that the caller may use, empty for all.
+        """
         providers = await self._gateway.provider_registry.providers_of(tenant)
+        routes = self._gateway.routes.of(tenant)
         targets: dict[str, ModelTarget] = {}
         denied: list[DeniedCandidate] = []
         for member in self._member_names(tenant, name, providers):
@@ -157,10 +165,12 @@ class AutoModelRouter:
                 denied.append(DeniedCandidate(member, member, model.AGENT_IS_NO_MODEL))
                 continue
             target = await self._gateway.resolve_target(member, providers)
-            if target is not None:
-                targets[target.name] = target
-            else:
+            if target is None:
                 denied.append(DeniedCandidate(member, member, model.MODEL_NOT_FOUND))
+            elif not routes.allows(allowed, target):
+                denied.append(DeniedCandidate(member, member, model.MODEL_NOT_ALLOWED))
+            else:
+                targets[target.name] = target
         return list(targets.values()), denied
 
     def _member_names(self, tenant: str, name: str, providers: dict[str, Provider]) -> list[str]:

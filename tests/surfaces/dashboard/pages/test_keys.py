@@ -35,6 +35,7 @@ async def test_a_key_is_made_and_shown_once(site: Site) -> None:
         ({"name": "admin", "role": "viewer"}, "is a key of the environment"),
         ({"name": "dana", "role": "king"}, "role: "),
         ({"name": "dana", "role": "viewer", "budgets": "20 dollars"}, "budgets: "),
+        ({"name": "dana", "role": "viewer", "models": "auto, gpt-5"}, "models: "),
         ({"name": "dana", "role": "viewer", "days": "soon"}, "expires_at: "),
     ],
 )
@@ -74,6 +75,19 @@ async def test_a_key_is_changed_rotated_and_revoked(site: Site) -> None:
     assert "1 revoked" in await site.read("/keys")
     who = await site.world.admin.get("/api/v1/whoami", headers={"X-API-Key": rotated})
     assert who.status_code == 401
+
+
+@requirement("dashboard.page-keys", "keys.models")
+async def test_the_models_of_a_key_are_shown_and_changed(site: Site) -> None:
+    await site.follow("/keys", name="dana", role="operator", models="openai/sea-s*, <b>fast</b>")
+    assert (await site.world.admin.get("/api/v1/keys/dana")).json()["models"] == ["openai/sea-s*", "<b>fast</b>"]
+    assert "models openai/sea-s*, &lt;b&gt;fast&lt;/b&gt;" in await site.read("/keys")
+    page = await site.read("/keys/dana")
+    assert "<dt>Models</dt><dd>openai/sea-s*, &lt;b&gt;fast&lt;/b&gt;</dd>" in page
+    fields = {"role": "operator", "description": "", "memory": "", "days": "keep", "models": "openai/sea-s*"}
+    await site.send("/keys/dana", **shown(page, "/keys/dana"), **fields)
+    assert (await site.world.admin.get("/api/v1/keys/dana")).json()["models"] == ["openai/sea-s*"]
+    assert 'name="models" value="openai/sea-s*"' in await site.read("/keys/dana")
 
 
 @requirement("dashboard.page-keys", "dashboard.forms-change-what-differs")

@@ -318,6 +318,20 @@ async def test_the_playground_asks_a_model_and_shows_answer_cost_and_record(site
     assert "sea-large" in await site.read(call[1])
 
 
+@requirement("dashboard.page-playground", "keys.models")
+async def test_the_playground_offers_and_asks_only_models_that_the_key_may_call(site: Site) -> None:
+    body = {"name": "dana", "role": "operator", "models": ["sea-small"]}
+    secret = (await site.world.admin.post("/api/v1/keys", json=body)).json()["key"]
+    await site.browser_of(secret, "dana")
+    page = await site.read("/models/playground", key="dana")
+    assert '<option value="openai/sea-small">' in page
+    assert "sea-large" not in page
+    page = (await site.follow("/models/playground", key="dana", model0="openai/sea-large", prompt="Why?")).text
+    assert "may not use the model &#39;openai/sea-large&#39;. It may use: sea-small." in page
+    page = (await site.follow("/models/playground", key="dana", model0="openai/sea-small", prompt="Why?")).text
+    assert "may not use" not in page
+
+
 @requirement("dashboard.page-playground")
 async def test_the_playground_without_a_provider_says_how_to_get_one_and_what_answers_now(
     make_world: MakeWorld, make_board: Any

@@ -26,6 +26,7 @@ from stentor.domains.llm.openai_api.chat import ChatChunks, ChatCompletionIn, Co
 from stentor.domains.llm.openai_api.completions import EmbeddingIn, TextChunks, TextCompletionIn
 from stentor.domains.llm.openai_api.responses_output import ResponseBuilder, ResponseTextCache
 from stentor.domains.llm.openai_api.responses_request import ResponseIn
+from stentor.domains.llm.providers.registry import ProviderListing
 from stentor.domains.llm.results import AnswerStream, ChatResult
 from stentor.domains.llm.service import AGENT_PREFIX, AUTO_GROUP_PREFIX, AUTO_MODEL, LlmGateway
 from stentor.domains.llm.streaming import DONE_FRAME, stream_error_message
@@ -118,14 +119,19 @@ def router(gateway: LlmGateway, chats: ChatRouter, streams: StreamLimit) -> APIR
             if model_object["id"] == name:
                 return JsonResponse(model_object)
         # As in a chat, a name without a provider must be listed by some provider.
-        pairs = [(listing.provider, listing.models or ()) for listing in await gateway.listings(caller.tenant)]
+        pairs = [(listing.provider, listing.models or ()) for listing in await list_models(caller)]
         if target := resolve_listed_name(name, pairs, gateway.default_provider):
             return JsonResponse(_model_object(name, target.provider.name))
-        raise ModelNotFound(f"No configured provider has the model {name!r}. GET /v1/models lists the available ones.")
+        reason = "No configured provider has" if not caller.models else f"The key {caller.name!r} cannot use"
+        raise ModelNotFound(f"{reason} the model {name!r}. GET /v1/models lists the available ones.")
+
+    async def list_models(caller: Caller) -> list[ProviderListing]:
+        return await gateway.listings(caller.tenant, allowed=caller.models)
 
     async def list_model_objects(caller: Caller) -> list[JsonObject]:
-        listings = await gateway.listings(caller.tenant)
-        auto_models = [_model_object(name, "stentor") for name in await gateway.auto_model_names(caller.tenant)]
+        listings = await list_models(caller)
+        auto_names = await gateway.auto_model_names(caller.tenant, caller.models)
+        auto_models = [_model_object(name, "stentor") for name in auto_names]
         provider_models = [
             _model_object(f"{listing.provider.name}/{name}", listing.provider.name)
             for listing in listings
@@ -134,7 +140,7 @@ def router(gateway: LlmGateway, chats: ChatRouter, streams: StreamLimit) -> APIR
         # A group named auto is listed as `auto`. One whose name begins like an agent's or auto's cannot be called by
         # it: the settings may have such a name, and an earlier version stored them.
         prefixes = (AGENT_PREFIX, AUTO_GROUP_PREFIX)
-        names = gateway.routes.of(caller.tenant).groups
+        names = await gateway.usable_groups(caller.tenant, caller.models)
         group_names = [name for name in names if name != AUTO_MODEL and not name.startswith(prefixes)]
         groups = [_model_object(name, "stentor") for name in group_names]
         agents = [_model_object(name, AGENT_PREFIX.rstrip(":")) for name in chats.agent_model_names(caller.tenant)]

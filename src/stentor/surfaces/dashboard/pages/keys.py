@@ -27,8 +27,8 @@ ROLE_MEANINGS = {
 EXPIRY_CHOICES = ((0, "never"), (7, "in a week"), (30, "in 30 days"), (90, "in 90 days"), (365, "in a year"))
 """Days from now, with labels."""
 KEEP = "keep"
-CHANGEABLE = ("role", "description", "budgets", "memory")
-EMPTY_FORM = {"name": "", "role": "viewer", "description": "", "budgets": "", "memory": "", "days": "90"}
+CHANGEABLE = ("role", "description", "budgets", "models", "memory")
+EMPTY_FORM = {"name": "", "role": "viewer", "description": "", "budgets": "", "models": "", "memory": "", "days": "90"}
 FORM_ERRORS = (400, 409)
 """Statuses of errors that a form displays."""
 
@@ -121,11 +121,14 @@ async def revoke_key(page: PageRequest) -> Response:
 
 
 def _limits(page: PageRequest, form: dict[str, str]) -> JsonObject:
-    budgets = [part.strip() for part in form.get("budgets", "").split(",") if part.strip()]
+    budgets, models = (
+        [part.strip() for part in form.get(name, "").split(",") if part.strip()] for name in ("budgets", "models")
+    )
     body: JsonObject = {
         "description": form.get("description", ""),
         "memory": form.get("memory", ""),
         "budgets": budgets,
+        "models": models,
     }
     days = int_or_text(form.get("days", "0"))
     if days != KEEP:
