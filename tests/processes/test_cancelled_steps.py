@@ -706,3 +706,86 @@ def test_a_handler_may_go_on_after_a_step_that_exits(program: Program) -> None:
             return left.code
 
     assert program.result(handler) == 3
+
+
+@requirement("steps.cancelled")
+@pytest.mark.skipif(sys.version_info < (3, 11), reason="has no TaskGroup")
+@pytest.mark.parametrize("kind", ["group", "nested groups", "gather"])
+def test_a_timeout_does_not_end_a_group_whose_steps_have_ended(program: Program, outside: Outside, kind: str) -> None:
+    attempts: list[str] = []
+
+    async def plan(task: Task, limit: asyncio.Timeout) -> None:
+        await task.step("plan", asyncio.sleep, 0)
+        if len(attempts) == 1:
+            # The time is up when the step has ended, and before the group has.
+            limit.reschedule(asyncio.get_running_loop().time() + SOON)
+            time.sleep(2 * SOON)
+
+    async def plan_in_groups(task: Task, limit: asyncio.Timeout, groups: int) -> None:
+        async with asyncio.TaskGroup() as group:
+            group.create_task(plan_in_groups(task, limit, groups - 1) if groups > 1 else plan(task, limit))
+
+    async def handler(task: Task) -> Any:
+        attempts.append(kind)
+        try:
+            async with asyncio.timeout(60) as limit:
+                if kind == "gather":
+                    await asyncio.gather(plan(task, limit))
+                else:
+                    await plan_in_groups(task, limit, 1 if kind == "group" else 9)
+        except TimeoutError:
+            paid = await task.effect("pay the usual", outside.send, "the usual")
+        else:
+            paid = await task.effect("pay", outside.send, "plan")
+        await task.sleep(0)
+        return paid
+
+    assert program.attempt(handler)[0] == "suspend"
+    assert program.result(handler) == "plan"
+
+
+@requirement("steps.cancelled")
+@pytest.mark.skipif(sys.version_info < (3, 11), reason="has no TaskGroup")
+def test_a_timeout_does_not_count_how_long_a_recorded_value_takes(
+    program: Program, outside: Outside, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    call, limits = Client.call, list[asyncio.Timeout]()
+
+    def answer_late(self: Client, method: str, path: str, body: Any = None, **options: Any) -> Any:
+        if "/steps/" in path:
+            # Long after the timer is due.
+            time.sleep(50 * SOON)
+        return call(self, method, path, body, **options)
+
+    async def plan() -> str:
+        return "plan" * 2_000
+
+    async def handler(task: Task) -> Any:
+        try:
+            async with asyncio.timeout(None if len(limits) == 0 else 10 * SOON) as limit:
+                limits.append(limit)
+                async with asyncio.TaskGroup() as group:
+                    group.create_task(task.step("plan", plan))
+        except TimeoutError:
+            return await task.effect("pay the usual", outside.send, "the usual")
+        paid = await task.effect("pay", outside.send, "plan")
+        await task.sleep(0)
+        return paid
+
+    monkeypatch.setattr(Client, "call", answer_late)
+    assert program.attempt(handler)[0] == "suspend"
+    assert program.result(handler) == "plan"
+
+
+def test_a_timeout_ends_a_program_that_never_waits(program: Program) -> None:
+    async def spin() -> None:
+        while True:
+            await asyncio.sleep(0)
+
+    async def handler(task: Task) -> Any:
+        try:
+            await asyncio.wait_for(spin(), SOON)
+        except TimeoutError:
+            return "timeout"
+
+    assert program.result(handler) == "timeout"

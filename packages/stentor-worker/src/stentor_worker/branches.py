@@ -1,13 +1,15 @@
 """Concurrent branches in a `gather`: of several errors, each attempt raises the one that came first.
 
-An attempt continues from an error while others still wait, and those may fail later.
+An attempt continues from an error while others still wait, and those may fail later. A timeout cancels none between
+the end of its last step and its own end.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+import asyncio
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
-from contextvars import ContextVar
+from contextvars import Context, ContextVar
 from dataclasses import dataclass
 from operator import itemgetter
 from typing import Any
@@ -30,6 +32,8 @@ class Branch:
     cut: BaseException | None = None
 
 
+MAX_PASSES = 1_000
+"""How many passes of the event loop a timer is held at most: a program may wait by `asyncio.sleep(0)` in a loop."""
 _branch: ContextVar[Branch | None] = ContextVar("stentor_branch", default=None)
 """The one that runs here."""
 
@@ -108,6 +112,39 @@ def to_results(ends: Iterable[tuple[Branch, Any]]) -> list[Any]:
         return [outcome for _, outcome in ended]
     note_end(error)
     raise most_urgent([error])
+
+
+def fire_timers_when_idle(loop: asyncio.AbstractEventLoop) -> None:
+    """Let the timers of an event loop fire only when the program waits, not between two parts of it that may run.
+
+    Otherwise a timeout around a TaskGroup or an `asyncio.gather` could end it after its last step, where no step runs
+    that could record it, and the next attempt would take another path.
+    """
+    ready = getattr(loop, "_ready", None)
+    if ready is None:
+        return  # a loop that is not of asyncio
+    call_at, deferred = loop.call_at, 0
+
+    def call_at_when_idle(
+        when: float, callback: Callable[..., object], *args: Any, context: Context | None = None
+    ) -> asyncio.TimerHandle:
+        passes = 0
+
+        def fire() -> None:
+            nonlocal passes, deferred
+            deferred -= passes > 0
+            if handle.cancelled():
+                return
+            if passes < MAX_PASSES and len(ready) > deferred:
+                passes, deferred = passes + 1, deferred + 1
+                loop.call_soon(fire, context=context)
+            else:
+                callback(*args)
+
+        handle = call_at(when, fire, context=context)
+        return handle
+
+    loop.call_at = call_at_when_idle  # type: ignore[method-assign]
 
 
 def _note_moment(moment: Moment) -> None:

@@ -133,7 +133,7 @@ class Journal:
                 self._timeouts.add(entry.key)
             raise error
         value = recorded["value"]
-        if is_value_elsewhere(recorded):
+        if _is_value_elsewhere(recorded):
             value = self.call("GET", f"/steps/{segment(entry.key)}")["value"]
         return base64.b64decode(value) if recorded["encoding"] == "base64" else value
 
@@ -308,7 +308,7 @@ def count_cancelled(step: Recorded) -> int:
     return int(step["key"].partition(f"{WAS_CANCELLED}#")[2] or 1)
 
 
-def is_value_elsewhere(step: Recorded) -> bool:
+def _is_value_elsewhere(step: Recorded) -> bool:
     """Return whether the page of the journal has left the value of a step out, as it does with long ones."""
     return step["value_sha256"] is not None and step["value"] is None
 

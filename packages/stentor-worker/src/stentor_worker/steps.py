@@ -23,7 +23,6 @@ from stentor_worker.journal import (
     Recorded,
     ValueRejected,
     count_cancelled,
-    is_value_elsewhere,
     was_cancelled,
 )
 from stentor_worker.scope import Entry, Scope, current_scope
@@ -84,8 +83,9 @@ async def run_step(journal: Journal, entry: Entry, function: Callable[[], Any], 
         return await _run_step(journal, entry, function, call)
     with noting_end():
         known = journal.find(entry) if journal.is_loaded else None
-        if known is not None and not was_cancelled(known) and not is_value_elsewhere(known):
-            # Without waiting: no timeout of the program may fire first, because none did when this was recorded.
+        if known is not None and not was_cancelled(known):
+            # Without waiting, even if it reads a long value: no timeout of the program may fire first, because none did
+            # when this was recorded.
             return journal.replay(entry, known)
         return await _run_cancellable(journal, entry, function, call)
 

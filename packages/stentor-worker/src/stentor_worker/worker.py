@@ -18,7 +18,7 @@ from contextlib import suppress
 from typing import Any
 
 from stentor_worker import running
-from stentor_worker.branches import Branch, running_in
+from stentor_worker.branches import Branch, fire_timers_when_idle, running_in
 from stentor_worker.client import Client, ServiceError, segment
 from stentor_worker.errors import Failed, TaskCancelled, most_urgent, to_message, to_plain
 from stentor_worker.replay import Replay, replay
@@ -391,6 +391,7 @@ def _configure_logging() -> None:
 
 async def _awaited(task: Task, result: Any) -> Any:
     task.open_here()
+    fire_timers_when_idle(asyncio.get_running_loop())
     try:
         with running_in(Branch()):
             return await result
