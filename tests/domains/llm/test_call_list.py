@@ -67,7 +67,7 @@ async def test_calls_are_filtered_and_every_page_is_reached(
         await chat(world, "anthropic/sea-small" if number % 3 == 0 else "openai/sea-large")
     # A window that is smaller than the record: pages without a match must not end the list.
     monkeypatch.setattr(queries, "MAX_WINDOW_CALLS", 2)
-    monkeypatch.setattr(queries, "_statements", {})
+    monkeypatch.setattr(queries, "_window_sql", queries._window_sql.__wrapped__)
     assert len(await calls(world, limit=2)) == 9
     assert [call["provider"] for call in await calls(world, provider="anthropic", limit=2)] == ["anthropic"] * 3
     assert len(await calls(world, model="sea-large", outcome="ok", limit=1)) == 6
