@@ -186,6 +186,55 @@ async def test_messages_that_wait_at_the_end_are_sent_before_it(three: list[Proc
     await soon(lambda: three[1].of(TaskChanged))
 
 
+async def test_a_payload_costs_postgresql_no_parsing_and_no_plan(postgres_url: str) -> None:
+    """Under load one is sent every 10 ms."""
+    from stentor.core.fanout import postgres
+
+    transport = postgres.PostgresTransport(postgres_url)
+    for n in range(3):
+        await transport.publish([(None, b"%d" % n), ("other", b"for one")])
+    sender = transport._sender
+    assert sender is not None
+    cursor = await sender.execute("select generic_plans + custom_plans from pg_prepared_statements")
+    assert await cursor.fetchall() == [(6,)]
+    await transport.close()
+
+
+async def test_payloads_are_sent_and_received_whole_when_they_fill_every_buffer(postgres_url: str) -> None:
+    from stentor.core.fanout import postgres
+
+    got: list[bytes | str] = []
+    ready = asyncio.Event()
+    receiver, sender = postgres.PostgresTransport(postgres_url), postgres.PostgresTransport(postgres_url)
+    listening = asyncio.create_task(receiver.listen("me", got.append, ready.set))
+    await ready.wait()
+    payloads = [f"{n:05} {'x' * 7_000}".encode() for n in range(2_000)]
+    await sender.publish([("me", payload) for payload in payloads])
+    await soon(lambda: len(got) == len(payloads))
+    assert [text.encode() if isinstance(text, str) else text for text in got] == payloads
+    listening.cancel()
+    await asyncio.gather(listening, return_exceptions=True)
+    await sender.close()
+
+
+async def test_a_payload_that_postgresql_refuses_does_not_keep_the_next_from_being_sent(postgres_url: str) -> None:
+    from stentor.core.fanout import postgres
+
+    got: list[bytes | str] = []
+    ready = asyncio.Event()
+    receiver, sender = postgres.PostgresTransport(postgres_url), postgres.PostgresTransport(postgres_url)
+    listening = asyncio.create_task(receiver.listen("me", got.append, ready.set))
+    await ready.wait()
+    with pytest.raises(psycopg.Error):
+        await sender.publish([("me", b"before"), ("me", b"x" * 9_000), ("me", b"after")])
+    await sender.publish([("me", b"good")])
+    await soon(lambda: got)
+    assert got == [b"good"]
+    listening.cancel()
+    await asyncio.gather(listening, return_exceptions=True)
+    await sender.close()
+
+
 async def test_nats_is_ready_once_its_server_has_read_the_subscription() -> None:
     nats = pytest.importorskip("stentor.core.fanout.nats", reason="no NATS client: the wheel nats-py")
     read: list[str] = []

@@ -16,7 +16,7 @@ import psycopg
 from psycopg import pq
 from psycopg.adapt import Transformer
 from psycopg.errors import error_from_result
-from psycopg.pq.abc import PGresult
+from psycopg.pq.abc import PGconn, PGresult
 
 from stentor.core.db.driver import Row, Statement
 from stentor.core.db.server_waits import LimitedConnection
@@ -126,18 +126,8 @@ class Pipeline:
                 is_sent = connection.flush() == 0
             if ready & ~select.POLLOUT:  # also if the connection is lost
                 connection.consume_input()
-            is_between = False
-            while not connection.is_busy():
-                result = connection.get_result()
-                if result is not None:
-                    if result.status == pq.ExecStatus.PIPELINE_SYNC:
-                        return
-                    results.append(result)
-                elif is_between:
-                    break
-                is_between = result is None
-            if connection.status == pq.ConnStatus.BAD:
-                raise psycopg.OperationalError("the connection to the server was lost")
+            if take_results(connection, results):
+                return
 
     def _forget(self, results: list[PGresult], expected: list[_Expected], *, everything: bool) -> None:
         """Forget the names of statements that are not prepared, after one failed."""
@@ -152,6 +142,23 @@ class Pipeline:
             return []
         self._transformer.set_pgresult(result)
         return self._transformer.load_rows(0, result.ntuples, tuple)
+
+
+def take_results(connection: PGconn, results: list[PGresult]) -> bool:
+    """Add the results that have arrived; return whether all of the pipeline have. Raises psycopg.OperationalError."""
+    is_between = False
+    while not connection.is_busy():
+        result = connection.get_result()
+        if result is not None:
+            if result.status == pq.ExecStatus.PIPELINE_SYNC:
+                return True
+            results.append(result)
+        elif is_between:
+            break
+        is_between = result is None
+    if connection.status == pq.ConnStatus.BAD:
+        raise psycopg.OperationalError("the connection to the server was lost")
+    return False
 
 
 def _encode(values: Sequence[Any], place: int, encoding: str) -> tuple[list[bytes | None], list[int]]:
