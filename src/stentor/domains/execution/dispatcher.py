@@ -119,7 +119,7 @@ class RunningTasks:
         self._working_by_agent: Counter[str] = Counter()
         self._reserved: Counter[str] = Counter()
         self.count_by_agent: Counter[str] = Counter()
-        """Attempts whose outcome is not stored yet: to routing their agent is busy, as nothing is known of them."""
+        """Attempts whose outcome is not stored yet; routing counts their agent as busy."""
 
     def __len__(self) -> int:
         return len(self._tasks)

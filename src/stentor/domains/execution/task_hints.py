@@ -75,7 +75,7 @@ class TaskHints:
         self._works = False
         self._renewed_at = self._clock()
         self._complete_at = self._clock() + WORKER_SECONDS
-        """From then on every process that could take a task has announced itself here."""
+        """Time from which on all processes that can take tasks are known here."""
         fanout.subscribe(TaskQueued, self._on_queued)
         fanout.subscribe(ProcessWorks, self._on_works)
         fanout.subscribe(WorkerSeen, self._on_worker)

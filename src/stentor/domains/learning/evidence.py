@@ -1,11 +1,12 @@
-"""Evidence: how much an agent's past outcomes at one task type say about its next one. Pure.
+"""Evidence: what an agent's past outcomes at one task type say about its next one. Pure.
 
-An outcome has a reward in [0,1]: 0 for a failure, else the performance of the success. The last 50 count in full, until
-the results of an agent drop abruptly. Then the outcomes before that change count together as at most `MAX_OLD_WEIGHT`,
-for every agent at the task type: whatever changed may have changed for the others too.
+Each outcome has a reward from 0 to 1: 0 for a failure, its performance for a success, the grade for a graded task. The
+last 50 count, all alike, until the results of any agent at the task type drop abruptly. Then all outcomes from before
+the drop count together as at most `MAX_OLD_WEIGHT`, also those of other agents: whatever changed may affect them too.
 
-Where some outcomes are graded, the others are estimated by the grades (`scale_ungraded`). How the constants were
-chosen: docs/decisions/0036-routing-that-learns.md. The formula that uses the evidence is in `routing/ranking.py`.
+If some outcomes are graded, the others are estimated from the grades (`scale_ungraded`).
+
+How the constants were chosen: docs/decisions/0036-routing-that-learns.md. The formula is in `routing/ranking.py`.
 """
 
 from __future__ import annotations
@@ -16,9 +17,9 @@ from statistics import fmean
 MAX_OUTCOMES = 50
 """Number of outcomes that are stored, newest last."""
 MAX_OLD_WEIGHT = 12.0
-"""Maximum number of outcomes that those before a change count as."""
+"""All outcomes before a change count together as at most so many."""
 CHANGE_THRESHOLD = 12.0
-"""Twice the log likelihood ratio above which a drop of the mean counts as a change."""
+"""A drop of the mean is a change if twice its log likelihood ratio is above this."""
 MIN_SEGMENT = 4
 """Minimum number of outcomes on each side of a change."""
 VARIANCE_PRIOR = 0.5
@@ -27,11 +28,11 @@ NO_CHANGE = -1
 """Value of `since_change` without a known change: every stored outcome counts in full."""
 
 UNGRADED_WEIGHT = 2.0
-"""Grades of 1 that the estimate of an ungraded success begins with."""
+"""The estimate of an ungraded success starts from so many grades of 1."""
 LATE_GRADE = MAX_OUTCOMES // 2
-"""The age of an outcome, in later outcomes of the agent, from which on its grade takes the place of a newer one."""
+"""If an outcome has so many later ones of its agent, its grade takes the place of a newer outcome."""
 GOOD_GRADE = 0.5
-"""A grade from which on an answer is good: it shows that not only bad answers are graded."""
+"""An answer with at least this grade is good; one such grade shows that not only bad answers are graded."""
 
 _FULL_GRADE = bytes((*range(254), 255, 255))
 """Translation table that makes a grade of 1 a full reward."""

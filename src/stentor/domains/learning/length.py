@@ -1,10 +1,11 @@
 """How an agent's results depend on the length of the input. Pure.
 
-Lengths are grouped by powers of two. For each agent and task type the outcomes, the rewards and the durations are kept
-by group. The results of an agent may have a split: for inputs from some group on it has another rate of success than
-for shorter ones. `measure_effect` estimates how probable each split is over all agents of a task type, and
-`share_evidence` how much of an agent's evidence counts for an input: little of what is on the other side of a probable
-split. How the constants were chosen: docs/decisions/0078-routing-by-length-of-input.md.
+Lengths are grouped by powers of two. Outcomes, rewards and durations are counted by agent, task type and group. An
+agent may have a split: from some group on, its rate of success is different. `measure_effect` estimates from all agents
+of a task type how probable each split is. `share_evidence` then returns which share of an agent's evidence counts for
+an input: little of the evidence on the other side of a probable split.
+
+How the constants were chosen: docs/decisions/0078-routing-by-length-of-input.md.
 """
 
 from __future__ import annotations
@@ -14,32 +15,32 @@ from collections.abc import Iterable, Sequence
 from math import exp, lgamma
 
 GROUPS = 14
-"""Up to 255 bytes, up to 511, and so on by powers of two; 1,048,576 and more."""
+"""Number of groups: up to 255 bytes, up to 511, and so on by powers of two, up to 1,048,576 and more."""
 FIRST_BITS = 8
-"""Bits of the longest length of the first group."""
+"""Lengths of at most so many bits are in the first group."""
 MAX_GROUP_OUTCOMES = 12.0
-"""Number of outcomes of a group that count; older ones fade."""
+"""Weight of all outcomes of a group together, at most: each further one reduces that of the older ones."""
 SMOOTHING_FACTOR = 0.2
 """Share of the newest duration in its moving average; of the first ones more."""
 SPLIT_CHANCE = 0.05
 """Probability, before any outcome, that the results of an agent have a split."""
 CHANCE_WEIGHT = 1.0
-"""Number of agents that this probability counts as, against those measured."""
+"""This probability counts as much as the measurements of so many agents."""
 MIN_CHANCE = 0.5
-"""Probability of a split for some agent from which on the length counts at the task type."""
+"""The length counts at a task type if some agent has a split with at least this probability."""
 ROUNDS = 3
 """Iterations of the estimate, after which it hardly changes."""
 MAX_LOG_FACTOR = 600.0
 """Near the logarithm of the largest float."""
 MAX_GROUP_DISTANCE = 1
-"""Groups whose durations say how long an input takes are at most so far from its own."""
+"""The duration of an input is estimated from its own group and those at most so many groups away."""
 MIN_TIMED_SUCCESSES = 0.5
-"""Number of successes there below which the duration is unknown."""
+"""With fewer successes in these groups the duration is unknown."""
 
 LengthCounts = dict[int, tuple[float, float, float]]
 """By group: outcomes, sum of their rewards, and mean duration of the successes in milliseconds, 0 without one."""
 Splits = Sequence[float]
-"""A value for the split before each group but the first."""
+"""A value for each group but the first: for the split before this group."""
 
 
 def length_group(length: int) -> int:

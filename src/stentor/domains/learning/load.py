@@ -1,10 +1,11 @@
-"""How an agent's results depend on its load: the number of tasks that it already worked on when it began another. Pure.
+"""How an agent's results depend on its load: the number of other tasks that it works on when it begins one. Pure.
 
-Loads are grouped (`LOAD_GROUPS`). The rate of success of an agent at a load is modelled as its rate when it is idle
-times a factor of the group, which never grows with the load. The factors are estimated over all agents of a task type
-(`measure_effect`), and only if results are significantly worse at higher loads; an agent's own outcomes then change
-them, or show that they do not hold for it (`own_factors`). How the constants were chosen:
-docs/decisions/0036-routing-that-learns.md.
+Loads are grouped (`LOAD_GROUPS`). The model: an agent's rate of success is its rate when idle, times a factor of the
+group; a higher group never has a greater factor. `measure_effect` estimates the factors from all agents of a task type,
+if results are significantly worse at higher loads. `own_factors` adjusts them to the outcomes of one agent, or drops
+them if these outcomes contradict them.
+
+How the constants were chosen: docs/decisions/0036-routing-that-learns.md.
 """
 
 from __future__ import annotations
@@ -19,22 +20,22 @@ LOAD_GROUPS = 5
 UNKNOWN = "-"
 """Stands for an outcome whose load this process did not see."""
 SUCCESSES, FAILURES = "ABCDE", "abcde"
-"""The letter of an outcome by group; a reward of at least one half is a success."""
+"""The letters of the groups in the stored text. A reward of at least one half counts as a success."""
 SIGNIFICANCE = -3.0
-"""Standard deviations of the correlation of load and reward below which results depend on the load."""
+"""Results depend on the load if its correlation with the reward is below so many standard deviations."""
 POOLED_WEIGHT = 2.0
-"""Outcomes that the factor of the next lower group is worth in the estimate of a group."""
+"""The estimate of a group starts from the factor of the next lower one, which counts as so many outcomes."""
 OWN_WEIGHT = 4.0
-"""Outcomes that the factors of all agents are worth in those of one agent."""
+"""The factors of one agent start from those of all agents, which count as so many outcomes."""
 MIN_GAIN = -0.5
-"""Log likelihood that an agent's outcomes lose by the factors of all agents, above which these do not hold for it."""
+"""The factors of all agents do not apply to an agent whose outcomes they make less likely by more than this (log)."""
 MAX_RATE = 0.995
-"""The highest rate of success in a likelihood, and 1 less the lowest."""
+"""Rates of success in a likelihood are between 1 less this and this."""
 MIN_FACTOR = 0.02
 LoadCounts = tuple[tuple[int, ...], tuple[int, ...]]
 """Number of outcomes and of successes, by group."""
 Factors = tuple[float, ...]
-"""By group: 1 for the lowest one."""
+"""A factor for each group; 1 for the lowest group."""
 _NO_EFFECT: Factors = (1.0,) * LOAD_GROUPS
 ROUNDS = 4
 """Iterations of the estimate, after which it hardly changes."""

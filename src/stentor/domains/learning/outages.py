@@ -1,14 +1,12 @@
-"""Outages: failures in a row after which the records from before them count again. Pure.
+"""Outages: several failures in a row whose cause was not the agents, so that the records from before them count. Pure.
 
-An outage of all agents at a task type says nothing about which agent is better. `FailureRun` keeps the records that
-they had before the current run of failures. When the run is long enough to be an outage of all, the success that ends
-it makes those records count again, in memory at once, in the database with each agent's next outcome.
-
-Failures before the first success of any agent have no records of before. `FailureRun` keeps how many each agent had,
-and forgets them once an agent does so well that they must have been an outage of all.
-
-Failures of only one agent are a change of its results (`evidence.find_drop`), by which it loses its tasks. If that may
-have been an outage, the agent is tried again with its record from before (`OwnOutages`); a success makes that count.
+- Outage of all agents at a task type (`FailureRun`): it does not show which agent is better. The records from before
+  the run of failures are kept. If the run was long enough, the success that ends it makes them count again: in memory
+  at once, in the database with each agent's next outcome.
+- Outage before the first success of any agent: there are no earlier records. The failures of each agent are counted,
+  and forgotten when an agent does so well that its own failures must have been an outage.
+- Outage of one agent (`OwnOutages`): its results have changed (`evidence.find_drop`), and it loses its tasks. If that
+  may have been an outage, the agent is tried again with its earlier record, and a success makes this record count.
 """
 
 from __future__ import annotations
@@ -22,18 +20,18 @@ from stentor.domains.learning import evidence
 from stentor.domains.learning.model import Weight
 
 MISSED_SUCCESSES = 8.0
-"""Successes that were to be expected in place of the failures in a row, from which on all agents fail."""
+"""Failures in a row are an outage of all agents if their records promised at least so many successes instead."""
 FAILURES_OF_OTHERS = 2
-"""Failures in a row that are not of the agent with the most: it may have broken after a chance failure of another."""
+"""Failures in a row that other agents must have, besides the one with the most, which may simply be broken."""
 MAX_CHANCE_AT_THE_START = 0.01
-"""How probable an agent's failures before the first success of any may be by its results since then, if they were an
-outage. It is more than for a later one, because a false alarm costs only a few tries."""
+"""Failures before the first success of any agent are an outage if, by the results since then, their probability is at
+most this. Greater than for a later outage, because a false alarm costs only a few tries."""
 MIN_OWN_FAILURES, MAX_CHANCE = 3, 0.001
-"""The failures in a row from which on one agent may have an outage, and how probable they may be at most by its record
-from before."""
+"""One agent may have an outage from so many failures in a row on, if by its earlier record their probability is at
+most this."""
 RETRY_OUTCOMES, RETRY_GROWTH = 32, 3
-"""After how many outcomes of others an agent is tried again: at least, and as a multiple of those since its outage
-began."""
+"""An agent is tried again after so many outcomes of other agents, and after so many times as many as its outage has
+lasted."""
 MIN_OUTCOMES_BETWEEN = 50
 """An agent's outcomes between two outages. With fewer these count as one, so it is tried again later."""
 
@@ -46,7 +44,7 @@ class FailureRun:
         """The record of each failing agent before its first failure of the run."""
         self._failures: dict[str, int] = {}
         self._missed_successes = 0.0
-        """How many successes the records promised in place of the failures."""
+        """Number of successes to be expected by the records, in place of the failures."""
         self._restored: dict[str, tuple[Weight, Weight]] = {}
         """The record in the database, and the earlier one that counts again in its place."""
         self._has_succeeded = False

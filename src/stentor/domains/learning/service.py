@@ -44,7 +44,7 @@ class EligibleOutcome(msgspec.Struct, frozen=True):
 
 MAX_RECENT_OUTCOMES = 64.0
 MAX_RECENT_AT_ONE_TYPE = 16.0
-"""Outcomes of an agent, over its task types and at each one, that say what it does at others."""
+"""Number of an agent's latest outcomes, in all and at one task type, that count for its other task types."""
 LOAD_EFFECT_STEP = LENGTH_EFFECT_STEP = 4
 """Outcomes at a task type after which the effects of the load and of the length are measured again; as many as it has
 agents if these are more, a quarter of them for the length."""

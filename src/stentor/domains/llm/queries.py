@@ -22,7 +22,7 @@ from stentor.domains.provenance.model import parse_event
 MAX_SUBJECTS = 10
 """Keys or agents listed for a budget that applies to each of them: those that spent most."""
 MAX_NUMBER = 2**62
-"""As a limit, none. A budget in the settings may be greater than what a database holds."""
+"""Stands for no limit, and replaces a greater one: a budget in the settings may exceed what a database can hold."""
 MAX_SCANNED_CALLS = 5_000
 """Newest calls of the last hour that are counted."""
 MAX_WINDOW_CALLS = 20_000

@@ -23,24 +23,24 @@ At most a third of the offline timeout, so that one lost announcement makes no w
 POLL_GAP_US = 5 * SECOND
 """The longest pause between two polls of a worker that has nothing to do, in microseconds."""
 MAX_FAILURES = 3
-"""Consecutive failed deliveries after which an endpoint counts as offline, and of its provider after which an agent
-rests."""
+"""After so many failed deliveries in a row an endpoint counts as offline. After so many failures of its provider in a
+row an agent rests."""
 ENDPOINT_PAUSE_US = 30 * SECOND
 """How long an endpoint is paused, or an agent rests, after these failures, in microseconds."""
 SHARED_OUTAGE_FAILURES = 6
-"""Consecutive failures of an agent's provider after which its recovery says that the providers of others may work too:
-more than an agent has by chance whose provider fails every second task.
+"""When an agent's provider works again after so many failures in a row, the agents that rest are tried again as well.
+A provider that fails every second task hardly ever has so many in a row.
 """
 FAILING_SHARE = 0.05
-"""Share of the newest attempt in the moving share of those that failed by the agent's provider or were degraded."""
+"""Weight of the newest attempt in the moving average of failing attempts: failed by the provider, or degraded."""
 FAILING_HALF_LIFE_US = 2 * MINUTE
-"""Shortest time in which that share halves, in microseconds: a provider recovers without being tried."""
+"""Shortest half-life of this average in microseconds. It decays, because a provider recovers without being tried."""
 FAILING_HALF_LIFE_ATTEMPTS = 8
-"""Attempts in whose usual time that share halves, if that is longer: else it would be forgotten between two tasks that
-are some minutes apart. An agent that lost its tasks is tried again after a time that grows with each further failure.
+"""The half-life is the usual time of so many attempts, if that is longer: the average of an agent with a task every few
+minutes must last until the next one. With each further failure it takes longer until the agent is tried again.
 """
 MAX_FAILING_HALF_LIFE_US = DAY
-"""Longest time in which that share halves, in microseconds."""
+"""Longest half-life in microseconds."""
 
 
 class Announce(Protocol):
@@ -74,19 +74,19 @@ class Presence:
         self._paused_until: dict[str, int] = {}
         self._unserved: set[str] = set()
         self._provider_failures: dict[str, tuple[int, int]] = {}
-        """For each agent how many of its last attempts in a row its provider failed, and until when it rests."""
+        """By agent: the number of failures of its provider in a row, and until when the agent rests."""
         self._before_failures: dict[str, float] = {}
-        """For each of these agents the share below as it was before the first of these attempts."""
+        """By agent: its value in `_failing` before the first of these failures."""
         self._retried: set[str] = set()
         """Agents that are to be tried once, because another agent's provider works again."""
         self._failing: dict[str, tuple[float, int, int]] = {}
-        """For each agent the share of its attempts that its provider failed or that were degraded, when it was
-        computed, and the usual time between two attempts in microseconds."""
+        """By agent: the moving average of failing attempts, when it was computed, and the usual time between two
+        attempts in microseconds."""
         self._slots: dict[str, dict[object, int]] = {}
-        """For each agent how many tasks each of its polls asks for."""
+        """By agent and poll: how many tasks the poll asks for."""
         self._leases: dict[str, dict[str, int]] = {}
         self._start_loads: dict[str, dict[str, int]] = {}
-        """For each agent and task that it took in this process, how many others it worked on then."""
+        """By agent and task that it took in this process: the number of its other tasks at that moment."""
         self._polled: dict[str, int] = {}
         """When a worker last polled this process."""
         self._progressed: dict[str, int] = {}

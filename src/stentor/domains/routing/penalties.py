@@ -1,13 +1,17 @@
-"""Time and cost: what they take off the score of a candidate, and what is assumed where they are unknown. Pure.
+"""Penalties for time and cost, and what is assumed where these are unknown. Pure.
 
-- `t` and `c` are so much for each doubling of time and cost over the best candidate. They take at most a share of what
-  is possible, so an agent that always fails loses to one that succeeds, however slow or expensive that one is.
-- The time is that of one task, times the tasks that come before it at the agent's concurrency. An agent that has all
-  it can do, and has taken, ended or asked for nothing for longer than its tasks usually take, counts with that time.
-- An unknown time counts as the least known one, an unknown cost as the geometric mean of the known, and a duration only
-  as far as outcomes count against the prior. Until the first task of an online agent an unknown time counts as at most
-  a second, and an unknown cost as nothing, so that a quicker or cheaper agent is found even if another always succeeds;
-  but not of one that is worse at other task types.
+Each doubling of time or cost over the best candidate reduces the score. A part of the score always remains, so an agent
+that succeeds is better than one that always fails, however slow or expensive it is.
+
+Time: how long one task takes, times the rounds of tasks before it at the agent's concurrency. If an agent with all the
+tasks that it can do has been silent for longer than one of them takes, that time counts in its place.
+
+Unknown values:
+
+- An unknown time counts as the shortest known one. A known time counts in proportion to the evidence for it.
+- An unknown cost counts as the geometric mean of the known costs.
+- Before its first task of this type, an online agent counts as fast (one second at most) and free: otherwise a faster
+  or cheaper agent would never be found beside one that always succeeds. Not if it is worse at other task types.
 """
 
 from __future__ import annotations
@@ -28,7 +32,7 @@ COST_OFFSET_USD = 0.001
 DEFAULT_DURATION_MS = 1_000.0
 """Assumed if no candidate has a known duration, so that the length of the queues still counts."""
 WORSE_PRIOR = 0.05
-"""How far below the mean a prior shows that an agent with outcomes at other task types is worse."""
+"""An agent is worse at other task types if its prior is more than this below the mean prior."""
 
 PENALTIES_BY_PREFERENCE: dict[Preference, tuple[float, float]] = {
     "quality": (0.0, 0.0),
@@ -38,7 +42,7 @@ PENALTIES_BY_PREFERENCE: dict[Preference, tuple[float, float]] = {
 }
 """`t` for each doubling of the time, `c` for each doubling of the cost."""
 MIN_SHARE = 0.7
-"""What penalties leave of what is possible, at least, over 1 + t + c."""
+"""Penalties leave at least this share, divided by 1 + t + c, of the possible reward."""
 
 _Evidence = TrackRecord | RankedCandidate
 

@@ -1,42 +1,53 @@
-"""Ranks the admitted candidates: the declared scores of an agent are a prior, its track record is evidence. Pure.
+"""Ranks the admitted candidates of a task. Pure.
 
-    prior       = (4 (0.3 + 0.5 composite) + e elsewhere) / (4 + e)  before any outcome at this task type
-    expectation = mean + slope (prior - mean)                        as far as priors hold for the others
-    strength    = (1 - alpha) / alpha + e / 4                        outcomes that the prior is worth
-    open        = ahead strength / (4 (strength + outcomes))         failures that its unfinished tasks count as
+What an agent declares gives its prior, and the results of its tasks are evidence: the more there are, the more they
+count. The less is known of an agent, the more is added for its uncertainty, so that it is tried. Then time and cost are
+subtracted.
+
+    prior       = (4 (0.3 + 0.5 composite) + e elsewhere) / (4 + e)
+    expectation = mean + slope (prior - mean)
+    strength    = (1 - alpha) / alpha + e / 4                      how many results the prior is worth
+    open        = ahead strength / (4 (strength + outcomes))
     expected    = (strength expectation + rewards) / (strength + outcomes + open)
-    optimism    = 4 + 2 ln(1 + seen / (20 (strength + outcomes)))      400 if it is stale and idle
+    optimism    = 4 + 2 ln(1 + seen / (20 (strength + outcomes)))  or 400, see "stale"
     q           = optimism variation / (strength + outcomes + ahead + unlearned)
     possible    = (expected + q / 2 + sqrt(q expected (1 - expected) + q^2 / 4)) / (1 + q)
-    uncertainty = possible - expected                                the exploration bonus
-    left        = possible (1 - failing) (1 - overload)            failing: provider failed or degraded, as a share
-    time + cost = min(t + c, left (1 - 0.7 / (1 + t + c)))        each in proportion to t and c
+    uncertainty = possible - expected
+    left        = possible (1 - failing) (1 - overload)
+    time + cost = min(t + c, left (1 - 0.7 / (1 + t + c)))         shared out as t is to c
     blended     = (1 - beta) (left - time - cost) + beta trust
 
-- `possible` is the upper end of Wilson's interval at sqrt(`optimism`) standard deviations. It never exceeds
-  1, so no agent is explored for a result that none could reach.
-- `seen` are the outcomes of all agents at the task type, at most 1,000. The interval of an agent that has few of them
-  widens with their logarithm: a new agent, or one that was poor and may have improved, is tried now and then although
-  there is a good one.
-- An agent is stale if it has no outcome since the results of any agent changed at the task type. Whatever changed may
-  have changed for it too, so while it is idle the interval has twenty standard deviations, and it is tried once more.
-- `rewards` and `outcomes` are the agent's at this task type (learning/evidence.py). They decay by one part in 1,000
-  with each later outcome of another agent. `variation` is 1 unless outcomes are graded and alike.
-- Where results depend on the length of the input, `rewards` and `outcomes` are the share that counts for an input of
-  this length (learning/length.py).
-- `elsewhere` is the mean reward at the agent's other task types, `e` the number of those outcomes, at most 16.
-- `unlearned` are the tasks that it got since its last outcome counted and that it has no more, because they taught
-  nothing: cancelled, failed by a provider, degraded, or above the daily limit. They are tries all the same, so an agent
-  is not explored for ever for outcomes that never count. For a task that will wait for its start or an approval itself
-  those that wait so are tries too.
-- `overload` is the share of its successes that the agent loses by the tasks that it has already, 0 unless results at
-  the task type are significantly worse at higher loads (learning/load.py). Then `outcomes` are those of an idle agent.
-- `ahead` are the tasks that the agent has already. Each counts as up to a quarter of a failure, less the more is known
-  about the agent, so that many tasks at once do not all explore the same one.
-- `t` and `c` are so much for each doubling of time and cost over the best candidate (`penalties`).
-- Online candidates come first. Among them, one that rests after failures of its provider comes after the others.
+Results of the agent (`track_record`):
 
-Reasons and measurements: docs/decisions/0036-routing-that-learns.md. The record is checked again in `explain`.
+- `rewards`, `outcomes`: sum and number of its rewards at this task type. Both shrink by 0.1 % with each later result of
+  another agent. Where the length of the input matters, only a share of them counts (learning/length.py).
+- `elsewhere`, `e`: mean reward and number of its results at other task types; the number is at most 16.
+- `variation`: 1, or less if the results are graded and the grades are alike, because few of those say enough.
+- `seen`: number of results of all agents at this task type, at most 1,000. The fewer of them are the agent's own, the
+  greater is its uncertainty. So a new agent is tried now and then even where another one is good.
+- stale: the results of some agent at this task type have changed since this agent's last one. Its own may have changed
+  too, so it is tried once more: `optimism` is 400 as long as `ahead` and `unlearned` are 0.
+
+Tasks of the agent (`candidates`):
+
+- `ahead`: tasks that it has now. Each counts as up to a quarter of a failure, so that not all of many tasks go to the
+  same unknown agent.
+- `unlearned`: tasks since its last counted result that taught nothing: cancelled, failed by its provider, degraded, or
+  above the daily limit. Otherwise an agent whose results never count would be explored for ever. Tasks that wait for
+  their start or an approval are included only where the new task will wait for one, too.
+- `failing`: share of its latest tasks that its provider failed or that were degraded.
+- `overload`: share of its successes that it loses by the tasks that it has. 0 unless results at this task type are
+  significantly worse at higher loads (learning/load.py); then `outcomes` are as of an idle agent.
+
+All candidates: `mean` and `slope` say how well priors predict rewards here (`calibrate_priors`); `t` and `c` grow with
+each doubling of time and cost over the best candidate (`penalties`).
+
+`possible` is the upper end of Wilson's interval at sqrt(`optimism`) standard deviations. It never exceeds 1, so no
+agent is explored for a result that none can reach.
+
+Online candidates come first, and among them those that do not rest after failures of their provider.
+
+Reasons and measurements: docs/decisions/0036-routing-that-learns.md. `explain` checks recorded decisions.
 """
 
 from __future__ import annotations
@@ -70,11 +81,11 @@ from stentor.domains.routing.track_record import TrackRecord
 RULE_VERSION = "evidence-13"
 """Names the formula in each recorded decision; another version must not recompute it."""
 OPEN_TASK_PENALTY = 0.25
-"""Failures that an unfinished task counts as, for an agent without any evidence."""
+"""An unfinished task of an agent without any evidence counts as this part of a failure."""
 OPTIMISM_STALE = 400.0
 """Exploration of an idle, stale agent: the square of twenty standard deviations."""
 SLOPE_REGULARIZATION = 0.05
-"""Regularization toward a slope of 1: the variance of the priors at which measurement and assumption weigh the same."""
+"""Regularization toward a slope of 1. If the priors have this variance, measured and assumed slope count the same."""
 MIN_EXPECTATION = 0.02
 """Expectations are clamped to [this, 1 - this]: without evidence nothing is certain."""
 

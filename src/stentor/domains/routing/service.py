@@ -35,7 +35,7 @@ _DENIAL_CODES = [
     (error.code,) for error in all_errors() if issubclass(error, RoutingDenied) and error is not RoutingDenied
 ]
 AGE_STEP = 32
-"""The decay of evidence, and the growth of optimism, come in steps of this many outcomes, so that a cached track record
+"""Evidence decays, and exploration grows, in steps of this many outcomes, so that a cached track record
 lasts that long."""
 MAX_CHOSEN = 100_000
 """Agents and task types whose tasks since the last counted outcome are remembered."""

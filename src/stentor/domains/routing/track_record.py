@@ -18,22 +18,23 @@ DECLARED_PRIOR_WEIGHT = 4.0
 MAX_OTHER_OUTCOMES = 16.0
 """Maximum number of outcomes at other task types that count."""
 MAX_OTHER_WEIGHT = 4.0
-"""Maximum number of outcomes at this task type that those count as."""
+"""All outcomes at other task types count together as at most so many at this one."""
 EVIDENCE_DECAY = 0.999
-"""Factor on the evidence for each later outcome of another agent at the task type."""
+"""Each later outcome of another agent at the task type multiplies the evidence by this."""
 MIN_OUTCOMES = 1e-9
-"""Number of outcomes below which there is no evidence."""
+"""Fewer outcomes than this, after the decay, are none."""
 MIN_STRENGTH, MAX_STRENGTH = 0.5, 1e9
 """Strength of the prior for an alpha of 1 and of 0."""
 MIN_OPTIMISM = 4.0
-"""Exploration: the square of the standard deviations (two) of the interval of a task type without outcomes."""
+"""Exploration at a task type without outcomes: the square of two standard deviations."""
 OPTIMISM_GROWTH = 2.0
-"""How much is added for each factor of e by which the task type has more outcomes than `UNEXPLORED_RATIO` times those
-that the agent's record is worth: a rarely tried agent is tried again, ever more rarely.
+"""Factor of the logarithm by which exploration grows when other agents have most outcomes of the task type: so an agent
+that is rarely tried is tried again, at growing intervals.
 """
 UNEXPLORED_RATIO = 20.0
+"""Exploration grows noticeably from so many times more outcomes of all agents than the agent's record is worth on."""
 MAX_SEEN = 1_000
-"""Maximum number of outcomes at the task type that count for that, because evidence lasts about as long."""
+"""Maximum number of outcomes of all agents that count for exploration, because evidence lasts about as long."""
 
 
 class TrackRecord(msgspec.Struct, frozen=True):

@@ -23,11 +23,11 @@ MAX_CHARS = 256 * 1024
 MAX_TEXT_CHARS = 64 * 1024
 """Characters of one text. A longer one is cut."""
 MARGIN = 24 * 1024
-"""How much more of a text that is cut is masked, so that no half of a secret is left at the cut."""
+"""Characters beyond the cut in which secrets are masked too, so that half of one cannot remain at the cut."""
 MAX_BYTES = 1024 * 1024
-"""Of what has few texts and is large nevertheless, such as lists of numbers."""
+"""Largest request or response that is kept, whatever it consists of, such as a list of numbers."""
 MAX_STORED_BYTES = 4 * MAX_BYTES
-"""A limit for damaged rows."""
+"""Decompression stops here; only a damaged row is larger."""
 _DATA_URL = re.compile(r"data:([\w.+/-]{0,100})(?:;[\w=.+-]{1,60}){0,3};base64,([A-Za-z0-9+/=_-]*)")
 _MEDIA_TYPE_FIELDS = ("media_type", "mimeType", "mime_type", "format")
 _BASE64 = re.compile(r"[A-Za-z0-9+/=_\s-]{40,}")

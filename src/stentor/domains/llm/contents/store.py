@@ -21,7 +21,7 @@ _FIND = Sql(
 )
 IDS_PER_STATEMENT = 50
 MAX_SHORT_BYTES = 16 * 1024
-"""Of a compressed text that is read for a list of calls; a longer one would take too long."""
+"""Largest compressed text that is read for a list of calls, which must be fast."""
 _IDS = ", ".join(f":id_{n}" for n in range(IDS_PER_STATEMENT))
 _SHORT = Sql(
     f"""select call_id, case when length(request) <= {MAX_SHORT_BYTES} then request end,

@@ -34,7 +34,7 @@ _STATUSES = {
     "timeout_error": 504,
     "overloaded_error": 529,
 }
-"""By the types of errors of OpenAI and Anthropic."""
+"""HTTP statuses by the error types of OpenAI and Anthropic."""
 T = TypeVar("T")
 
 

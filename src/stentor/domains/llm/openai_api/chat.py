@@ -57,7 +57,7 @@ UNSUPPORTED_FIELDS = {
 }
 """Reason by field that must be absent, null, false, 0 or empty; function_call may also be "none"."""
 NO_USAGE_YET: JsonObject = {"usage": None}
-"""Field of all chunks but the last one if the client wants the usage."""
+"""The field that all chunks but the last one have if the client asks for the usage."""
 T = TypeVar("T")
 Items = Annotated[list[T], Field(fail_fast=True)]
 """A list that is read up to its first error: otherwise a million wrong items would give a million errors."""

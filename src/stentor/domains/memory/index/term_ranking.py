@@ -55,12 +55,12 @@ MAX_KEPT_PARTS = 2_000
 MAX_LOGGED_CHARS = 1_000_000
 """Text of the latest changes that is kept, to apply them to the documents of a term; of older ones it is read again."""
 DENSE_SHARE = 8
-"""From this part of all documents on, a term is common: it has a count for each document."""
+"""A term is common, and is stored with a count for each document, if more than 1 in so many documents have it."""
 MAX_BYTE = 255
 BLOCK = 64
-"""Documents of which the best one is compared before each of them is."""
+"""Documents in a block. The best scores of the blocks are compared first: most documents are below them."""
 CHANGE_CHARS = 100
-"""What a change without text counts as."""
+"""Size that each change counts as besides its text, in characters."""
 _FIELD_NUMBER = " ".join(f"when '{field}' then {number}" for number, field in enumerate(SEARCH_FIELDS))
 # A list of numbers as one text is read in a tenth of the time of as many rows, and FTS5 gives the name of a field
 # slowly: asked for once, in one sum with the document, it takes half as long as a list for each field.
@@ -119,7 +119,7 @@ class TermRanking:
         self._changes: dict[int, int | None] | None = None
         """Lengths of documents that changed since `_lengths` began to be read; None before, when nothing is kept."""
         self._kept: OrderedDict[tuple[tuple[str, ...], frozenset[SearchField]], _Kept] = OrderedDict()
-        """What was searched for, the latest last."""
+        """Documents of terms and phrases that were searched for, the latest last."""
         self._kept_bytes = 0
         self._log: deque[_Change] = deque()
         """All changes after the version `_logged_from`, up to the current one."""
