@@ -25,6 +25,7 @@ OF_TASKS = set(get_args(EventType)) - {
         "signed_in",
         "sign_in_refused",
         "alert_opened",
+        "alert_thresholds_changed",
         "alert_resolved",
         "history_accepted",
         "version_named",

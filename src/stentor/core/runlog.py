@@ -92,6 +92,7 @@ EventType = Literal[
     "signed_in",
     "sign_in_refused",
     "alert_opened",
+    "alert_thresholds_changed",
     "alert_resolved",
     "agent_registered",
     "agent_updated",

@@ -33,7 +33,7 @@ TABLES = (
     "taught_today task_grades model_weights model_answers api_keys people alerts llm_contents llm_runtime_settings "
     "task_steps task_spent step_values task_signals schedules schedule_runs parked_limits limit_starts "
     "sessions session_items session_values alert_mails clock_jumps departed_agents memory_invalidations "
-    "archives archived_tasks archived_events cancelled_parents child_checks"
+    "archives archived_tasks archived_events cancelled_parents child_checks alert_thresholds"
 ).split()
 NOT_JSON: dict[str, bytes] = {
     "malformed": b"{",

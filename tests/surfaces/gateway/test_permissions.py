@@ -32,6 +32,7 @@ OF_THEIR_OWN = {
     "POST /api/v1/atp/format": "read",
     "POST /api/v1/provenance/checkpoint": "admin",
     "POST /api/v1/alerts/test": "admin",
+    "PATCH /api/v1/alerts/thresholds": "admin",
     "GET /api/v1/audit": "admin",
     "POST /api/v1/audit/sign-ins": "read",  # of oneself
     "POST /api/v1/people/sign-out": "read",  # oneself

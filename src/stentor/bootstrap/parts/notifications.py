@@ -101,21 +101,18 @@ def open_webhooks(infra: Infrastructure) -> WebhookParts:
 def open_alerts(infra: Infrastructure, agents: AgentServices, llm: LlmParts, health: HealthService) -> AlertService:
     """Wire the checks of everything that alerts are about."""
     settings, db, clock = infra.settings.alerts, infra.db, infra.clock
-    wait_us = int(settings.wait_seconds * SECOND)
-    thresholds = Thresholds(settings.failure_percent, wait_us, settings.budget_percent)
-    return AlertService(
-        db,
-        infra.runlog,
-        clock,
-        [
-            checks.task_check(db, clock, thresholds),
-            checks.AgentCheck(db, agents.registry.agents, agents.presence, clock, thresholds),
-            checks.budget_check(db, clock, lambda: llm.ledger.budgets, thresholds.budget_percent),
-            checks.key_check(db, clock),
-            checks.component_check(health.check_components),
-        ],
-        _open_mailer(settings),
-    )
+    configured = Thresholds(settings.failure_percent, settings.wait_seconds, settings.budget_percent)
+    service = AlertService(db, infra.runlog, clock, configured, _open_mailer(settings))
+    find = service.find_thresholds
+    for check in (
+        checks.task_check(db, clock, find),
+        checks.AgentCheck(db, agents.registry.agents, agents.presence, clock, find),
+        checks.budget_check(db, clock, lambda: llm.ledger.budgets, find),
+        checks.key_check(db, clock),
+        checks.component_check(health.check_components),
+    ):
+        service.add_check(check)
+    return service
 
 
 def _open_mailer(settings: AlertSettings) -> Mailer | None:

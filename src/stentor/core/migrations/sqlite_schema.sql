@@ -778,7 +778,6 @@ CREATE TABLE archived_events (
 CREATE INDEX archived_events_of_archive on archived_events (archive);
 CREATE INDEX session_items_of_tasks on session_items (tenant, task_id) where source <> 'own'
 ;
-CREATE INDEX events_audited on events (tenant, event_id) where event_type = 'agent_registered' or event_type = 'agent_status_changed' or event_type = 'agent_updated' or event_type = 'approval_given' or event_type = 'approval_refused' or event_type = 'authority_granted' or event_type = 'authority_revoked' or event_type = 'budget_changed' or event_type = 'checkpoint_taken' or event_type = 'connection_changed' or event_type = 'content_deleted' or event_type = 'dispatch_denied' or event_type = 'history_accepted' or event_type = 'key_changed' or event_type = 'memory_invalidated' or event_type = 'memory_restored' or event_type = 'model_route_changed' or event_type = 'person_changed' or event_type = 'provider_changed' or event_type = 'rollback_completed' or event_type = 'rollback_failed' or event_type = 'rollback_started' or event_type = 'schedule_changed' or event_type = 'session_deleted' or event_type = 'sign_in_refused' or event_type = 'signed_in' or event_type = 'tool_denied' or event_type = 'trust_changed' or event_type = 'update_approved' or event_type = 'update_deployed' or event_type = 'update_rejected' or event_type = 'update_rolled_back' or event_type = 'update_submitted' or event_type = 'violation_recorded' or event_type = 'webhook_changed' or event_type = 'webhook_disabled';
 CREATE TABLE task_spent (
     tenant text not null,
     task_id text not null,
@@ -884,4 +883,13 @@ CREATE TRIGGER tasks_end_waits after update of status on tasks when new.completi
     select 0, new.tenant, new.task_id, new.head_id where exists (select 1 from task_steps
         where reference = new.task_id and tenant || '' = new.tenant and state = 'started' and kind = 'child')
     on conflict do nothing; end;
-insert into alembic_version values ('0055');
+CREATE TABLE alert_thresholds (
+    tenant text primary key,
+    failure_percent double precision,
+    wait_seconds double precision,
+    budget_percent double precision,
+    set_by text not null,
+    set_at bigint not null
+);
+CREATE INDEX events_audited on events (tenant, event_id) where event_type = 'agent_registered' or event_type = 'agent_status_changed' or event_type = 'agent_updated' or event_type = 'alert_thresholds_changed' or event_type = 'approval_given' or event_type = 'approval_refused' or event_type = 'authority_granted' or event_type = 'authority_revoked' or event_type = 'budget_changed' or event_type = 'checkpoint_taken' or event_type = 'connection_changed' or event_type = 'content_deleted' or event_type = 'dispatch_denied' or event_type = 'history_accepted' or event_type = 'key_changed' or event_type = 'memory_invalidated' or event_type = 'memory_restored' or event_type = 'model_route_changed' or event_type = 'person_changed' or event_type = 'provider_changed' or event_type = 'rollback_completed' or event_type = 'rollback_failed' or event_type = 'rollback_started' or event_type = 'schedule_changed' or event_type = 'session_deleted' or event_type = 'sign_in_refused' or event_type = 'signed_in' or event_type = 'tool_denied' or event_type = 'trust_changed' or event_type = 'update_approved' or event_type = 'update_deployed' or event_type = 'update_rejected' or event_type = 'update_rolled_back' or event_type = 'update_submitted' or event_type = 'violation_recorded' or event_type = 'webhook_changed' or event_type = 'webhook_disabled';
+insert into alembic_version values ('0056');

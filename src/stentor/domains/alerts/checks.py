@@ -33,6 +33,8 @@ from stentor.domains.registry.presence import Presence
 from stentor.domains.tasks import queries as task_queries
 from stentor.domains.tasks.queries import MAX_COUNTED
 
+FindThresholds = Callable[[str], Thresholds]
+"""Returns the thresholds in force of a tenant."""
 WAITING: tuple[tuple[str, AlertKind, str], ...] = (
     ("queued", "queue", "in the queue"),
     ("pending_approval", "approvals", "for approval"),
@@ -40,12 +42,13 @@ WAITING: tuple[tuple[str, AlertKind, str], ...] = (
 """Status of the tasks, kind of the alert, and what they wait for."""
 
 
-def task_check(db: Database, clock: Clock, thresholds: Thresholds) -> Check:
+def task_check(db: Database, clock: Clock, find_thresholds: FindThresholds) -> Check:
     """Return a check for tasks that fail, and that wait too long in the queue or for approval."""
 
     def find(tx: Tx) -> list[Finding]:
         findings = []
         for tenant in task_queries.iter_tenants(tx):
+            thresholds = find_thresholds(tenant)
             if thresholds.failure_percent:
                 outcomes = task_queries.count_outcomes(tx, tenant, clock.now() - FAILURE_WINDOW_US)
                 names = registry_queries.read_names(tx, tenant) if outcomes else {}
@@ -76,10 +79,10 @@ class AgentCheck:
     """A check for agents that are quarantined, and for active ones that went offline."""
 
     def __init__(
-        self, db: Database, agents: AgentCache, presence: Presence, clock: Clock, thresholds: Thresholds
+        self, db: Database, agents: AgentCache, presence: Presence, clock: Clock, find_thresholds: FindThresholds
     ) -> None:
         self._db, self._agents, self._presence, self._clock = db, agents, presence, clock
-        self._wait_us = thresholds.wait_us
+        self._find_thresholds = find_thresholds
         self._started = clock.now()
         self._first_tasks: dict[str, int] = {}
 
@@ -93,19 +96,20 @@ class AgentCheck:
         if agent.status == "quarantined":
             reason = f": {agent.status_reason}" if agent.status_reason else "."
             return _agent_finding(agent, "agent_quarantined", f"{agent.name} is quarantined{reason}")
-        if agent.status != "active" or not self._wait_us or self._presence.is_online(agent):
+        wait_us = self._find_thresholds(agent.tenant).wait_us
+        if agent.status != "active" or not wait_us or self._presence.is_online(agent):
             return None
         if agent.runtime.kind == "llm":
             return _agent_finding(agent, "agent_offline", f"{agent.name} is offline: {describe_unserved(agent)}.")
         if agent.runtime.kind != "worker":
             return _agent_finding(agent, "agent_offline", f"The endpoint of {agent.name} does not answer.")
         # An open alert stays open across a restart, which forgets when the worker was last seen.
-        if (agent.tenant, "agent_offline", agent.agent_id) in open_keys or await self._is_missed(agent):
+        if (agent.tenant, "agent_offline", agent.agent_id) in open_keys or await self._is_missed(agent, wait_us):
             text = f"{agent.name} is offline. Start its worker, or archive the agent."
             return _agent_finding(agent, "agent_offline", text)
         return None
 
-    async def _is_missed(self, agent: Agent) -> bool:
+    async def _is_missed(self, agent: Agent, wait_us: int) -> bool:
         """Return whether an offline worker is worth an alert: this process saw it, or it has had tasks.
 
         Nobody waits for one that was registered and never started. One that stopped together with the service was not
@@ -116,7 +120,7 @@ class AgentCheck:
             first = self._first_tasks.get(agent.agent_id) or await self._find_first_task(agent)
             # After a start every worker looks offline until its first poll, so the wait counts from then.
             since = None if first is None else max(first, self._started)
-        return since is not None and self._clock.now() - since >= self._wait_us
+        return since is not None and self._clock.now() - since >= wait_us
 
     async def _find_first_task(self, agent: Agent) -> int | None:
         """Return when the first task of an agent was submitted, and remember it; None as long as it has none."""
@@ -131,16 +135,20 @@ def _agent_finding(agent: Agent, kind: AlertKind, text: str) -> Finding:
     return Finding(agent.tenant, kind, agent.agent_id, severity, text, agent.agent_id)
 
 
-def budget_check(db: Database, clock: Clock, list_budgets: Callable[[], tuple[Budget, ...]], percent: float) -> Check:
+def budget_check(
+    db: Database, clock: Clock, list_budgets: Callable[[], tuple[Budget, ...]], find_thresholds: FindThresholds
+) -> Check:
     """Return a check for budgets of model calls that are nearly or wholly spent."""
 
     def find(tx: Tx) -> list[Finding]:
         budgets = list_budgets()
-        if not budgets or not percent:
+        if not budgets:
             return []
         return [
             _budget_finding(tenant, budget, limit, spending)
             for tenant in llm_queries.iter_spending_tenants(tx)
+            for percent in [find_thresholds(tenant).budget_percent]
+            if percent
             for budget in budgets
             if budget.concerns(tenant)
             for limit in [budget.limit / unit_scale(budget.unit)]

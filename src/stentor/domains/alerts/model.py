@@ -8,7 +8,7 @@ from typing import Literal
 import msgspec
 
 from stentor.auth.principal import DEFAULT_TENANT
-from stentor.core.clock import DAY, MINUTE, format_iso
+from stentor.core.clock import DAY, MINUTE, SECOND, format_iso
 
 AlertKind = Literal[
     "failures",
@@ -41,11 +41,38 @@ MIN_FAILURES = 5
 
 
 class Thresholds(msgspec.Struct, frozen=True):
-    """When a condition is wrong; 0 switches a check off. `wait_us` in microseconds, the others in percent."""
+    """When a condition is wrong; 0 switches a check off."""
 
     failure_percent: float
-    wait_us: int
+    wait_seconds: float
     budget_percent: float
+
+    @property
+    def wait_us(self) -> int:
+        return int(self.wait_seconds * SECOND)
+
+
+class StoredThresholds(msgspec.Struct, frozen=True):
+    """What a tenant's admins set instead of the service's settings; None for what they did not.
+
+    `set_by` changed it last, at `set_at` in microseconds.
+    """
+
+    tenant: str
+    failure_percent: float | None = None
+    wait_seconds: float | None = None
+    budget_percent: float | None = None
+    set_by: str = ""
+    set_at: int = 0
+
+    @property
+    def own(self) -> dict[str, float]:
+        """The thresholds that were set, by name."""
+        values = {name: getattr(self, name) for name in Thresholds.__struct_fields__}
+        return {name: value for name, value in values.items() if value is not None}
+
+    def in_force(self, configured: Thresholds) -> Thresholds:
+        return msgspec.structs.replace(configured, **self.own)
 
 
 class Finding(msgspec.Struct, frozen=True):

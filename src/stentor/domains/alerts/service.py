@@ -9,18 +9,31 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Iterable
+from collections.abc import Awaitable, Callable, Mapping
 from typing import Literal
 
+import msgspec
+
+from stentor.auth.principal import Principal
 from stentor.core import ids
 from stentor.core.clock import DAY, Clock, format_iso
 from stentor.core.db import Database, Tx
 from stentor.core.db.leader import LeaderElection
-from stentor.core.errors import Conflict, ServiceUnavailable
+from stentor.core.errors import Conflict, Forbidden, InvalidRequest, ServiceUnavailable
 from stentor.core.mail import Mailer, MailError
 from stentor.core.runlog import EventDraft, RunLog
 from stentor.domains.alerts import store
-from stentor.domains.alerts.model import RESOLVE_AFTER_US, Alert, AlertChanges, AlertKey, AlertMail, Finding, compare
+from stentor.domains.alerts.model import (
+    RESOLVE_AFTER_US,
+    Alert,
+    AlertChanges,
+    AlertKey,
+    AlertMail,
+    Finding,
+    StoredThresholds,
+    Thresholds,
+    compare,
+)
 
 INTERVAL_SECONDS = 15.0
 MAX_MAILED = 50
@@ -33,19 +46,21 @@ Check = Callable[[frozenset[AlertKey]], Awaitable[list[Finding]]]
 
 
 class AlertService:
-    """`mailer` is None without a mail server."""
+    """`mailer` is None without a mail server, `configured` are the thresholds of the service's settings."""
 
     def __init__(
-        self, db: Database, runlog: RunLog, clock: Clock, checks: Iterable[Check], mailer: Mailer | None
+        self, db: Database, runlog: RunLog, clock: Clock, configured: Thresholds, mailer: Mailer | None
     ) -> None:
         self._db, self._runlog, self._clock = db, runlog, clock
-        self._checks, self._mailer = list(checks), mailer
+        self.configured, self._mailer = configured, mailer
+        self._checks: list[Check] = []
+        self._stored: dict[str, StoredThresholds] = {}
         self._gone_since: dict[AlertKey, int] = {}
         self._mail_problem = ""
         self._lock = asyncio.Lock()
 
     def add_check(self, check: Check) -> None:
-        """Add a check for something that only some processes have."""
+        """Add a check to each round."""
         self._checks.append(check)
 
     async def run(self, leader: LeaderElection) -> None:
@@ -57,8 +72,14 @@ class AlertService:
         async with self._lock:  # two concurrent rounds would mail twice
             await self._check()
 
+    def find_thresholds(self, tenant: str) -> Thresholds:
+        """Return the thresholds that the present round of checks uses."""
+        stored = self._stored.get(tenant)
+        return self.configured if stored is None else stored.in_force(self.configured)
+
     async def _check(self) -> None:
-        open_alerts = await self._db.read(store.list_open)
+        open_alerts, stored = await self._db.read(lambda tx: (store.list_open(tx), store.list_thresholds(tx)))
+        self._stored = {row.tenant: row for row in stored}
         keys = frozenset(alert.key for alert in open_alerts)
         # One check that raises ends the round: its open alerts must not resolve because nothing was found.
         findings = [finding for check in self._checks for finding in await check(keys)]
@@ -74,6 +95,38 @@ class AlertService:
     ) -> list[Alert]:
         """List a tenant's alerts, open ones first, the newest first; for a `reader` without `admin` what it may see."""
         return await self._db.read(lambda tx: store.list_alerts(tx, tenant, reader, state, limit))
+
+    async def read_thresholds(self, tenant: str) -> StoredThresholds:
+        """Return what a tenant's admins set."""
+        return await self._db.read(lambda tx: store.find_thresholds(tx, tenant))
+
+    async def set_thresholds(self, caller: Principal, changes: Mapping[str, float | None]) -> StoredThresholds:
+        """Set thresholds of the caller's tenant by name, from the next round of checks; None resets one.
+
+        Raises Forbidden for an agent's key, and InvalidRequest without changes.
+        """
+        if not caller.is_person:
+            raise Forbidden(
+                f"The key {caller.name!r} has the role agent, so it may not change the alerts about agents."
+            )
+        if not changes:
+            raise InvalidRequest("The request changes nothing. Set failure_percent, wait_seconds or budget_percent.")
+
+        def work(tx: Tx) -> StoredThresholds:
+            tx.lock(_LOCK)
+            before = store.find_thresholds(tx, caller.tenant)
+            after = msgspec.structs.replace(before, **changes, set_by=caller.name, set_at=tx.now)
+            if after.own == before.own:
+                return before
+            store.save_thresholds(tx, after)
+            changed = [name for name in changes if getattr(after, name) != getattr(before, name)]
+            values = ", ".join(f"{name} to {_describe(changes[name])}" for name in changed)
+            meta = {"thresholds": after.own, "previous": before.own, "changed": changed, "by": caller.name}
+            draft = EventDraft("alert_thresholds_changed", "alerts", f"Thresholds of alerts set: {values}.", meta)
+            self._runlog.append(tx, caller.tenant, [draft])
+            return after
+
+        return await self._db.write(work)
 
     @property
     def email_recipients(self) -> tuple[str, ...]:
@@ -176,6 +229,10 @@ class AlertService:
         elif problem != self._mail_problem:
             log.warning("alerts: e-mail not sent, retrying message_id=%s error=%s", mail.message_id, problem)
         self._mail_problem = "" if is_old else problem
+
+
+def _describe(value: float | None) -> str:
+    return "the default" if value is None else f"{value:g}"
 
 
 def mail_subject(alerts: list[Alert]) -> str:

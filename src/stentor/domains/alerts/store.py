@@ -9,7 +9,7 @@ import msgspec
 from stentor.core import ids
 from stentor.core.clock import DAY
 from stentor.core.db import Sql, Tx
-from stentor.domains.alerts.model import Alert, AlertMail, Finding
+from stentor.domains.alerts.model import Alert, AlertMail, Finding, StoredThresholds
 
 _COLUMNS = ", ".join(Alert.__struct_fields__)
 _LIST_OPEN = Sql(f"select {_COLUMNS} from alerts where resolved_at is null order by tenant, opened_at, alert_id")
@@ -55,6 +55,11 @@ _SET_MAILED = Sql(
     """update alerts set mailed = :state
     where alert_id = :alert_id and (:state = 'opened') = (resolved_at is null)"""
 )
+_THRESHOLD_COLUMNS = ", ".join(StoredThresholds.__struct_fields__)
+_LIST_THRESHOLDS = Sql(f"select {_THRESHOLD_COLUMNS} from alert_thresholds")
+_FIND_THRESHOLDS = Sql(f"select {_THRESHOLD_COLUMNS} from alert_thresholds where tenant = :tenant")
+_DELETE_THRESHOLDS = Sql("delete from alert_thresholds where tenant = :tenant")
+_INSERT_THRESHOLDS = Sql.insert("alert_thresholds", StoredThresholds.__struct_fields__)
 _MAIL_COLUMNS = ", ".join(AlertMail.__struct_fields__)
 _INSERT_MAIL = Sql.insert("alert_mails", AlertMail.__struct_fields__)
 _FIND_OPEN_MAIL = Sql(
@@ -116,6 +121,24 @@ def update_message(tx: Tx, alert_id: str, message: str) -> None:
 
 def resolve(tx: Tx, alert_id: str) -> None:
     tx.run(_RESOLVE, alert_id=alert_id, now=tx.now)
+
+
+def list_thresholds(tx: Tx) -> list[StoredThresholds]:
+    """List what admins set in all tenants. For the checks only, never for a request of a caller."""
+    return [StoredThresholds(*row) for row in tx.rows(_LIST_THRESHOLDS)]
+
+
+def find_thresholds(tx: Tx, tenant: str) -> StoredThresholds:
+    """Return what a tenant's admins set; nothing is set without a row."""
+    row = tx.row(_FIND_THRESHOLDS, tenant=tenant)
+    return StoredThresholds(tenant) if row is None else StoredThresholds(*row)
+
+
+def save_thresholds(tx: Tx, thresholds: StoredThresholds) -> None:
+    """Store what a tenant's admins set; call it under the lock of alerts."""
+    tx.run(_DELETE_THRESHOLDS, tenant=thresholds.tenant)
+    if thresholds.own:
+        tx.run(_INSERT_THRESHOLDS, **msgspec.structs.asdict(thresholds))
 
 
 def list_unmailed(tx: Tx, since: int, limit: int) -> list[Alert]:

@@ -13,12 +13,12 @@ CATEGORIES: dict[str, tuple[str, ...]] = {
     "sign-ins": ("signed_in", "sign_in_refused"),
     "changes": tuple(
         (
-            "agent_registered agent_updated agent_status_changed approval_given approval_refused authority_granted "
-            "authority_revoked budget_changed checkpoint_taken connection_changed content_deleted history_accepted "
-            "key_changed memory_invalidated memory_restored model_route_changed person_changed provider_changed "
-            "rollback_completed rollback_failed rollback_started schedule_changed session_deleted trust_changed "
-            "update_approved update_deployed update_rejected update_rolled_back update_submitted webhook_changed "
-            "webhook_disabled"
+            "agent_registered agent_updated agent_status_changed alert_thresholds_changed approval_given "
+            "approval_refused authority_granted authority_revoked budget_changed checkpoint_taken connection_changed "
+            "content_deleted history_accepted key_changed memory_invalidated memory_restored model_route_changed "
+            "person_changed provider_changed rollback_completed rollback_failed rollback_started schedule_changed "
+            "session_deleted trust_changed update_approved update_deployed update_rejected update_rolled_back "
+            "update_submitted webhook_changed webhook_disabled"
         ).split()
     ),
     "refusals": ("dispatch_denied", "sign_in_refused", "tool_denied"),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import html
 import json
 import re
 
@@ -17,7 +18,7 @@ from stentor.surfaces.dashboard.pages import overview
 from stentor.surfaces.dashboard.site.page import PACKAGE_DIR
 from tests.conftest import KEYS
 from tests.requirements import requirement
-from tests.surfaces.dashboard.signed_in import Site
+from tests.surfaces.dashboard.signed_in import Site, shown
 
 CALL = CallRow("c", "default", "admin", None, None, "chat", "openai", "m", "ok", 1, 1, 0, None, 1)
 
@@ -85,6 +86,55 @@ def test_the_chart_of_tasks_has_each_status_in_a_colour_of_its_own() -> None:
     colours = re.findall(r"--chart-(\w+): (#\w+)", (static / "css" / "tokens.css").read_text())
     assert {name for name, _ in colours} == set(overview.TASK_STATUSES)
     assert len({colour for _, colour in colours}) == len(colours)
+
+
+@requirement("alerts.page", "alerts.thresholds")
+async def test_thresholds_are_shown_changed_and_reset_on_the_page(site: Site) -> None:
+    await site.world.do(await site.world.register())  # before the first task the overview has only the first steps
+    page = await site.read("/alerts")
+    assert "<dt>Waiting task, offline worker</dt><dd>5&nbsp;minutes</dd>" in page
+    assert "Reset to the defaults" not in page
+    opened = shown(page, "/alerts/thresholds")
+    fields = {"failure_percent": "50", "wait_minutes": "1.5", "budget_percent": " 80 "}
+    answer = await site.send("/alerts/thresholds", **opened, **fields)
+    assert answer.headers["location"] == "/alerts?notice=thresholds-set"
+    limits = (await site.world.admin.get("/api/v1/alerts/thresholds")).json()
+    assert (limits["wait_seconds"], limits["changed"]) == (90.0, ["wait_seconds"])
+    page = await site.read("/alerts")
+    assert '1.5&nbsp;minutes <span class="faint">(default 5&nbsp;minutes)</span>' in page
+    assert "after 1.5 minutes" in page
+    # A page that was opened before undoes nothing; an empty field is the default.
+    await site.send("/alerts/thresholds", **opened, **fields | {"wait_minutes": "5", "failure_percent": "0"})
+    page = await site.read("/alerts")
+    assert "<dt>Failed tasks of an agent</dt><dd>off" in page
+    assert "1.5&nbsp;minutes" in page
+    for path in ("/", "/audit"):
+        assert "Thresholds of alerts set: failure_percent to 0" in (await site.read(path)).replace("<wbr>", "")
+    await site.send("/alerts/thresholds", **shown(page, "/alerts/thresholds"), **fields | {"failure_percent": ""})
+    assert (await site.world.admin.get("/api/v1/alerts/thresholds")).json()["changed"] == ["wait_seconds"]
+    await site.send("/alerts/thresholds/reset")
+    assert (await site.world.admin.get("/api/v1/alerts/thresholds")).json()["changed"] == []
+
+
+@requirement("alerts.page", "alerts.thresholds")
+@pytest.mark.parametrize("value", ["101", "soon", "nan", "-1", "1e999", "<b>", "1_0"])
+async def test_a_refused_threshold_keeps_what_was_typed(site: Site, value: str) -> None:
+    opened = shown(await site.read("/alerts"), "/alerts/thresholds")
+    fields = {"failure_percent": value, "wait_minutes": "7", "budget_percent": "80"}
+    page = (await site.send("/alerts/thresholds", 400, **opened, **fields)).text
+    assert "Failed tasks of an agent: " in page
+    assert f'name="failure_percent" value="{html.escape(value)}"' in page
+    assert 'name="wait_minutes" value="7"' in page
+    assert shown(page, "/alerts/thresholds") == opened
+
+
+@requirement("alerts.thresholds")
+async def test_thresholds_are_changed_by_admins_only(site: Site) -> None:
+    page = await site.read("/alerts", key="READER")
+    assert "<dd>5&nbsp;minutes</dd>" in page
+    assert "Change the thresholds" not in page
+    await site.send("/alerts/thresholds", 403, key="READER", wait_minutes="0")
+    await site.send("/alerts/thresholds/reset", 403, key="READER")
 
 
 @requirement("alerts.page")

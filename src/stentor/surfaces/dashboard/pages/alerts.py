@@ -12,6 +12,7 @@ from stentor.domains.alerts.model import Alert
 from stentor.domains.registry import queries as registry_queries
 from stentor.surfaces.dashboard.gateway import GatewayError, quote_segment
 from stentor.surfaces.dashboard.presenters.recent_changes import MIN_GROUPED_OFFLINE
+from stentor.surfaces.dashboard.site.forms import find_changed, number_or_text, read_shown
 from stentor.surfaces.dashboard.site.page import PageRequest
 
 MAX_LISTED = 100
@@ -27,9 +28,28 @@ PAGES = {
 """The page that shows more about an alert, by kind; alerts about an agent lead to the agent."""
 
 
-async def _render(page: PageRequest, problem: GatewayError | None = None) -> Response:
+THRESHOLDS = (
+    ("failure_percent", "Failed tasks of an agent", "%"),
+    ("wait_minutes", "Waiting task, offline worker", "minutes"),
+    ("budget_percent", "Spent of a budget", "%"),
+)
+"""The fields of the form of thresholds, with labels and units."""
+FIELDS = {"failure_percent": 1, "wait_minutes": 60, "budget_percent": 1}
+"""How much of the gateway's unit that of each field has."""
+
+
+async def show_alerts(page: PageRequest) -> Response:
+    return await _render(page)
+
+
+async def _render(
+    page: PageRequest, problem: GatewayError | None = None, form: dict[str, str] | None = None
+) -> Response:
+    """Render the page; after a rejected `form` of thresholds with its values, and with what it had shown."""
     open_alerts, resolved, names = await page.read(_read_alerts, alert_reader(page))
     listed = await page.find("alerts.list", missing=403, limit=1) if page.session.may("admin") else None
+    limits = await page.find("alerts.thresholds", missing=403)
+    values = _to_fields(limits) if limits else {}
     return page.render(
         "alerts.html",
         problem.status if problem else 200,
@@ -37,7 +57,15 @@ async def _render(page: PageRequest, problem: GatewayError | None = None) -> Res
         alerts=present_open_alerts(page, open_alerts),
         resolved=_present_alerts(page, resolved),
         names=names,
-        problem=problem,
+        problem=None if form else problem,
+        limits=limits,
+        thresholds=THRESHOLDS,
+        values=values,
+        defaults=_to_fields(limits["defaults"]) if limits else {},
+        changed=_to_fields({name: limits[name] for name in limits["changed"]}) if limits else {},
+        form_problem=problem if form else None,
+        form_values=values | (form or {}),
+        shown=read_shown(form) if form else values,
         recipients=listed["email_recipients"] if listed else [],
         has_prometheus=page.site.prometheus.is_configured,
     )
@@ -94,6 +122,37 @@ def alert_url(alert: Alert, is_admin: bool) -> str:
     return PAGES.get(alert.kind, "/alerts")
 
 
+def _to_fields(limits: JsonObject) -> dict[str, str]:
+    """Return the thresholds of the gateway as the fields of the form."""
+    fields = {"wait_minutes" if name == "wait_seconds" else name: value for name, value in limits.items()}
+    return {name: f"{fields[name] / scale:g}" for name, scale in FIELDS.items() if name in fields}
+
+
+async def set_thresholds(page: PageRequest) -> Response:
+    """Set the thresholds that differ from what the page had shown; an empty field resets one."""
+    form = await page.read_form()
+    given = {name: form[name].strip() for name in FIELDS if name in form}
+    changes = find_changed(given, read_shown(form))
+    body = {name.replace("minutes", "seconds"): _to_threshold(text, FIELDS[name]) for name, text in changes.items()}
+    try:
+        if body:
+            await page.call("alerts.set_thresholds", body=body)
+    except GatewayError as error:
+        return await _render(page, error.require_status(400, 403), form)
+    return page.redirect("/alerts", "thresholds-set")
+
+
+async def reset_thresholds(page: PageRequest) -> Response:
+    await page.call("alerts.set_thresholds", body=dict.fromkeys(("failure_percent", "wait_seconds", "budget_percent")))
+    return page.redirect("/alerts", "thresholds-set")
+
+
+def _to_threshold(text: str, scale: int) -> float | str | None:
+    """Return a number in the gateway's unit; None for an empty text, and a text that is no number as it is."""
+    value = number_or_text(text)
+    return value * scale if isinstance(value, float) else value or None
+
+
 async def send_test(page: PageRequest) -> Response:
     try:
         await page.call("alerts.test")
@@ -112,7 +171,9 @@ async def show_prometheus(page: PageRequest) -> Response:
 
 
 ROUTES = [
-    ("GET", "/alerts", _render),
+    ("GET", "/alerts", show_alerts),
+    ("POST", "/alerts/thresholds", set_thresholds),
+    ("POST", "/alerts/thresholds/reset", reset_thresholds),
     ("POST", "/alerts/test", send_test),
     ("GET", "/alerts/prometheus", show_prometheus),
 ]

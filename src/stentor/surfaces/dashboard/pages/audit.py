@@ -143,6 +143,8 @@ def _find_subject(event: JsonObject, webhooks: Mapping[str, str], schedules: Col
         return AuditLink(str(metadata["host"])) if metadata.get("host") else None
     if type_ in ("memory_invalidated", "memory_restored"):
         return _mark_link(metadata)
+    if type_ == "alert_thresholds_changed":
+        return AuditLink("Thresholds of alerts", "/alerts")
     if type_ == "tool_denied" and not event["by"]:
         target = metadata.get("path") or metadata.get("host") or metadata.get("namespace")
         return AuditLink(str(target)) if target else None

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import re
 from urllib.parse import urlencode
 
 from starlette.responses import Response
@@ -12,13 +11,12 @@ from stentor.core.clock import SECOND, format_iso
 from stentor.core.jsontext import JsonObject
 from stentor.domains.registry import queries as registry_queries
 from stentor.surfaces.dashboard.gateway import GatewayError, quote_segment
+from stentor.surfaces.dashboard.site.forms import number_or_text
 from stentor.surfaces.dashboard.site.page import PageRequest
 
 PATH = "/models/budgets"
 FIELDS = {"who": "", "limit": "", "unit": "usd", "period": "month"}
 """The fields of the form with their defaults; `who` is the kind and the subject, such as `key:ci`."""
-# float() also takes `nan`, `inf` and `1_000`, which the gateway would reject with a less clear message.
-_NUMBER = re.compile(r"[0-9]{1,15}(\.[0-9]{1,9})?")
 Choices = list[tuple[str, list[tuple[str, str]]]]
 
 
@@ -64,7 +62,7 @@ async def set_budget(page: PageRequest) -> Response:
         return await _render(page, values, GatewayError(400, "INVALID_REQUEST", "Choose whom the budget limits."))
     try:
         body = {"kind": kind, "subject": subject, "unit": values["unit"], "period": values["period"]}
-        await page.call("llm.set_budget", body=body | {"limit": _number_or_text(values["limit"])})
+        await page.call("llm.set_budget", body=body | {"limit": number_or_text(values["limit"])})
     except GatewayError as error:
         if error.status not in (400, 404, 409, 422):
             raise
@@ -75,11 +73,6 @@ async def set_budget(page: PageRequest) -> Response:
 async def remove_budget(page: PageRequest) -> Response:
     await page.call("llm.remove_budget", budget_id=page.path_param("budget_id"))
     return page.redirect(PATH, "removed")
-
-
-def _number_or_text(text: str) -> float | str:
-    """Return the number in the field, or the text itself, which the gateway rejects with a message."""
-    return float(text) if _NUMBER.fullmatch(text) else text
 
 
 def _change_query(budget: JsonObject) -> str:

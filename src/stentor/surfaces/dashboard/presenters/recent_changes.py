@@ -32,6 +32,7 @@ PERMISSIONS = {
 _MODEL_SETTINGS = {
     "budget_changed": ("Budget", "/models/budgets"),
     "model_route_changed": ("Models", "/models/providers"),
+    "alert_thresholds_changed": ("Alerts", "/alerts"),
 }
 _STATUS_WORDS = {
     "active": "was activated",

@@ -25,6 +25,8 @@ INLINE_BYTES = 64 * 1024
 """Length from which a form is decoded in a thread."""
 _PIECES = re.compile(rb"(?s).{1,65536}[^%]{0,2}")
 """Pieces of an encoded text, none of which ends within an escape such as `%0A`."""
+# float() also takes `nan`, `inf` and `1_000`, which the gateway would reject with a less clear message.
+_NUMBER = re.compile(r"[0-9]{1,15}(\.[0-9]{1,9})?")
 
 
 async def read_form(request: Request) -> FormData:
@@ -91,6 +93,11 @@ def find_changed(fields: Mapping[str, Any], before: Mapping[str, Any]) -> JsonOb
 def int_or_text(text: str) -> int | str:
     """Return the number in a form field, or the text itself, which the gateway rejects with a message."""
     return int(text) if text.isascii() and text.isdigit() and len(text) < 12 else text
+
+
+def number_or_text(text: str) -> float | str:
+    """Return the number with or without decimals in a form field, or the text itself, as `int_or_text` does."""
+    return float(text) if _NUMBER.fullmatch(text) else text
 
 
 def _strip(value: Any) -> Any:

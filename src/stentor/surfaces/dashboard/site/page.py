@@ -105,6 +105,7 @@ NOTICES = {
     "does. Available models: Models & cost, Providers.",
     "cleared": "Violations cleared.",
     "saved": "Saved.",
+    "thresholds-set": "Thresholds saved. They apply from the next check.",
     "budget-set": "Budget set. It applies from the next call.",
     "note-deleted": "Deleted. Its versions are kept: open one to restore it.",
     "invalidated": "Marked invalid. It and everything derived from it are excluded from search.",
