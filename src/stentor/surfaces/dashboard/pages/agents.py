@@ -8,7 +8,6 @@ from __future__ import annotations
 import asyncio
 from collections import Counter
 from collections.abc import Mapping
-from typing import Any
 from urllib.parse import urlencode
 
 from starlette.responses import Response
@@ -34,10 +33,11 @@ from stentor.surfaces.dashboard.gateway import GatewayError, quote_segment
 from stentor.surfaces.dashboard.presenters import agent_view
 from stentor.surfaces.dashboard.presenters.filters import shorten_id
 from stentor.surfaces.dashboard.presenters.resources import render_agent_card
-from stentor.surfaces.dashboard.site.page import PageRequest
+from stentor.surfaces.dashboard.site.page import PageRequest, action
 from stentor.surfaces.dashboard.store import read_scored_agent
 from stentor.web.wire import decode_cursor, encode_cursor
 
+AGENT = "/agents/{agent_id}"
 PAGE_SIZE = 50
 MAX_LISTED_AGENTS = 1_000
 """The largest page of the operation `agents.list`."""
@@ -247,40 +247,18 @@ async def show_card(page: PageRequest) -> Response:
     return page.render("agent-card.html", agent=record, card=render_agent_card(scored_agent, weights, now))
 
 
-async def suspend_agent(page: PageRequest) -> Response:
-    return await _post_action(page, "suspend", "suspended", {"reason": (await page.read_form()).get("reason", "")})
-
-
-async def activate_agent(page: PageRequest) -> Response:
-    return await _post_action(page, "activate", "activated")
-
-
 async def archive_agent(page: PageRequest) -> Response:
     form = await page.read_form()
     body = {"reason": form.get("reason", ""), "force": form.get("force") == "1"}
-    return await _post_action(page, "archive", "archived", body)
-
-
-async def restore_agent(page: PageRequest) -> Response:
-    return await _post_action(page, "restore", "restored")
+    agent_id = page.path_param("agent_id")
+    await page.call("agents.archive", agent_id=agent_id, body=body)
+    return page.redirect(f"/agents/{quote_segment(agent_id)}", "archived")
 
 
 def _find_namesakes(names: Mapping[str, str], agent_id: str, name: str) -> list[str]:
     """Return the ids of other agents whose name is or looks the same."""
     looks = same_looking(name)
     return [other for other, its_name in names.items() if other != agent_id and same_looking(its_name) == looks]
-
-
-async def clear_violations(page: PageRequest) -> Response:
-    form = await page.read_form()
-    body = {"override_tier": form.get("tier", ""), "rationale": form.get("rationale", "")}
-    return await _post_action(page, "clear_violations", "cleared", body)
-
-
-async def _post_action(page: PageRequest, action: str, notice: str, body: Any = None) -> Response:
-    agent_id = page.path_param("agent_id")
-    await page.call(f"agents.{action}", agent_id=agent_id, body=body)
-    return page.redirect(f"/agents/{quote_segment(agent_id)}", notice)
 
 
 async def take_checkpoint(page: PageRequest) -> Response:
@@ -305,12 +283,16 @@ def label_agents(names: Mapping[str, str]) -> dict[str, str]:
 ROUTES = [
     ("GET", "/agents", list_agents),
     ("GET", "/agents/weights", show_weights),
-    ("GET", "/agents/{agent_id}", show_agent),
-    ("GET", "/agents/{agent_id}/card", show_card),
-    ("POST", "/agents/{agent_id}/suspend", suspend_agent),
-    ("POST", "/agents/{agent_id}/activate", activate_agent),
-    ("POST", "/agents/{agent_id}/archive", archive_agent),
-    ("POST", "/agents/{agent_id}/restore", restore_agent),
-    ("POST", "/agents/{agent_id}/clear-violations", clear_violations),
-    ("POST", "/agents/{agent_id}/checkpoints", take_checkpoint),
+    ("GET", AGENT, show_agent),
+    ("GET", f"{AGENT}/card", show_card),
+    ("POST", f"{AGENT}/suspend", action("agents.suspend", AGENT, "suspended", "reason")),
+    ("POST", f"{AGENT}/activate", action("agents.activate", AGENT, "activated")),
+    ("POST", f"{AGENT}/archive", archive_agent),
+    ("POST", f"{AGENT}/restore", action("agents.restore", AGENT, "restored")),
+    (
+        "POST",
+        f"{AGENT}/clear-violations",
+        action("agents.clear_violations", AGENT, "cleared", "override_tier", "rationale"),
+    ),
+    ("POST", f"{AGENT}/checkpoints", take_checkpoint),
 ]

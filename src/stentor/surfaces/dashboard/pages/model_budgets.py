@@ -12,7 +12,7 @@ from stentor.core.jsontext import JsonObject
 from stentor.domains.registry import queries as registry_queries
 from stentor.surfaces.dashboard.gateway import GatewayError, quote_segment
 from stentor.surfaces.dashboard.site.forms import number_or_text
-from stentor.surfaces.dashboard.site.page import PageRequest
+from stentor.surfaces.dashboard.site.page import PageRequest, action
 
 PATH = "/models/budgets"
 FIELDS = {"who": "", "limit": "", "unit": "usd", "period": "month"}
@@ -70,11 +70,6 @@ async def set_budget(page: PageRequest) -> Response:
     return page.redirect(PATH, "budget-set")
 
 
-async def remove_budget(page: PageRequest) -> Response:
-    await page.call("llm.remove_budget", budget_id=page.path_param("budget_id"))
-    return page.redirect(PATH, "removed")
-
-
 def _change_query(budget: JsonObject) -> str:
     """Return the query that fills the form in with a budget."""
     who, limit = f"{budget['kind']}:{budget['subject']}", f"{budget['limit']:f}".rstrip("0").rstrip(".")
@@ -84,5 +79,5 @@ def _change_query(budget: JsonObject) -> str:
 ROUTES = [
     ("GET", PATH, show_budgets),
     ("POST", PATH, set_budget),
-    ("POST", f"{PATH}/{{budget_id}}/remove", remove_budget),
+    ("POST", f"{PATH}/{{budget_id}}/remove", action("llm.remove_budget", PATH, "removed")),
 ]

@@ -11,12 +11,12 @@ from starlette.responses import Response
 from stentor.core import jsontext
 from stentor.domains.llm.contents.store import find_short_texts
 from stentor.domains.registry import queries as registry_queries
-from stentor.surfaces.dashboard.gateway import quote_segment
 from stentor.surfaces.dashboard.pages.agents import read_agent_choices
 from stentor.surfaces.dashboard.presenters.conversation import Conversation, read_request, read_response
 from stentor.surfaces.dashboard.site.forms import times_of_days
-from stentor.surfaces.dashboard.site.page import PageRequest, encode_query
+from stentor.surfaces.dashboard.site.page import PageRequest, action, encode_query
 
+CALL = "/models/calls/{call_id}"
 PAGE_SIZE = 50
 FILTERS = ("provider", "model", "key", "agent_id", "task_id", "outcome")
 DAYS = ("from", "to")
@@ -96,12 +96,6 @@ def _decode(text: str | None) -> Any:
     return None if text is None else jsontext.decode_or_none(text.encode()) or text
 
 
-async def delete_content(page: PageRequest) -> Response:
-    call_id = page.path_param("call_id")
-    await page.call("llm.delete_content", call_id=call_id)
-    return page.redirect(f"/models/calls/{quote_segment(call_id)}", "content-deleted")
-
-
 async def delete_contents(page: PageRequest) -> Response:
     """Delete the contents of a key, before a day, or both; without either the gateway refuses."""
     form = await page.read_form()
@@ -113,6 +107,6 @@ async def delete_contents(page: PageRequest) -> Response:
 ROUTES = [
     ("GET", "/models/calls", list_calls),
     ("POST", "/models/calls/delete-content", delete_contents),
-    ("GET", "/models/calls/{call_id}", show_call),
-    ("POST", "/models/calls/{call_id}/delete-content", delete_content),
+    ("GET", CALL, show_call),
+    ("POST", f"{CALL}/delete-content", action("llm.delete_content", CALL, "content-deleted")),
 ]

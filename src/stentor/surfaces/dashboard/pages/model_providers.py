@@ -13,7 +13,7 @@ from stentor.core.jsontext import JsonObject
 from stentor.domains.llm import queries
 from stentor.domains.llm.formats import FORMATS
 from stentor.surfaces.dashboard.gateway import GatewayError, quote_segment
-from stentor.surfaces.dashboard.site.page import PageRequest
+from stentor.surfaces.dashboard.site.page import PageRequest, action
 
 PATH = "/models/providers"
 MAX_LISTED_MODELS = 300
@@ -95,11 +95,6 @@ async def save_provider(page: PageRequest) -> Response:
     return page.redirect(PATH, "saved")
 
 
-async def remove_provider(page: PageRequest) -> Response:
-    await page.call("llm.remove_provider", name=page.path_param("name"))
-    return page.redirect(PATH, "removed")
-
-
 async def set_route(page: PageRequest) -> Response:
     form = await page.read_form()
     values = {name: form.get(name) or default for name, default in ROUTE_FIELDS.items()}
@@ -113,15 +108,10 @@ async def set_route(page: PageRequest) -> Response:
     return page.redirect(PATH, "saved")
 
 
-async def remove_route(page: PageRequest) -> Response:
-    await page.call("llm.remove_route", route_id=page.path_param("route_id"))
-    return page.redirect(PATH, "removed")
-
-
 ROUTES = [
     ("GET", PATH, show_providers),
     ("POST", PATH, save_provider),
-    ("POST", f"{PATH}/{{name}}/remove", remove_provider),
+    ("POST", f"{PATH}/{{name}}/remove", action("llm.remove_provider", PATH, "removed")),
     ("POST", "/models/routes", set_route),
-    ("POST", "/models/routes/{route_id}/remove", remove_route),
+    ("POST", "/models/routes/{route_id}/remove", action("llm.remove_route", PATH, "removed")),
 ]

@@ -20,7 +20,7 @@ from stentor.domains.tasks.list_model import TaskFilter
 from stentor.surfaces.dashboard.gateway import GatewayError, quote_segment
 from stentor.surfaces.dashboard.presenters import provenance_view
 from stentor.surfaces.dashboard.presenters.provenance_view import ProofCheck, check_proof
-from stentor.surfaces.dashboard.site.page import HTMX_HEADER, PageRequest
+from stentor.surfaces.dashboard.site.page import HTMX_HEADER, PageRequest, action
 
 LISTED_RUNS = 25
 MAX_OPENED = 200
@@ -109,11 +109,6 @@ def checkpoint_verifier(checkpoint: JsonObject | None) -> NoteVerifier | None:
         return None
 
 
-async def sign_checkpoint(page: PageRequest) -> Response:
-    await page.call("provenance.sign")
-    return page.redirect("/provenance", "signed")
-
-
 async def show_run(page: PageRequest) -> Response:
     """Render the run of an event or, by a task's id, of the task's first event; `check` verifies the proof."""
     requested_id = page.path_param("provenance_id")
@@ -195,6 +190,6 @@ def _read_tree_state(tx: Tx) -> _TreeState:
 
 ROUTES = [
     ("GET", "/provenance", show_provenance),
-    ("POST", "/provenance/checkpoint", sign_checkpoint),
+    ("POST", "/provenance/checkpoint", action("provenance.sign", "/provenance", "signed")),
     ("GET", "/provenance/{provenance_id:path}", show_run),
 ]

@@ -14,8 +14,9 @@ from stentor.core.errors import InvalidRequest
 from stentor.core.jsontext import JsonObject
 from stentor.surfaces.dashboard.gateway import GatewayError, quote_segment
 from stentor.surfaces.dashboard.site.forms import find_changed, read_shown, read_task_input
-from stentor.surfaces.dashboard.site.page import PageRequest
+from stentor.surfaces.dashboard.site.page import PageRequest, action
 
+SCHEDULE = "/schedules/{name}"
 LISTED_RUNS = 50
 TIMING = ("cron", "timezone", "missed", "overlap")
 TASK_FIELDS = frozenset(("type", "capability", "title", "input"))
@@ -121,16 +122,6 @@ def _kept(task: JsonObject) -> JsonObject:
     return {field: value for field, value in (task | beside).items() if value is not None} | {"metadata": meta}
 
 
-async def pause_schedule(page: PageRequest) -> Response:
-    await page.call("schedules.change", name=page.path_param("name"), body={"paused": True})
-    return page.redirect(_path(page.path_param("name")), "paused")
-
-
-async def resume_schedule(page: PageRequest) -> Response:
-    await page.call("schedules.change", name=page.path_param("name"), body={"paused": False})
-    return page.redirect(_path(page.path_param("name")), "resumed")
-
-
 async def run_schedule(page: PageRequest) -> Response:
     """Submit the task now; a denied one is stored as failed, and listed with its reason."""
     name = page.path_param("name")
@@ -141,11 +132,6 @@ async def run_schedule(page: PageRequest) -> Response:
             raise
         return page.redirect(_path(name), "run-denied")
     return page.redirect(_path(name), "run")
-
-
-async def delete_schedule(page: PageRequest) -> Response:
-    await page.call("schedules.delete", name=page.path_param("name"))
-    return page.redirect("/schedules", "schedule-deleted")
 
 
 async def _read_form(page: PageRequest) -> dict[str, str]:
@@ -197,10 +183,10 @@ def _path(name: str) -> str:
 ROUTES = [
     ("GET", "/schedules", _render_list),
     ("POST", "/schedules", create_schedule),
-    ("GET", "/schedules/{name}", _render_schedule),
-    ("POST", "/schedules/{name}", change_schedule),
-    ("POST", "/schedules/{name}/pause", pause_schedule),
-    ("POST", "/schedules/{name}/resume", resume_schedule),
-    ("POST", "/schedules/{name}/run", run_schedule),
-    ("POST", "/schedules/{name}/delete", delete_schedule),
+    ("GET", SCHEDULE, _render_schedule),
+    ("POST", SCHEDULE, change_schedule),
+    ("POST", f"{SCHEDULE}/pause", action("schedules.change", SCHEDULE, "paused", paused=True)),
+    ("POST", f"{SCHEDULE}/resume", action("schedules.change", SCHEDULE, "resumed", paused=False)),
+    ("POST", f"{SCHEDULE}/run", run_schedule),
+    ("POST", f"{SCHEDULE}/delete", action("schedules.delete", "/schedules", "schedule-deleted")),
 ]

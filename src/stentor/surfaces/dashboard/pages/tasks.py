@@ -6,7 +6,6 @@ Also the event streams of open pages: live updates, and the events of one task.
 from __future__ import annotations
 
 import asyncio
-from typing import Any
 
 from starlette.responses import Response
 
@@ -43,9 +42,10 @@ from stentor.surfaces.dashboard.presenters.task_view import (
     present_denial,
 )
 from stentor.surfaces.dashboard.presenters.waterfall import build_subtask_bar, build_waterfall
-from stentor.surfaces.dashboard.site.page import PageRequest
+from stentor.surfaces.dashboard.site.page import PageRequest, action
 from stentor.web.sse import EventStreamResponse, SseEvent
 
+TASK = "/tasks/{task_id}"
 MAX_EVENTS = 100
 """How many of the first and of the last events of a task are on its page."""
 MAX_SUBTASKS, MAX_DECISIONS = 100, 200
@@ -225,21 +225,9 @@ def _present_decision(decision: JsonObject | None) -> JsonObject | None:
     return explained | {"shares": {"composite": 1 - alpha - beta, "hebbian": alpha, "trust": beta}}
 
 
-async def cancel_task(page: PageRequest) -> Response:
-    return await _post_action(page, "cancel", "cancelled")
-
-
-async def retry_task(page: PageRequest) -> Response:
-    return await _post_action(page, "retry", "retried")
-
-
-async def approve_task(page: PageRequest) -> Response:
-    return await _post_action(page, "approve", "approved")
-
-
 async def reject_task(page: PageRequest) -> Response:
     reason = (await page.read_form()).get("reason")
-    return await _post_action(page, "reject", "rejected", {"reason": reason} if reason else {})
+    return await _post(page, "reject", "rejected", {"reason": reason} if reason else {})
 
 
 async def grade_task(page: PageRequest) -> Response:
@@ -249,12 +237,12 @@ async def grade_task(page: PageRequest) -> Response:
     body = {"grade": jsontext.decode_or_none(form.get("grade", "").encode())} | (
         {"comment": comment} if comment else {}
     )
-    return await _post_action(page, "grade", "graded", body)
+    return await _post(page, "grade", "graded", body)
 
 
-async def _post_action(page: PageRequest, action: str, notice: str, body: Any = None) -> Response:
+async def _post(page: PageRequest, verb: str, notice: str, body: JsonObject) -> Response:
     task_id = page.path_param("task_id")
-    await page.call(f"tasks.{action}", task_id=task_id, body=body)
+    await page.call(f"tasks.{verb}", task_id=task_id, body=body)
     return page.redirect(f"/tasks/{quote_segment(task_id)}", notice)
 
 
@@ -280,12 +268,12 @@ async def stream_task(page: PageRequest) -> Response:
 
 
 ROUTES = [
-    ("GET", "/tasks/{task_id}", show_task),
-    ("POST", "/tasks/{task_id}/cancel", cancel_task),
-    ("POST", "/tasks/{task_id}/retry", retry_task),
-    ("POST", "/tasks/{task_id}/approve", approve_task),
-    ("POST", "/tasks/{task_id}/reject", reject_task),
-    ("POST", "/tasks/{task_id}/grade", grade_task),
+    ("GET", TASK, show_task),
+    ("POST", f"{TASK}/cancel", action("tasks.cancel", TASK, "cancelled")),
+    ("POST", f"{TASK}/retry", action("tasks.retry", TASK, "retried")),
+    ("POST", f"{TASK}/approve", action("tasks.approve", TASK, "approved")),
+    ("POST", f"{TASK}/reject", reject_task),
+    ("POST", f"{TASK}/grade", grade_task),
     ("GET", "/live", stream_changes),
-    ("GET", "/tasks/{task_id}/stream", stream_task),
+    ("GET", f"{TASK}/stream", stream_task),
 ]

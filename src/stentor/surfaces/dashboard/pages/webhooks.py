@@ -19,8 +19,9 @@ from stentor.domains.tasks.store import read_result
 from stentor.domains.webhooks import model, payloads, queries
 from stentor.surfaces.dashboard.gateway import GatewayError, quote_segment
 from stentor.surfaces.dashboard.site.forms import find_changed, int_or_text, read_shown
-from stentor.surfaces.dashboard.site.page import PageRequest
+from stentor.surfaces.dashboard.site.page import PageRequest, action
 
+WEBHOOK = "/webhooks/{webhook_id}"
 PAGE_SIZE = 50
 DELIVERY_STATUSES = ("waiting", "sending", "delivered", "failed")
 OVERLAP_CHOICES = ((0, "not at all"), (3_600, "for 1 hour"), (86_400, "for 1 day"), (7 * 86_400, "for 1 week"))
@@ -163,24 +164,6 @@ async def update_webhook(page: PageRequest) -> Response:
     return page.redirect(_webhook_path(page), "saved")
 
 
-async def enable_webhook(page: PageRequest) -> Response:
-    return await _set_enabled(page, is_enabled=True)
-
-
-async def disable_webhook(page: PageRequest) -> Response:
-    return await _set_enabled(page, is_enabled=False)
-
-
-async def _set_enabled(page: PageRequest, *, is_enabled: bool) -> Response:
-    await page.call("webhooks.change", webhook_id=_webhook_id(page), body={"enabled": is_enabled})
-    return page.redirect(_webhook_path(page), "enabled" if is_enabled else "disabled")
-
-
-async def remove_webhook(page: PageRequest) -> Response:
-    await page.call("webhooks.delete", webhook_id=_webhook_id(page))
-    return page.redirect("/webhooks", "removed")
-
-
 async def send_ping(page: PageRequest) -> Response:
     delivery = await page.call("webhooks.test", webhook_id=_webhook_id(page))
     return page.redirect(f"{_webhook_path(page)}/deliveries/{quote_segment(delivery['id'])}", "pinged")
@@ -254,15 +237,15 @@ def _read_delivery_body(tx: Tx, tenant: str, name: str, event_id: str) -> Any:
 
 ROUTES = [
     ("GET", "/webhooks", render_list),
-    ("GET", "/webhooks/{webhook_id}", show_webhook),
+    ("GET", WEBHOOK, show_webhook),
     ("POST", "/webhooks", add_webhook),
-    ("POST", "/webhooks/{webhook_id}", update_webhook),
-    ("POST", "/webhooks/{webhook_id}/enable", enable_webhook),
-    ("POST", "/webhooks/{webhook_id}/disable", disable_webhook),
-    ("POST", "/webhooks/{webhook_id}/remove", remove_webhook),
-    ("POST", "/webhooks/{webhook_id}/test", send_ping),
-    ("POST", "/webhooks/{webhook_id}/rotate", rotate_secret),
-    ("POST", "/webhooks/{webhook_id}/replay", replay_since),
-    ("GET", "/webhooks/{webhook_id}/deliveries/{delivery_id}", show_delivery),
-    ("POST", "/webhooks/{webhook_id}/deliveries/{delivery_id}/replay", replay_delivery),
+    ("POST", WEBHOOK, update_webhook),
+    ("POST", f"{WEBHOOK}/enable", action("webhooks.change", WEBHOOK, "enabled", enabled=True)),
+    ("POST", f"{WEBHOOK}/disable", action("webhooks.change", WEBHOOK, "disabled", enabled=False)),
+    ("POST", f"{WEBHOOK}/remove", action("webhooks.delete", "/webhooks", "removed")),
+    ("POST", f"{WEBHOOK}/test", send_ping),
+    ("POST", f"{WEBHOOK}/rotate", rotate_secret),
+    ("POST", f"{WEBHOOK}/replay", replay_since),
+    ("GET", f"{WEBHOOK}/deliveries/{{delivery_id}}", show_delivery),
+    ("POST", f"{WEBHOOK}/deliveries/{{delivery_id}}/replay", replay_delivery),
 ]

@@ -396,6 +396,24 @@ def encode_query(values: Mapping[str, str | None]) -> str:
 PageHandler = Callable[[PageRequest], Awaitable[Response]]
 
 
+def action(operation: str, address: str, notice: str, *fields: str, **fixed: Any) -> PageHandler:
+    """Return the handler of a form that calls an operation with the parameters of its path, and redirects to `address`.
+
+    The address may have names of these parameters in braces. The body of the call has these `fields` of the form, and
+    what is `fixed`.
+    """
+
+    async def act(page: PageRequest) -> Response:
+        named = {name: page.path_param(name) for name in page.request.path_params}
+        form = await page.read_form()
+        body = fixed | {name: form.get(name, "") for name in fields}
+        await page.call(operation, body=body or None, **named)
+        quoted = {name: filters.quote_segment(value) for name, value in named.items()}
+        return page.redirect(address.format(**quoted), notice)
+
+    return act
+
+
 @cache
 def create_environment() -> Environment:
     """Return the environment, which compiles a template once for the process."""
