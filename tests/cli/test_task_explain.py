@@ -106,23 +106,6 @@ def test_explain_says_that_the_results_of_an_agent_are_from_before_its_failures(
     assert "9.0 of 9.0, before its failures" in " ".join(program("task", "explain", task_id).out.split())
 
 
-def test_a_decision_of_an_earlier_rule_is_shown_with_its_own_terms(program: Program) -> None:
-    task_id = program("task", "submit", *SUMMARIZE, "--input", TEXT, "--json").json["task_id"]
-    one = {"agent_id": "a", "name": "ann", "composite": 0.5, "hebbian": 0.25, "trust": 0.5, "blended": 0.45}
-
-    def earlier(routing: dict[str, Any]) -> None:
-        for name in ("rule", "prefer", "mean", "slope", "fastest_ms", "cheapest", "online"):
-            del routing[name]
-        routing |= {"agent_id": "a", "agent_name": "ann", "candidates": [one]}
-
-    _change(program, task_id, earlier)
-    done = program("task", "explain", task_id)
-    assert done.code == 0
-    assert "hebbian" in done.out
-    assert "Not recomputed: The decision was made by an earlier rule" in done.out
-    assert "0.250" in program("task", "show", task_id, "--activity").out
-
-
 def test_a_decision_that_cannot_be_read_differs_and_is_said(program: Program) -> None:
     task_id = program("task", "submit", *SUMMARIZE, "--input", TEXT, "--json").json["task_id"]
     _change(program, task_id, lambda routing: routing.pop("candidates_total"))

@@ -18,14 +18,13 @@ from stentor.domains.routing.model import describe_denial
 
 
 class ListedCandidate(msgspec.Struct, frozen=True):
-    """A candidate with the terms of its score; a decision made with the older formula has only the first six."""
+    """A candidate with the terms of its score."""
 
     agent_id: str
     name: str
     composite: float
     trust: float
     blended: float
-    hebbian: float | None = None
     elsewhere: float = 0.0
     elsewhere_outcomes: float = 0.0
     prior: float = 0.0
@@ -53,8 +52,6 @@ class DeniedAgent(msgspec.Struct, frozen=True):
 
 
 class Decision(msgspec.Struct, frozen=True):
-    """A recorded decision, by this formula or the older one; `prefer` is None in the oldest records."""
-
     agent_id: str
     alpha: float
     beta: float
@@ -65,7 +62,7 @@ class Decision(msgspec.Struct, frozen=True):
     candidates_total: int
     denied: list[DeniedAgent]
     denied_total: int
-    prefer: str | None = None
+    prefer: str
 
 
 class ListedDifference(msgspec.Struct, frozen=True):
@@ -146,8 +143,6 @@ def describe_decision(decision: JsonObject, later_denial: str | None = None) -> 
     }
 
 
-LEGACY_COLUMNS = ("composite", "hebbian", "trust", "blended")
-"""For decisions that were made with the older formula, whose terms are `shares`."""
 SUMMARY_COLUMNS = ("expected", "uncertainty", "failing", "overload", "time", "cost", "trust", "score")
 """The terms that make the score; `stentor task explain` has all."""
 RARE_TERMS = ("failing", "overload")
@@ -178,15 +173,13 @@ MAX_COMPARED = 4
 
 def show_decision(record: JsonObject) -> None:
     """Print the candidates with the terms of their scores, the parameters, and the denied agents."""
-    terms = explain.classify_terms(record)
-    if terms is None:
-        output.print_line(explain.explain_decision(record))
+    output.print_line(explain.explain_decision(record))
+    if explain.classify_terms(record) != "evidence":
         return
     decision = read_fields(record, Decision)
-    output.print_line(explain.explain_decision(record))
     shown = _shown_terms(decision.candidates)
     title = f"Why: score = {_formula(shown)}, with trust weighted by beta"
-    _show_candidates(decision, terms, tuple(term for term in SUMMARY_COLUMNS if term in shown), title)
+    _show_candidates(decision, [term for term in SUMMARY_COLUMNS if term in shown], title)
     _show_rest(decision)
 
 
@@ -196,9 +189,9 @@ def show_explanation(explanation: Explanation) -> None:
     if explanation.decision is None:
         _show_denied(read_fields(explanation.denied, list[DeniedAgent]))
         return
-    if explanation.terms:
+    if explanation.terms == "evidence":
         decision = read_fields(explanation.decision, Decision)
-        _show_terms(decision, explanation.terms)
+        _show_terms(decision)
         _show_rest(decision)
     if explanation.later_denial:
         output.print_line(f"A later attempt found no eligible agent: {explanation.later_denial}")
@@ -206,13 +199,9 @@ def show_explanation(explanation: Explanation) -> None:
         _show_recomputation(explanation.recomputation)
 
 
-def _show_candidates(decision: Decision, terms: str, columns: tuple[str, ...], title: str) -> None:
+def _show_candidates(decision: Decision, columns: list[str], title: str) -> None:
     candidates = decision.candidates
-    if terms == "shares":
-        columns, title = LEGACY_COLUMNS, "Why: blended = (1-a-b) composite + a hebbian + b trust"
-        cells = [{term: _score(getattr(candidate, term)) for term in columns} for candidate in candidates]
-    else:
-        cells = [_cells(candidate) for candidate in candidates]
+    cells = [_cells(candidate) for candidate in candidates]
     rows = [
         (_mark(candidate, decision), *(texts[column] for column in columns))
         for candidate, texts in zip(candidates, cells, strict=True)
@@ -222,11 +211,8 @@ def _show_candidates(decision: Decision, terms: str, columns: tuple[str, ...], t
         console.print(f"Showing the best {len(candidates)} of {decision.candidates_total}.", style="dim")
 
 
-def _show_terms(decision: Decision, terms: str) -> None:
+def _show_terms(decision: Decision) -> None:
     """Print a row for each term, and a column for each of the best candidates: so many columns fit no terminal."""
-    if terms == "shares":
-        _show_candidates(decision, terms, LEGACY_COLUMNS, "")
-        return
     best = decision.candidates[:MAX_COMPARED]
     cells, shown = [_cells(candidate) for candidate in best], _shown_terms(best)
     meanings = TERMS | {"score": _formula(shown)}
@@ -281,10 +267,9 @@ def _score(value: float) -> str:
 
 def _show_rest(decision: Decision) -> None:
     trust = "" if decision.trust_available else "; trust was unavailable, so beta and the trust floor were 0"
-    prefer = f"prefer {decision.prefer}, " if decision.prefer is not None else ""
     console.print(
-        f"alpha {decision.alpha:g}, beta {decision.beta:g}, {prefer}trust floor {decision.trust_floor:g}; "
-        f"decided in {decision.duration_us} µs{trust}",
+        f"alpha {decision.alpha:g}, beta {decision.beta:g}, prefer {decision.prefer}, "
+        f"trust floor {decision.trust_floor:g}; decided in {decision.duration_us} µs{trust}",
         style="dim",
     )
     _show_denied(decision.denied)

@@ -250,24 +250,6 @@ async def test_a_decision_shows_that_the_results_of_an_agent_are_from_before_its
 
 
 @requirement("dashboard.page-tasks")
-async def test_a_decision_of_an_earlier_rule_is_shown_with_its_own_terms(site: Site) -> None:
-    await site.world.register("ann")
-    task_id = await site.world.submit()
-    one = {"agent_id": "a", "name": "ann", "composite": 0.5, "hebbian": 0.25, "trust": 0.5, "blended": 0.45}
-
-    def earlier(routing: dict[str, Any]) -> None:
-        for name in ("rule", "prefer", "mean", "slope", "fastest_ms", "cheapest", "online"):
-            del routing[name]
-        routing["candidates"] = [one]
-
-    await change_decision(site, task_id, earlier)
-    page = await site.read(f"/tasks/{task_id}")
-    assert "0.80 × composite + 0.20 × Hebbian weight" in page
-    assert "0.250" in page
-    assert "Uncertainty" not in page
-
-
-@requirement("dashboard.page-tasks")
 async def test_a_task_that_waits_for_a_worker_says_so(site: Site) -> None:
     agent = await site.world.register("ann")
     site.world.clock.advance(seconds=61)

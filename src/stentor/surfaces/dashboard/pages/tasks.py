@@ -54,8 +54,6 @@ PAGE_CHARACTERS, ROW_CHARACTERS, MIN_ROOM = 200_000, 400, 20_000
 
 A page with live parts is sent again at each change, so a task of many steps must not make it long.
 """
-LEGACY_SCORE_TERMS = ("composite", "hebbian", "trust")
-"""The terms of a score in old decisions, which name no ranking rule."""
 GRADES = tuple(step / 10 for step in range(10, -1, -1))
 MAX_TEXT_CHARACTERS = 20_000
 """Characters of an input or a result on a page."""
@@ -124,7 +122,6 @@ async def show_task(
         waterfall=bars,
         subtasks=subtasks,
         max_characters=MAX_TEXT_CHARACTERS,
-        terms=LEGACY_SCORE_TERMS,
         grade=grade,
         grades=GRADES,
     )
@@ -210,19 +207,15 @@ def _list_undecided(tx: Tx, tenant: str, task_id: str, agent_id: str) -> list[Js
 
 
 def _present_decision(decision: JsonObject | None) -> JsonObject | None:
-    """Return the decision with an explanation, and the weights of its terms for one of an earlier rule."""
-    terms = explain.classify_terms(decision) if decision else None
-    if not decision or terms is None:
+    """Return the decision with an explanation, None if it cannot be read."""
+    if not decision or explain.classify_terms(decision) != "evidence":
         return None
-    alpha, beta = decision["alpha"], decision["beta"]
     listed = decision["candidates"]
     factors = [name for name in ("failing", "overload") if any(each.get(name) for each in listed)]
     formula = " × ".join(
         ["(expected + uncertainty)" if factors else "expected + uncertainty", *(f"(1 − {name})" for name in factors)]
     )
-    explained = {**decision, "terms": terms, "sentence": explain.explain_decision(decision)}
-    explained |= {"factors": factors, "formula": formula}
-    return explained | {"shares": {"composite": 1 - alpha - beta, "hebbian": alpha, "trust": beta}}
+    return {**decision, "sentence": explain.explain_decision(decision), "factors": factors, "formula": formula}
 
 
 async def reject_task(page: PageRequest) -> Response:
