@@ -15,7 +15,7 @@ from rich.tree import Tree
 from stentor.cli.demo import governance_scenarios, scenarios
 from stentor.cli.output import own_command
 from stentor.cli.responses import RunEvent
-from stentor.cli.tasks.decisions import Decision
+from stentor.domains.routing.model import RoutingDecision
 
 MAX_TITLE_LENGTH = 24
 SCENARIOS = 5
@@ -40,7 +40,7 @@ class DemoTask(msgspec.Struct, frozen=True):
     task_id: str
     agent_name: str
     task: DemoSubmission
-    routing: Decision
+    routing: RoutingDecision
     events: list[RunEvent]
 
 

@@ -5,6 +5,7 @@ The explanation recomputes a recorded decision with `domains.routing.explain`; n
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import msgspec
@@ -14,74 +15,9 @@ from stentor.cli.output import console
 from stentor.cli.responses import RunEvent, TaskActivity, read_fields
 from stentor.core.jsontext import JsonObject
 from stentor.domains.routing import explain
-from stentor.domains.routing.model import describe_denial
-
-
-class ListedCandidate(msgspec.Struct, frozen=True):
-    """A candidate with the terms of its score."""
-
-    agent_id: str
-    name: str
-    composite: float
-    trust: float
-    blended: float
-    elsewhere: float = 0.0
-    elsewhere_outcomes: float = 0.0
-    prior: float = 0.0
-    rewards: float = 0.0
-    outcomes: float = 0.0
-    expected: float = 0.0
-    stale: bool = False
-    ahead: int = 0
-    uncertainty: float = 0.0
-    unlearned: int = 0
-    failing: float = 0.0
-    overload: float = 0.0
-    retry: bool = False
-    resting: bool = False
-    ready_ms: float = 0.0
-    time_penalty: float = 0.0
-    cost: float | None = None
-    cost_penalty: float = 0.0
-    online: bool = True
-
-
-class DeniedAgent(msgspec.Struct, frozen=True):
-    name: str
-    code: str
-
-
-class Decision(msgspec.Struct, frozen=True):
-    agent_id: str
-    alpha: float
-    beta: float
-    trust_floor: float
-    trust_available: bool
-    duration_us: int
-    candidates: list[ListedCandidate]
-    candidates_total: int
-    denied: list[DeniedAgent]
-    denied_total: int
-    prefer: str
-
-
-class ListedDifference(msgspec.Struct, frozen=True):
-    """A recorded value that differs from the recomputed one; without `name` it belongs to the whole decision."""
-
-    name: str | None
-    field: str
-    recorded: Any
-    recomputed: Any
-
-
-class Recomputation(msgspec.Struct, frozen=True):
-    """Whether a decision was recomputed, and with the same result; `reason` is why it was not recomputed."""
-
-    recomputed: bool
-    reason: str | None
-    differences: list[ListedDifference]
-    assumed: list[str]
-    same: bool
+from stentor.domains.routing.candidates import RankedCandidate
+from stentor.domains.routing.explain import DecisionCheck
+from stentor.domains.routing.model import DeniedCandidate, RoutingDecision, describe_denial
 
 
 class Explanation(msgspec.Struct, frozen=True):
@@ -95,7 +31,7 @@ class Explanation(msgspec.Struct, frozen=True):
     terms: str | None
     denied: Any
     later_denial: str | None
-    recomputation: Recomputation | None
+    recomputation: DecisionCheck | None
 
     def is_reproduced(self) -> bool:
         """Return False if a recomputation had another result; True as well if nothing could be recomputed."""
@@ -176,7 +112,7 @@ def show_decision(record: JsonObject) -> None:
     output.print_line(explain.explain_decision(record))
     if explain.classify_terms(record) != "evidence":
         return
-    decision = read_fields(record, Decision)
+    decision = read_fields(record, RoutingDecision)
     shown = _shown_terms(decision.candidates)
     title = f"Why: score = {_formula(shown)}, with trust weighted by beta"
     _show_candidates(decision, [term for term in SUMMARY_COLUMNS if term in shown], title)
@@ -187,10 +123,10 @@ def show_explanation(explanation: Explanation) -> None:
     """Print a decision in full, and whether recomputation reproduces it."""
     output.print_line(explanation.why)
     if explanation.decision is None:
-        _show_denied(read_fields(explanation.denied, list[DeniedAgent]))
+        _show_denied(read_fields(explanation.denied, tuple[DeniedCandidate, ...]))
         return
     if explanation.terms == "evidence":
-        decision = read_fields(explanation.decision, Decision)
+        decision = read_fields(explanation.decision, RoutingDecision)
         _show_terms(decision)
         _show_rest(decision)
     if explanation.later_denial:
@@ -199,7 +135,7 @@ def show_explanation(explanation: Explanation) -> None:
         _show_recomputation(explanation.recomputation)
 
 
-def _show_candidates(decision: Decision, columns: list[str], title: str) -> None:
+def _show_candidates(decision: RoutingDecision, columns: list[str], title: str) -> None:
     candidates = decision.candidates
     cells = [_cells(candidate) for candidate in candidates]
     rows = [
@@ -211,7 +147,7 @@ def _show_candidates(decision: Decision, columns: list[str], title: str) -> None
         console.print(f"Showing the best {len(candidates)} of {decision.candidates_total}.", style="dim")
 
 
-def _show_terms(decision: Decision) -> None:
+def _show_terms(decision: RoutingDecision) -> None:
     """Print a row for each term, and a column for each of the best candidates: so many columns fit no terminal."""
     best = decision.candidates[:MAX_COMPARED]
     cells, shown = [_cells(candidate) for candidate in best], _shown_terms(best)
@@ -223,7 +159,7 @@ def _show_terms(decision: Decision) -> None:
         console.print(f"The best {len(best)} of {decision.candidates_total}; `--json` has all.", style="dim")
 
 
-def _shown_terms(candidates: list[ListedCandidate]) -> list[str]:
+def _shown_terms(candidates: Sequence[RankedCandidate]) -> list[str]:
     return [term for term in TERMS if term not in RARE_TERMS or any(getattr(each, term) for each in candidates)]
 
 
@@ -233,11 +169,11 @@ def _formula(shown: list[str]) -> str:
     return f"{'(expected + uncertainty)' if factors else 'expected + uncertainty'}{factors} - time - cost"
 
 
-def _mark(candidate: ListedCandidate, decision: Decision) -> str:
+def _mark(candidate: RankedCandidate, decision: RoutingDecision) -> str:
     return f"{candidate.name} (chosen)" if candidate.agent_id == decision.agent_id else candidate.name
 
 
-def _cells(candidate: ListedCandidate) -> dict[str, str]:
+def _cells(candidate: RankedCandidate) -> dict[str, str]:
     elsewhere, outcomes = candidate.elsewhere_outcomes, candidate.outcomes
     age = ", before its failures" if candidate.retry else ", stale" if candidate.stale else ""
     return {
@@ -265,7 +201,7 @@ def _score(value: float) -> str:
     return f"{value:.3f}"
 
 
-def _show_rest(decision: Decision) -> None:
+def _show_rest(decision: RoutingDecision) -> None:
     trust = "" if decision.trust_available else "; trust was unavailable, so beta and the trust floor were 0"
     console.print(
         f"alpha {decision.alpha:g}, beta {decision.beta:g}, prefer {decision.prefer}, "
@@ -277,19 +213,19 @@ def _show_rest(decision: Decision) -> None:
         console.print(f"Showing {len(decision.denied)} of {decision.denied_total} denied agents.", style="dim")
 
 
-def _show_denied(denied: list[DeniedAgent]) -> None:
+def _show_denied(denied: tuple[DeniedCandidate, ...]) -> None:
     if denied:
         rows = [(agent.name, f"{describe_denial(agent.code)} ({agent.code})") for agent in denied]
         console.print(output.render_table(("not eligible", "because it"), rows))
 
 
-def _show_recomputation(check: Recomputation) -> None:
+def _show_recomputation(check: DecisionCheck) -> None:
     if not check.recomputed:
         output.print_line(f"Not recomputed: {check.reason}")
         return
     for assumption in check.assumed:
         output.print_line(f"Assumed as recorded: {assumption}")
-    if check.same:
+    if check.is_reproduced:
         output.print_line("Recomputation from the run log: identical.")
         return
     rows = [(row.name or "all", row.field, row.recorded, row.recomputed) for row in check.differences]
