@@ -14,7 +14,7 @@ from statistics import median
 
 from bench.figures import Figure, at_most, percentile, spread
 from bench.sizes import Scale
-from stentor import bootstrap
+from stentor.bootstrap.kernel import build
 from stentor.core import migrations, settings
 from stentor.core.clock import SystemClock
 from stentor.core.db import Database
@@ -98,7 +98,7 @@ async def _calls(folder: Path, count: int) -> list[float]:
     chosen = settings.load({**environ, "SERVICE_COMMAND_AGENTS": "1", "SERVICE_BUILTIN_AGENTS": "0"})
     driver = SqliteDriver(folder / "stentor.db")
     migrations.upgrade(driver)
-    kernel = bootstrap.build(chosen, Database(driver), SystemClock())
+    kernel = build(chosen, Database(driver), SystemClock())
     assert kernel.command_agents.command is not None
     try:
         allowed = SandboxWhitelist((AllowedTool("read_file", ("**",), ("read",)),))

@@ -19,8 +19,8 @@ from pathlib import Path
 from typing import Any
 
 from bench.sizes import say
-from stentor import bootstrap
 from stentor.auth.principal import Principal
+from stentor.bootstrap.kernel import build
 from stentor.bootstrap.parts.memory import Memory
 from stentor.bootstrap.storage import open_driver
 from stentor.core import migrations, settings
@@ -118,7 +118,7 @@ def _open(folder: Path) -> tuple[Memory, Database]:
     driver = open_driver(chosen)
     migrations.upgrade(driver)
     database = Database(driver)
-    kernel = bootstrap.build(chosen, database, SystemClock())
+    kernel = build(chosen, database, SystemClock())
     assert kernel.memory is not None
     return kernel.memory, database
 

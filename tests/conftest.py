@@ -21,10 +21,10 @@ import pytest
 from _pytest.logging import catching_logs
 from starlette.types import ASGIApp
 
-from stentor import bootstrap
 from stentor.auth.api_keys import KeyRing, digest_key, parse_key_variable
-from stentor.bootstrap import Kernel
+from stentor.bootstrap.kernel import Kernel, build
 from stentor.bootstrap.parts.memory import Memory
+from stentor.bootstrap.service import application
 from stentor.bootstrap.surface_context import SurfaceContext, open_surface_context
 from stentor.cli import reference
 from stentor.core import settings
@@ -357,12 +357,12 @@ async def build_world(db: Database, clock: FixedClock, folder: Path, **environ: 
         logs.append(BrokenRunLog(hub))
         return logs[0]
 
-    kernel = bootstrap.build(chosen, db, clock, make_runlog)
+    kernel = build(chosen, db, clock, make_runlog)
     ring = KeyRing(
         {digest_key(k): p for k, p in (parse_key_variable(f"SERVICE_API_KEY_{n}", v) for n, v in KEYS.items())}
     )
     shared = open_surface_context(kernel, ring, environ)
-    app = bootstrap.application(kernel, shared)
+    app = application(kernel, shared)
     world = World(kernel, clock, logs[0], app, ring, shared)
     for job, method in (
         (kernel.tasks.reconciler, "tick"),

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from stentor import bootstrap
+from stentor.bootstrap.kernel import build
 from stentor.bootstrap.view_refresh import ViewRefresher
 from stentor.core.clock import SECOND, format_iso
 from stentor.core.db import Sql
@@ -290,7 +290,7 @@ async def test_a_malformed_record_is_an_error_and_is_never_routed_to(
         await world.kernel.infra.db.read(lambda tx: store.find(tx, "default", agent))
     answer = await world.admin.get(f"{PATH}/{agent}")
     assert (answer.status_code, answer.json()["error"]["code"]) == (500, "REGISTRY_RECORD_INVALID")
-    later = bootstrap.build(world.kernel.infra.settings, world.kernel.infra.db, world.clock)
+    later = build(world.kernel.infra.settings, world.kernel.infra.db, world.clock)
     await later.views.refresh(0)
     assert [a.agent_id for a in later.agents.registry.agents.list_capable("default", ["echo"])] == [sound]
     await world.kernel.views.refresh(0)
@@ -300,7 +300,7 @@ async def test_a_malformed_record_is_an_error_and_is_never_routed_to(
 
 @pytest.mark.only("postgresql", reason="a process alone misses no change")
 async def test_a_change_during_a_long_start_is_loaded(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
-    later = bootstrap.build(world.kernel.infra.settings, world.kernel.infra.db, world.clock)
+    later = build(world.kernel.infra.settings, world.kernel.infra.db, world.clock)
     recover, registered = later.tasks.reconciler.recover, list[str]()
 
     async def recover_slowly(*, is_single_process: bool) -> int:

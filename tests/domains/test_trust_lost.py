@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from stentor import bootstrap
+from stentor.bootstrap.kernel import build
 from stentor.core.db import Sql
 from stentor.domains.execution.reconciler import RELEARN_TICKS
 from tests.conftest import MakeWorld, World
@@ -44,7 +44,7 @@ async def test_trust_that_goes_away_is_left_out_until_it_is_back(make_world: Mak
     done = {"epoch": claim["epoch"], "result": "hi"}  # what is learned from it cannot be kept now
     assert (await world.admin.post(f"/api/v1/tasks/{claim['task_id']}/complete", json=done)).status_code == 200
     world.clock.advance(seconds=5)
-    later = bootstrap.build(world.kernel.infra.settings, world.kernel.infra.db, world.clock)
+    later = build(world.kernel.infra.settings, world.kernel.infra.db, world.clock)
     await later.views.load()
     await later.tasks.reconciler.recover(is_single_process=False)
     assert not later.agents.trust.view.is_available

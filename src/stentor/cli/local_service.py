@@ -16,9 +16,10 @@ from dataclasses import dataclass, replace
 
 from starlette.types import ASGIApp
 
-from stentor import bootstrap
 from stentor.auth import api_keys as key_files
 from stentor.auth.principal import PERMISSIONS
+from stentor.bootstrap.kernel import Kernel, build
+from stentor.bootstrap.service import Service, application, open_service
 from stentor.bootstrap.storage import open_driver
 from stentor.bootstrap.surface_context import open_surface_context
 from stentor.cli.command import Access
@@ -95,9 +96,7 @@ async def open_local_service(
 
 
 @asynccontextmanager
-async def own_data_folder(
-    settings: Settings, environ: Mapping[str, str], redactor: Redactor
-) -> AsyncIterator[bootstrap.Service]:
+async def own_data_folder(settings: Settings, environ: Mapping[str, str], redactor: Redactor) -> AsyncIterator[Service]:
     """Run the service with the data folder lock held. Raises CommandFailed and StartRefused."""
     # The lock is in the data folder: on PostgreSQL a command cannot see whether a service runs on another machine.
     if settings.storage.database_url:
@@ -106,7 +105,7 @@ async def own_data_folder(
             "start `stentor serve` and set SERVICE_URL or pass --url.",
             EXIT_UNREACHABLE,
         )
-    service = bootstrap.open_service(settings, environ, redactor)
+    service = open_service(settings, environ, redactor)
     try:
         await service.start()
         yield service
@@ -125,16 +124,16 @@ async def _open_read_only(settings: Settings, environ: Mapping[str, str], redact
     driver = LocalReadOnlyDriver(open_driver(settings))
     require_current_schema(driver)
     loaded = key_files.load_keys(settings, environ, redactor)
-    kernel = bootstrap.build(settings, Database(driver), SystemClock())
+    kernel = build(settings, Database(driver), SystemClock())
     try:
         # Loads what is held in memory, without a start, which would write.
         await kernel.views.refresh(0)
-        yield bootstrap.application(kernel, open_surface_context(kernel, loaded.key_ring))
+        yield application(kernel, open_surface_context(kernel, loaded.key_ring))
     finally:
         await kernel.stop()
 
 
-async def _drain(kernel: bootstrap.Kernel) -> None:
+async def _drain(kernel: Kernel) -> None:
     """Wait for the tasks that run in this process: an interrupted one would have to be repeated."""
     deadline = asyncio.get_running_loop().time() + DRAIN_SECONDS
     while kernel.tasks.dispatcher.count_running():

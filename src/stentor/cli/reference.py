@@ -20,8 +20,8 @@ from typing import Any
 import httpx
 import typer.main
 
-from stentor import bootstrap
 from stentor.auth import api_keys
+from stentor.bootstrap.service import Service, open_service
 from stentor.cli.http_reference import http_pages
 from stentor.cli.main import app
 from stentor.core import errors, settings
@@ -156,12 +156,12 @@ def openapi() -> JsonObject:
     """Return the OpenAPI document of the gateway, from a service on a temporary folder that is never started."""
     with tempfile.TemporaryDirectory(prefix="stentor-docs-") as folder:
         chosen = settings.load({}, {"SERVICE_DATA_DIR": Path(folder) / "data"})
-        service = bootstrap.open_service(chosen, {}, Redactor())
+        service = open_service(chosen, {}, Redactor())
         document: JsonObject = asyncio.run(_describe(service))
     return document
 
 
-async def _describe(service: bootstrap.Service) -> Any:
+async def _describe(service: Service) -> Any:
     try:
         transport = httpx.ASGITransport(service.app)
         async with httpx.AsyncClient(transport=transport, base_url="http://localhost") as http:

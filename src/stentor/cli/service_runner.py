@@ -15,9 +15,8 @@ from typing import TYPE_CHECKING
 import msgspec
 from starlette.types import ASGIApp
 
-from stentor import bootstrap
 from stentor.auth.api_keys import admin_key_file
-from stentor.bootstrap import Service
+from stentor.bootstrap.service import Service, open_service
 from stentor.bootstrap.surfaces import dashboard, grpc
 from stentor.bootstrap.surfaces.builder import Surface, build_surfaces, surface_host, surface_names
 from stentor.bootstrap.tls import certificate_check, certificate_file, open_certificate
@@ -112,7 +111,7 @@ def run_service(
             if "vault" in names and tls is None:
                 with problems.collect():
                     _check_vault_tls_port(settings)
-        service = bootstrap.open_service(settings, environ, redactor)
+        service = open_service(settings, environ, redactor)
         addresses = {name: listener.address for name, listener in listeners.items()}
         try:
             opened = build_surfaces(service, settings, environ, redactor, addresses, tls)

@@ -479,14 +479,14 @@ def test_without_the_extra_the_log_says_what_to_install(
 
 PROGRAM = """
 import asyncio, sys
-from stentor import bootstrap
+from stentor.bootstrap.service import open_service
 from stentor.core import settings
 from stentor.core.security.redaction import Redactor
 
 async def main():
     environ = {"SERVICE_DATA_DIR": sys.argv[1], "SERVICE_LLM_FIND_OLLAMA": "0", "SERVICE_EMBEDDING_MODEL": "none",
                "SERVICE_LLM_LOCAL_BASELINE": "1", **dict(pair.split("=", 1) for pair in sys.argv[2:])}
-    service = bootstrap.open_service(settings.load(environ), environ, Redactor())
+    service = open_service(settings.load(environ), environ, Redactor())
     await service.start()
     from stentor.domains.llm.call_guard import LlmCaller
     from stentor.domains.llm.model import LlmMessage, ChatRequest, TextPart
