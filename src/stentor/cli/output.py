@@ -11,12 +11,12 @@ import re
 import shutil
 import sys
 import unicodedata
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from datetime import UTC, datetime
 from functools import cache
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import typer
 
@@ -48,6 +48,7 @@ else:
 EXIT_FAILED, EXIT_USAGE, EXIT_REFUSED, EXIT_UNREACHABLE, EXIT_INTERRUPTED = 1, 2, 3, 4, 130
 """Exit codes: failure; wrong usage; error response (4xx) of the service; no service reachable; Ctrl-C."""
 
+T = TypeVar("T")
 StyledPart = str | tuple[str, str]
 """A text, or a text with its style, such as `("text", "bold")`."""
 
@@ -132,6 +133,18 @@ def print_json(value: Any) -> None:
     sys.stdout.flush()
     sys.stdout.buffer.write(text.encode() + b"\n")
     sys.stdout.buffer.flush()
+
+
+def print_result(
+    result: T, to_document: Callable[[T], Any], show: Callable[[T], Any], *, as_json: bool, is_success: bool = True
+) -> None:
+    """Print a result as JSON, or for people with `show`. Ends the command with exit code 1 unless `is_success`."""
+    if as_json:
+        print_json(to_document(result))
+    else:
+        show(result)
+    if not is_success:
+        raise typer.Exit(EXIT_FAILED)
 
 
 @contextmanager

@@ -21,17 +21,16 @@ from stentor.cli import output
 from stentor.cli.command import AsJson, DataDir
 from stentor.cli.offline import load_offline_settings, require_current_schema, require_database
 from stentor.cli.output import (
-    EXIT_FAILED,
     EXIT_USAGE,
     CommandFailed,
     console,
     error_console,
-    print_json,
     print_line,
     print_notice,
+    print_result,
     report_errors,
 )
-from stentor.cli.provenance.view import format_finding, progress_bar
+from stentor.cli.provenance.view import format_finding, progress_bar, report_document
 from stentor.core.clock import DAY, SystemClock, format_iso, format_iso_or_none
 from stentor.core.db import Database, Tx
 from stentor.core.db.driver import ReadOnlyDriver
@@ -70,11 +69,9 @@ def run(
         chosen = load_offline_settings(data_dir)
         days = parse_age(chosen, older_than)
         if dry_run:
-            counted = count_tasks(chosen, days)
-            print_json(msgspec.to_builtins(counted)) if as_json else show_dry_run(counted)
-            return
-        result = archive_tasks(chosen, days)
-        print_json(msgspec.to_builtins(result)) if as_json else show_result(result)
+            print_result(count_tasks(chosen, days), msgspec.to_builtins, show_dry_run, as_json=as_json)
+        else:
+            print_result(archive_tasks(chosen, days), msgspec.to_builtins, show_result, as_json=as_json)
 
 
 @app.command("list")
@@ -82,10 +79,7 @@ def list_archives(data_dir: DataDir = None, as_json: AsJson = False) -> None:
     """List the archives, oldest first."""
     with report_errors(as_json=as_json):
         archives = read_archives(load_offline_settings(data_dir))
-        if as_json:
-            print_json([describe_archive(archive) for archive in archives])
-        else:
-            show_archives(archives)
+        print_result(archives, describe_archives, show_archives, as_json=as_json)
 
 
 @app.command()
@@ -103,9 +97,7 @@ def verify(
     with report_errors(as_json=as_json):
         with progress_bar("Verifying") as progress:
             report = verify_archives(load_offline_settings(data_dir), folder, progress)
-        print_json(report_document(report)) if as_json else show_report(report)
-        if not report.is_intact:
-            raise typer.Exit(EXIT_FAILED)
+        print_result(report, report_document, show_report, as_json=as_json, is_success=report.is_intact)
 
 
 class DryRun(msgspec.Struct, frozen=True):
@@ -215,11 +207,11 @@ def _counter(word: str) -> Iterator[Callable[[str], None]]:
         yield lambda text: progress.update(task, description=text)
 
 
-def describe_archive(archive: TaskArchive) -> JsonObject:
-    """Return an archive as plain values, with its times in ISO 8601."""
-    values: JsonObject = msgspec.to_builtins(archive)
+def describe_archives(archives: list[TaskArchive]) -> list[JsonObject]:
+    """Return archives as plain values, with their times in ISO 8601."""
     times = ("first_at", "last_at", "started_at", "ended_at")
-    return values | {name: format_iso_or_none(values[name]) for name in times}
+    values: list[JsonObject] = msgspec.to_builtins(archives)
+    return [each | {name: format_iso_or_none(each[name]) for name in times} for each in values]
 
 
 def show_result(result: ArchiveResult) -> None:
@@ -266,11 +258,6 @@ def show_archives(archives: list[TaskArchive]) -> None:
     ]
     columns = ("archive", "tenant", "tasks", "events", "bytes", "first task", "last task", "state")
     console.print(output.render_table(columns, rows))
-
-
-def report_document(report: ArchiveReport) -> JsonObject:
-    """Return the report as plain values."""
-    return {"intact": report.is_intact, **msgspec.to_builtins(report)}
 
 
 def show_report(report: ArchiveReport) -> None:

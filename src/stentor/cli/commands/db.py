@@ -17,13 +17,13 @@ from stentor.cli import db_operations, output
 from stentor.cli.command import AsJson, DataDir
 from stentor.cli.offline import load_offline_settings
 from stentor.cli.output import (
-    EXIT_FAILED,
     EXIT_REFUSED,
     EXIT_USAGE,
     CommandFailed,
     console,
     print_json,
     print_notice,
+    print_result,
     report_errors,
 )
 from stentor.cli.provenance import view as provenance_view
@@ -66,23 +66,17 @@ def upgrade(
     """
     with report_errors(as_json=as_json):
         result = db_operations.upgrade_schema(load_offline_settings(data_dir), keep_copy=backup)
-        if as_json:
-            print_json(db_operations.upgrade_document(result))
-        else:
-            db_operations.show_upgrade(result)
+        print_result(result, db_operations.upgrade_document, db_operations.show_upgrade, as_json=as_json)
 
 
 @app.command()
 def status(data_dir: DataDir = None, as_json: AsJson = False) -> None:
     """Show the schema version and pending upgrades; the exit code is 1 unless the schema is current."""
     with report_errors(as_json=as_json):
-        schema_status = db_operations.read_schema_status(load_offline_settings(data_dir))
-        if as_json:
-            print_json(db_operations.status_document(schema_status))
-        else:
-            db_operations.show_status(schema_status)
-        if schema_status.state != "current":
-            raise typer.Exit(EXIT_FAILED)
+        found = db_operations.read_schema_status(load_offline_settings(data_dir))
+        is_current = found.state == "current"
+        to_document, show = db_operations.status_document, db_operations.show_status
+        print_result(found, to_document, show, as_json=as_json, is_success=is_current)
 
 
 @app.command()
@@ -124,12 +118,9 @@ def copy(
     """
     with report_errors(as_json=as_json):
         result = db_operations.copy_database(source, target, verifier or [], data_dir)
-        if as_json:
-            print_json(db_operations.copy_document(result))
-        else:
-            db_operations.show_copy(result)
-        if not result.report.is_intact:
-            raise typer.Exit(EXIT_FAILED)
+        is_intact = result.report.is_intact
+        to_document, show = db_operations.copy_document, db_operations.show_copy
+        print_result(result, to_document, show, as_json=as_json, is_success=is_intact)
 
 
 @app.command()
@@ -150,12 +141,8 @@ def split(
     """
     with report_errors(as_json=as_json):
         result = split_tenants(tenant, to, verifier or [], data_dir)
-        if as_json:
-            print_json(split_document(result))
-        else:
-            show_split(result)
-        if not result.report.is_intact:
-            raise typer.Exit(EXIT_FAILED)
+        is_intact = result.report.is_intact
+        print_result(result, split_document, show_split, as_json=as_json, is_success=is_intact)
 
 
 @dataclass(frozen=True)

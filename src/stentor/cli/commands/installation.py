@@ -15,7 +15,15 @@ from rich.text import Text
 from stentor.cli import checks, output
 from stentor.cli.command import AsJson, DataDir
 from stentor.cli.inspection import ConfigInspection, SettingStatus, inspect_config
-from stentor.cli.output import EXIT_FAILED, CommandFailed, console, print_json, print_notice, report_errors
+from stentor.cli.output import (
+    EXIT_FAILED,
+    CommandFailed,
+    console,
+    print_json,
+    print_notice,
+    print_result,
+    report_errors,
+)
 from stentor.core.jsontext import JsonObject
 from stentor.core.settings.config_file import DEFAULT_PATH, render_template
 
@@ -45,11 +53,7 @@ def _open_private(path: str, flags: int) -> int:
 def config(data_dir: DataDir = None, as_json: AsJson = False) -> None:
     """List all settings with their value and source; secrets are never shown."""
     with report_errors(as_json=as_json):
-        inspection = inspect_config(os.environ, data_dir)
-        if as_json:
-            print_json(settings_document(inspection))
-        else:
-            _show_settings(inspection)
+        print_result(inspect_config(os.environ, data_dir), settings_document, _show_settings, as_json=as_json)
 
 
 def settings_document(inspection: ConfigInspection) -> JsonObject:

@@ -13,7 +13,7 @@ from stentor.cli.client import ServiceClient, quote_segment
 from stentor.cli.command import AsJson, DataDir, ServiceTarget, with_service
 from stentor.cli.commands.servers.witness import witness
 from stentor.cli.offline import load_offline_settings
-from stentor.cli.output import EXIT_FAILED, print_json, print_notice, report_errors
+from stentor.cli.output import print_json, print_notice, print_result, report_errors
 from stentor.cli.provenance import checkpoint_sources, run_log, view
 from stentor.cli.provenance.run_log import CheckedEventProof, EventProof
 from stentor.cli.provenance.view import Run
@@ -65,12 +65,8 @@ def verify(
         if archive is not None:
             with view.progress_bar("Verifying the archives") as progress:
                 run_log.add_archives(report, chosen, file, archive, progress)
-        if as_json:
-            print_json(view.report_document(report))
-        else:
-            view.show_report(report)
-        if not report.is_intact:
-            raise typer.Exit(EXIT_FAILED)
+        is_intact = report.is_intact
+        print_result(report, view.report_document, view.show_report, as_json=as_json, is_success=is_intact)
 
 
 @app.command()

@@ -28,6 +28,7 @@ from stentor.cli.output import (
     console,
     print_json,
     print_notice,
+    print_result,
     report_errors,
     strip_controls,
 )
@@ -123,10 +124,7 @@ def verify(
             else:
                 print_notice(error.message, "red")
             raise typer.Exit(EXIT_FAILED) from None
-        if as_json:
-            print_json({"valid": True, **receipt_document(authority)})
-        else:
-            _show(authority)
+        print_result(authority, lambda found: {"valid": True, **receipt_document(found)}, _show, as_json=as_json)
 
 
 def receipt_document(authority: AuthorityContext) -> JsonObject:

@@ -16,6 +16,7 @@ from stentor.cli.provenance.run_log import CheckedEventProof
 from stentor.cli.responses import RunEvent
 from stentor.core.jsontext import JsonObject
 from stentor.domains.provenance.audit.findings import AuditFinding, AuditReport
+from stentor.domains.retention.verification import ArchiveReport
 
 MAX_FINDINGS_SHOWN = 50
 
@@ -36,7 +37,7 @@ def progress_bar(word: str) -> Iterator[Callable[[int, int], None]]:
         yield lambda done, total: progress.update(task, completed=done, total=total)
 
 
-def report_document(report: AuditReport) -> JsonObject:
+def report_document(report: AuditReport | ArchiveReport) -> JsonObject:
     """Return the report as plain values."""
     return {"intact": report.is_intact, **msgspec.to_builtins(report)}
 

@@ -9,7 +9,7 @@ import typer
 
 from stentor.cli import service_runner
 from stentor.cli.command import DataDir
-from stentor.cli.output import print_json, print_line, print_notice, report_errors
+from stentor.cli.output import print_line, print_notice, print_result, report_errors
 from stentor.cli.service_runner import SURFACE_LABELS, StartupReport
 from stentor.core import settings
 from stentor.core.security import redaction
@@ -47,10 +47,7 @@ def serve(
     redactor = Redactor()
 
     def on_ready(report: service_runner.StartupReport) -> None:
-        if as_json:
-            print_json(_startup_document(report))
-        else:
-            _print_startup(report)
+        print_result(report, _startup_document, _print_startup, as_json=as_json)
 
     with report_errors(as_json=as_json):
         ports = {
