@@ -67,9 +67,7 @@ async def create_agent(page: PageRequest) -> Response:
         made = await page.call("agents.register", body=body)
     except GatewayError as error:
         # What the user can correct is shown in the form with everything that was typed; anything else is an error page.
-        if error.status not in (400, 409):
-            raise
-        return _render_new(page, form, error.message, error.status)
+        return _render_new(page, form, error.require_status(400, 409).message, error.status)
     return page.redirect(f"/agents/{quote_segment(made['agent_id'])}", "registered")
 
 
@@ -145,9 +143,7 @@ async def apply_settings(page: PageRequest) -> Response:
     try:
         await page.call("agents.edit", agent_id=agent["agent_id"], body=body | {"reason": reason})
     except GatewayError as error:
-        if error.status not in (400, 403):
-            raise
-        return await refuse(error.message, error.status)
+        return await refuse(error.require_status(400, 403).message, error.status)
     return page.redirect(f"/agents/{quote_segment(agent['agent_id'])}", "edited")
 
 
@@ -204,9 +200,7 @@ async def propose_change(page: PageRequest) -> Response:
     try:
         update = await page.call("updates.propose", body=body)
     except GatewayError as error:
-        if error.status not in (400, 409):
-            raise
-        return await _render_edit(page, agent, values, error.message, error.status)
+        return await _render_edit(page, agent, values, error.require_status(400, 409).message, error.status)
     notice = "proposed-unserved" if update.get("notice") else "proposed"
     return page.redirect(f"/governance/updates/{quote_segment(update['update_id'])}", notice)
 

@@ -173,9 +173,7 @@ async def _post_decision(page: PageRequest, action: str, notice: str, body: Json
     try:
         await page.call(f"updates.{action}", update_id=update_id, body=body)
     except GatewayError as error:
-        if error.status not in DECISION_ERRORS:
-            raise
-        return await _render_update(page, error)
+        return await _render_update(page, error.require_status(*DECISION_ERRORS))
     return page.redirect(f"/governance/updates/{quote_segment(update_id)}", notice)
 
 

@@ -78,9 +78,7 @@ async def save(page: PageRequest) -> Response:
         if written["status"] == "conflict" and not base:
             raise GatewayError(409, "CONFLICT", EXISTS_MESSAGE)
     except GatewayError as error:
-        if error.status not in REFUSALS:
-            raise
-        return _render(page, path, vault, text, base, error)
+        return _render(page, path, vault, text, base, error.require_status(*REFUSALS))
     return _redirect(page, path, vault, written)
 
 

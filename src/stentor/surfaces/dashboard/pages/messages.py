@@ -138,9 +138,7 @@ async def send_message(page: PageRequest) -> Response:
     try:
         result = await page.call("messages.route" if is_check else "messages.send", body=body)
     except GatewayError as error:
-        if error.status not in (400, 409, 422):
-            raise
-        return await _render_errors(page, values, error)
+        return await _render_errors(page, values, error.require_status(400, 409, 422))
     if not is_check:
         return page.redirect(f"/messages/{quote_segment(result['messageId'])}", "sent")
     return _render_composer(page, await page.call("messages.template"), values, route=result)

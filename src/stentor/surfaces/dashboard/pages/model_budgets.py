@@ -64,9 +64,7 @@ async def set_budget(page: PageRequest) -> Response:
         body = {"kind": kind, "subject": subject, "unit": values["unit"], "period": values["period"]}
         await page.call("llm.set_budget", body=body | {"limit": number_or_text(values["limit"])})
     except GatewayError as error:
-        if error.status not in (400, 404, 409, 422):
-            raise
-        return await _render(page, values, error)
+        return await _render(page, values, error.require_status(400, 404, 409, 422))
     return page.redirect(PATH, "budget-set")
 
 

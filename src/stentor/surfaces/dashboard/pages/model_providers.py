@@ -89,9 +89,7 @@ async def save_provider(page: PageRequest) -> Response:
     try:
         await page.call("llm.set_provider", body=body)
     except GatewayError as error:
-        if error.status not in FORM_ERRORS:
-            raise
-        return await _render(page, error, values)
+        return await _render(page, error.require_status(*FORM_ERRORS), values)
     return page.redirect(PATH, "saved")
 
 
@@ -102,9 +100,7 @@ async def set_route(page: PageRequest) -> Response:
     try:
         await page.call("llm.set_route", body=values | {"models": models})
     except GatewayError as error:
-        if error.status not in FORM_ERRORS:
-            raise
-        return await _render(page, route_problem=error, route_values=values)
+        return await _render(page, route_problem=error.require_status(*FORM_ERRORS), route_values=values)
     return page.redirect(PATH, "saved")
 
 
