@@ -119,3 +119,46 @@ async def test_a_history_has_the_values_of_steps_however_long(site: Site, small_
         answer = await site.world.admin.post(f"/api/v1/tasks/{task_id}/steps", json=step)
         assert answer.status_code in (200, 201), answer.text
     assert [step["value"] for step in (await history(site, task_id))["steps"]] == values
+
+
+@requirement("dashboard.downloads")
+async def test_a_download_that_breaks_off_has_no_end_and_one_line_in_the_log(
+    site: Site, small_reads: None, caplog: pytest.LogCaptureFixture
+) -> None:
+    await site.world.register()
+    for _ in range(5):
+        await site.world.submit()
+    made = await site.world.admin.post("/api/v1/keys", json={"name": "dana", "role": "viewer"})
+    browser = await site.browser_of(made.json()["key"])
+    request = browser.build_request("GET", "/tasks.csv")
+    scope = {
+        "type": "http",
+        "asgi": {"version": "3.0", "spec_version": "2.4"},
+        "http_version": "1.1",
+        "method": "GET",
+        "scheme": "http",
+        "path": "/tasks.csv",
+        "raw_path": b"/tasks.csv",
+        "root_path": "",
+        "query_string": b"",
+        "headers": [(name.lower(), value) for name, value in request.headers.raw],
+        "server": ("127.0.0.1", 80),
+        "client": ("127.0.0.1", 1),
+    }
+    sent: list[Any] = []
+
+    async def send(message: Any) -> None:
+        sent.append(message)
+        if sent[-1].get("body"):
+            assert (await site.world.admin.post("/api/v1/keys/dana/revoke")).status_code == 200
+
+    async def receive() -> Any:
+        return {"type": "http.request", "body": b"", "more_body": False}
+
+    transport: Any = browser._transport
+    await transport.app(scope, receive, send)
+    assert sent[0]["status"] == 200
+    # Without an end the server closes the connection, so the browser does not take a part for the whole.
+    assert all(message["more_body"] for message in sent[1:])
+    lines = [(record.getMessage(), record.exc_info) for record in caplog.records if record.levelname != "INFO"]
+    assert lines == [("dashboard: download broken off file=tasks.csv reason=Unknown API key.", None)]

@@ -8,18 +8,22 @@ from __future__ import annotations
 import asyncio
 import csv
 import io
+import logging
 import re
 from collections.abc import AsyncIterable, AsyncIterator, Iterable, Mapping
 from functools import partial
 from typing import Any
 
 from starlette.responses import Response, StreamingResponse
+from starlette.types import Send
 
 from stentor.core import jsontext
+from stentor.core.errors import StentorError
 from stentor.core.jsontext import JsonObject
 from stentor.domains.llm import queries as llm_queries
 from stentor.domains.registry import queries as registry_queries
 from stentor.domains.steps.model import MAX_INLINE_BYTES
+from stentor.surfaces.dashboard.gateway import GatewayError
 from stentor.surfaces.dashboard.pages import model_calls, task_list
 from stentor.surfaces.dashboard.site.page import PageRequest
 
@@ -50,6 +54,7 @@ _FORMULA = re.compile(r'^(?=[\t\r\n])|(^|[;\t\r\n])("*)(?=[=+\-@\uff1d\uff0b\uff
 """Where a text becomes a formula of a spreadsheet, which could send the table to somebody: at its beginning, and after
 what separates cells where the comma is the decimal sign. The signs of East Asian keyboards count too.
 """
+log = logging.getLogger(__name__)
 _UNSAFE_IN_NAME = re.compile(r"[^A-Za-z0-9._-]+")
 
 
@@ -97,7 +102,7 @@ def _send_csv(name: str, columns: Mapping[str, str], pages: AsyncIterable[list[J
         async for rows in pages:
             yield await asyncio.to_thread(write_csv, [[row[field] for field in columns.values()] for row in rows])
 
-    return _send(name, "text/csv; charset=utf-8", lines())
+    return Download(name, "text/csv; charset=utf-8", lines())
 
 
 def write_csv(rows: Iterable[list[Any]]) -> bytes:
@@ -150,7 +155,7 @@ async def download_history(page: PageRequest) -> Response:
         yield b"\n}\n"
 
     name = _UNSAFE_IN_NAME.sub("-", task_id)[:80]
-    return _send(f"task-{name}.json", "application/json", write())
+    return Download(f"task-{name}.json", "application/json", write())
 
 
 async def _read_long_values(
@@ -179,10 +184,27 @@ async def _write_list(name: str, field: str, pages: AsyncIterable[JsonObject]) -
     yield b"]"
 
 
-def _send(name: str, media_type: str, content: AsyncIterator[bytes]) -> Response:
-    # An error while streaming closes the connection before the end of the file, and the browser reports the failure.
-    headers = {"Content-Disposition": f'attachment; filename="{name}"'}
-    return StreamingResponse(content, headers=headers, media_type=media_type)
+class Download(StreamingResponse):
+    """A file that is sent as it is read. An error on the way ends the response without its end.
+
+    The server then closes the connection, and the browser reports the failure. If the error was raised, every layer
+    above would log it with a traceback.
+    """
+
+    def __init__(self, name: str, media_type: str, content: AsyncIterator[bytes]) -> None:
+        super().__init__(content, media_type=media_type)
+        self.headers["Content-Disposition"] = f'attachment; filename="{name}"'
+        self._name = name
+
+    async def stream_response(self, send: Send) -> None:
+        try:
+            await super().stream_response(send)
+        except (GatewayError, StentorError) as error:
+            log.warning("dashboard: download broken off file=%s reason=%s", self._name, error.message)
+        except OSError:  # the browser left
+            raise
+        except Exception:
+            log.exception("dashboard: download broken off file=%s", self._name)
 
 
 ROUTES = [
