@@ -16,7 +16,14 @@ from stentor.core.db.postgres import PostgresDriver
 from stentor.core.errors import StoreUnavailable
 from stentor.domains.memory.index import sqlite
 from stentor.domains.memory.index.index import SearchIndex
-from stentor.domains.memory.index.model import SEARCH_FIELDS, IndexEntry, MatchMode, SearchField, build_query
+from stentor.domains.memory.index.model import (
+    SEARCH_FIELDS,
+    IndexEntry,
+    KeywordHit,
+    MatchMode,
+    SearchField,
+    build_query,
+)
 from stentor.domains.memory.index.postgres import keywords
 from stentor.domains.memory.index.postgres import schema as postgres
 from tests.conformance.indexes import document, fill, found, scores
@@ -345,6 +352,45 @@ async def test_of_equal_documents_the_first_paths_are_found_in_whatever_order_th
     assert query is not None
     hits, total, _ = await index.search_keywords(query, 3)
     assert ([hit.path for hit in hits], total) == (["z.md", "a.md", "b.md"], 5)
+
+
+@requirement("memory.keyword-search")
+async def test_documents_that_cannot_be_among_the_best_are_left_out_of_a_search_without_a_total(
+    index: SearchIndex, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(keywords, "MIN_PRUNED_POSTINGS", 1)
+    pruned = []
+    prune = keywords._prune
+
+    def note(*given: Any) -> Any:
+        pruned.append(prune(*given))
+        return pruned[-1]
+
+    monkeypatch.setattr(keywords, "_prune", note)
+    dice = random.Random(4)
+    words = [f"word{chr(97 + n)}" for n in range(20)]
+    frequencies = [1 / (n + 1) for n in range(20)]
+
+    def text() -> str:
+        title = f"# {dice.choice(words)}\n" if dice.random() < 0.2 else ""
+        return title + " ".join(dice.choices(words, frequencies, k=dice.choice((3, 3, 30, 60, 200))))
+
+    await fill(index, *(document(f"{'in' if n % 3 else 'out'}/{n}.md", text()) for n in range(300)))
+    for limit in (1, 3, 20, 200):
+        for folder in (None, "in"):
+            for _ in range(15):
+                query = build_query(dice.sample(words, dice.randint(2, 8)), SEARCH_FIELDS, "any")
+                assert query is not None
+                best, _, _ = await index.search_keywords(query, limit, folder, with_total=False)
+                expected, _, _ = await index.search_keywords(query, limit, folder)
+                # Sums in another order may differ in the last digit.
+                assert _ranked(best) == _ranked(expected)
+    # On SQLite nothing is left out.
+    assert not pruned or sum(plan is not None for plan in pruned) > 20
+
+
+def _ranked(hits: list[KeywordHit]) -> list[tuple[float, str]]:
+    return sorted((-round(hit.score, 9), hit.path) for hit in hits)
 
 
 @requirement("memory.keyword-search")
