@@ -13,7 +13,7 @@ from bench.sizes import Scale
 from stentor.core import ids
 from stentor.core.clock import SystemClock
 from stentor.domains.learning.model import Weight
-from stentor.domains.learning.service import LearningView
+from stentor.domains.learning.view import LearningView
 from stentor.domains.registry.agent_cache import AgentCache
 from stentor.domains.registry.model import Agent, Runtime, SandboxWhitelist
 from stentor.domains.routing.model import RoutingPolicy, RoutingRequest

@@ -12,7 +12,7 @@ import msgspec
 from bench.routing.worlds import DOUBLING, World
 from stentor.domains.learning.length import Splits, length_group
 from stentor.domains.learning.model import Weight, apply_outcome, initial_weight
-from stentor.domains.learning.service import LearningView, TaskTypeRecords
+from stentor.domains.learning.view import LearningView, TaskTypeRecords
 from stentor.domains.registry.model import Agent, Runtime, SandboxWhitelist
 from stentor.domains.routing.candidates import AgentCandidate
 from stentor.domains.routing.penalties import COST_OFFSET_USD, Preference, count_doublings

@@ -19,7 +19,7 @@ from bench.routing import tables
 from bench.routing.tables import Row, Table, TableError
 from bench.sizes import Scale, say
 from stentor.domains.learning.model import apply_outcome, initial_weight
-from stentor.domains.learning.service import LearningView
+from stentor.domains.learning.view import LearningView
 from stentor.domains.llm.model import ChatRequest, LlmMessage, TextPart
 from stentor.domains.modelrouting.model import ModelOption, build_candidates, choose_model, classify_request
 from stentor.domains.routing.penalties import COST_OFFSET_USD, PENALTIES_BY_PREFERENCE, Preference, count_doublings

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from stentor.domains.learning import service
+from stentor.domains.learning import view
 from stentor.domains.learning.length import (
     GROUPS,
     MAX_GROUP_OUTCOMES,
@@ -84,7 +84,7 @@ def test_successes_of_an_unknown_length_still_count_after_a_failure_of_a_known_o
 
 @requirement("routing.length")
 def test_cached_track_records_of_other_lengths_last_until_the_odds_change() -> None:
-    records = service.TaskTypeRecords()
+    records = view.TaskTypeRecords()
     before, now = (0.1,) * (GROUPS - 1), (0.2,) * (GROUPS - 1)
     for group in (*range(GROUPS), None):
         _track_record_cache(records, 1, before, group)
@@ -99,8 +99,8 @@ def test_the_effect_is_measured_the_less_often_the_more_agents_there_are(
     agents: int, measured: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     calls = []
-    monkeypatch.setattr(service.by_length, "measure_effect", lambda _: calls.append(1))
-    records = service.TaskTypeRecords()
+    monkeypatch.setattr(view.by_length, "measure_effect", lambda _: calls.append(1))
+    records = view.TaskTypeRecords()
     for n in range(agents):
         record = initial_weight(str(n), "t", 0)
         for length in (10, 1000):

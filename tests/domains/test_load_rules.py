@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from stentor.core.clock import SECOND
-from stentor.domains.learning import service
+from stentor.domains.learning import view
 from stentor.domains.learning.load import (
     LOAD_GROUPS,
     MAX_LOADS,
@@ -70,8 +70,8 @@ def test_the_effect_is_measured_the_less_often_the_more_agents_there_are(
     agents: int, measured: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     calls = []
-    monkeypatch.setattr(service, "measure_effect", lambda _: calls.append(1))
-    records = service.TaskTypeRecords()
+    monkeypatch.setattr(view, "measure_effect", lambda _: calls.append(1))
+    records = view.TaskTypeRecords()
     records.loaded = agents
     for tick in range(1000):
         records.progress = TaskTypeProgress(tick)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from stentor.domains.learning.model import Weight, apply_grade, apply_outcome, initial_weight
-from stentor.domains.learning.service import LearningView
+from stentor.domains.learning.view import LearningView
 from tests.requirements import requirement
 
 

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from stentor.domains.learning import evidence
 from stentor.domains.learning.model import TaskTypeProgress, Weight, apply_grade, apply_outcome, initial_weight
-from stentor.domains.learning.service import LearningView
+from stentor.domains.learning.view import LearningView
 from stentor.domains.routing.candidates import AgentCandidate
 from stentor.domains.routing.model import RoutingPolicy, RoutingRequest, decide
 from stentor.domains.routing.penalties import Preference

@@ -16,7 +16,7 @@ from stentor.core.db.postgres import PostgresDriver
 from stentor.core.live import Hub
 from stentor.core.runlog import RunLog
 from stentor.domains.learning import store as weights
-from stentor.domains.learning.service import LearningView
+from stentor.domains.learning.view import LearningView
 from stentor.domains.registry.service import AgentRegistry
 from stentor.domains.trust import store as trusts
 from stentor.domains.trust.service import TrustView

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from stentor.core.clock import DAY, SECOND
 from stentor.domains.learning.model import Weight, apply_outcome, initial_weight
 from stentor.domains.learning.outages import without_outage
-from stentor.domains.learning.service import LearningView
+from stentor.domains.learning.view import LearningView
 from stentor.domains.modelrouting.model import (
     ModelOption,
     build_candidates,

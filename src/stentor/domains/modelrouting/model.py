@@ -15,7 +15,7 @@ from stentor.core.clock import DAY, SECOND
 from stentor.core.jsontext import JsonObject
 from stentor.domains.learning.model import Weight
 from stentor.domains.learning.outages import count_outage_failures
-from stentor.domains.learning.service import LearningView
+from stentor.domains.learning.view import LearningView
 from stentor.domains.llm.model import ChatRequest, ImagePart, estimate_input_tokens
 from stentor.domains.routing import explain
 from stentor.domains.routing.candidates import Candidate

@@ -22,7 +22,7 @@ from stentor.domains.learning.length import Splits, length_group, share_evidence
 from stentor.domains.learning.load import Factors, load_group, mean_factor, own_factors
 from stentor.domains.learning.model import Weight
 from stentor.domains.learning.outages import without_outage
-from stentor.domains.learning.service import NO_RECORDS, LearningView, TaskTypeRecords
+from stentor.domains.learning.view import NO_RECORDS, LearningView, TaskTypeRecords
 from stentor.domains.registry.agent_cache import AgentCache
 from stentor.domains.registry.model import Agent
 from stentor.domains.routing import model

@@ -14,7 +14,7 @@ import msgspec
 from stentor.auth.principal import Principal
 from stentor.core.db import Tx
 from stentor.core.errors import RoutingDenied
-from stentor.domains.learning.service import LearningView
+from stentor.domains.learning.view import LearningView
 from stentor.domains.registry.agent_cache import AgentCache
 from stentor.domains.routing.model import Authority, RoutingDecision, RoutingRequest
 from stentor.domains.routing.service import RoutingEngine
