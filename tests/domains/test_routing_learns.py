@@ -13,7 +13,7 @@ import pytest
 from stentor.core import jsontext
 from stentor.core.clock import SECOND, format_iso
 from stentor.core.db import Database
-from stentor.core.db.driver import Driver, Sql
+from stentor.core.db.driver import Driver
 from stentor.domains.learning.service import EligibleOutcome
 from stentor.domains.routing.explain import check_decision, explain_decision
 from tests.conftest import MakeWorld, World, build_world
@@ -586,26 +586,6 @@ async def test_ten_thousand_task_types_are_learned_from_and_known_after_a_restar
     for task_type in ("type-7", "type-9999", "never-seen"):
         row = await again.task(await again.submit(type=task_type))
         assert row["assigned_agent"] == good, task_type
-
-
-@requirement("routing.evidence-outweighs-declaration")
-async def test_a_record_of_the_version_before_counts(make_world: MakeWorld) -> None:
-    """It knew the last outcomes as letters; the step to this version left the other columns at their defaults."""
-    world: World = await make_world()
-    bad, good = await world.register("bad", **BOASTS), await world.register("good", **MODEST)
-    for _ in range(12):
-        await one(world, {bad})
-    before = (await world.admin.get("/api/v1/hebbian/weights", params={"agent_id": good})).json()
-    forget = "update hebbian_weights set rewards = '', tick = 0, since_change = -1, changed_tick = 0, mean_cost = null"
-    await world.kernel.infra.db.write(lambda tx: tx.run(Sql(forget)))
-    again: World = await make_world()
-    task_id = await again.submit()
-    assert (await again.task(task_id))["assigned_agent"] == good
-    listed = {row["name"]: row for row in (await routing_of(again, task_id))["candidates"]}
-    assert listed["good"]["outcomes"] >= 9
-    assert listed["good"]["rewards"] == pytest.approx(listed["good"]["outcomes"])
-    assert listed["bad"]["rewards"] == 0
-    assert (await again.admin.get("/api/v1/hebbian/weights", params={"agent_id": good})).json() == before
 
 
 @requirement("tasks.nobody-grades-its-own-work")
