@@ -37,6 +37,10 @@ def test_an_update_is_proposed_shown_with_its_diff_and_approved(served: Served, 
     assert "the agent has no trust score" in shown
     assert '- "sum"' in shown
     assert '"echo"' not in shown, "only what differs"
+    vain = program("governance", "approve", update, "--rationale", "Mine.", stdin="y\n")
+    assert (vain.code, "Approve this update?" in vain.out + vain.err, '- "sum"' in vain.out) == (3, False, True)
+    assert "Neither the proposer of an update" in vain.err
+    assert "Ask another person with the permission approve" in vain.err
     own = program("governance", "approve", update, "--yes", "--rationale", "Mine.")
     assert (own.code, "GOVERNANCE_SELF_APPROVAL" in own.err) == (3, True)
     asked = program("governance", "approve", update, *SECOND, "--rationale", "Fine.", stdin="n\n")

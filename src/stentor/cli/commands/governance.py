@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -15,7 +16,7 @@ from stentor.cli.client import ServiceClient, quote_segment
 from stentor.cli.command import Access, ServiceTarget, current_user, with_service
 from stentor.cli.governance_reference import find_agent, on_part_of_id, with_part_of_id
 from stentor.cli.input_files import parse_json, read_file_or_stdin
-from stentor.cli.output import EXIT_USAGE, CommandFailed, console, report_errors, strip_controls
+from stentor.cli.output import EXIT_REFUSED, EXIT_USAGE, CommandFailed, console, report_errors, strip_controls
 from stentor.cli.responses import Response, read_fields
 from stentor.core import json_diff
 from stentor.core.jsontext import JsonObject
@@ -169,7 +170,7 @@ def approve(
     """Show an update, ask for confirmation, and approve it. An agent patch is deployed immediately."""
     # With --json there may be nobody at the terminal to ask.
     if not yes and not service.as_json:
-        _show_update(service, update_id)
+        _show_update(service, update_id, _require_approvable)
         typer.confirm("Approve this update?", abort=True)
     body = {"approved_by": current_user(), "rationale": rationale, "override_risk": override_risk}
 
@@ -250,8 +251,17 @@ def rollback(
     service.call(work, _show_rollback, access="change", is_success=lambda rollback: rollback.status != "failed")
 
 
-def _show_update(service: ServiceTarget, update_id: str) -> None:
-    service.call(on_part_of_id(BASE, UpdateList, update_id, lambda api, path: api.get(path, JsonObject)), _show)
+def _show_update(service: ServiceTarget, update_id: str, show: Callable[[JsonObject], None] | None = None) -> None:
+    work = on_part_of_id(BASE, UpdateList, update_id, lambda api, path: api.get(path, JsonObject))
+    service.call(work, show or _show)
+
+
+def _require_approvable(record: JsonObject) -> None:
+    """Show an update. Raises CommandFailed if the caller could not approve it, so that nobody is asked in vain."""
+    problem = record.pop("approval_problem", None)
+    _show(record)
+    if problem:
+        raise CommandFailed(problem, EXIT_REFUSED)
 
 
 def _show_list(page: UpdateList) -> None:

@@ -97,8 +97,9 @@ class GovernanceOperations:
         Without `approve` only one's own.
         """
         update = await self._updates.get_visible(caller, update_id)
-        may_approve = await self._updates.may_approve(caller, update)
-        return wire.UpdateDetail.of(update, **self._details(update), may_approve=may_approve)
+        problem = await self._updates.find_approval_problem(caller, update)
+        details = self._details(update)
+        return wire.UpdateDetail.of(update, **details, may_approve=problem is None, approval_problem=problem)
 
     @operation("updates.approvals", "approve", "GET /governance/approvals")
     async def approvals(

@@ -110,7 +110,7 @@ class UpdateService:
         self, tx: Tx, principal: Principal, update_id: str, approval: Approval, event_extra: Any = None
     ) -> Update:
         """Approve inside the caller's transaction; `event_extra` is added to the event's metadata."""
-        update = _require_submitted(tx, principal.tenant, update_id, "approved")
+        update = _require_submitted(require_update(tx, principal.tenant, update_id), "approved")
         relation = self._authorize_approval(tx, principal, update, approval.claimed)
         if relation is not None and not (approval.rationale or "").strip():
             raise InvalidRequest("rationale: required to approve your own update", _RATIONALE_REQUIRED)
@@ -135,7 +135,7 @@ class UpdateService:
         self, tx: Tx, principal: Principal, update_id: str, rejection: Rejection, event_extra: Any = None
     ) -> Update:
         """Reject inside the caller's transaction; `event_extra` is added to the event's metadata."""
-        update = _require_submitted(tx, principal.tenant, update_id, "rejected")
+        update = _require_submitted(require_update(tx, principal.tenant, update_id), "rejected")
         if update.proposed_by != principal.name:
             agent = agents.find(tx, update.tenant, update.agent_id)
             authorization.authorize_entity_change(principal, "approve", update.agent_id, agent)
@@ -159,15 +159,18 @@ class UpdateService:
             raise _not_found()
         return update
 
-    async def may_approve(self, principal: Principal, update: Update) -> bool:
-        """Return whether this principal could approve the update as it is now; risks and drift aside."""
-        if update.status != "submitted" or not principal.may("approve"):
-            return False
+    async def find_approval_problem(self, principal: Principal, update: Update) -> str | None:
+        """Return why this principal could not approve the update as it is now; None if it could.
+
+        Risks that are not accepted and drift are no problem here.
+        """
         try:
+            principal.require("approve")
+            _require_submitted(update, "approved")
             await self._db.read(lambda tx: self._authorize_approval(tx, principal, update, None))
-        except Forbidden:
-            return False
-        return True
+        except (Conflict, Forbidden) as error:
+            return error.message
+        return None
 
     async def get(self, tenant: str, update_id: str) -> Update:
         """Return an update of the tenant. Raises NotFound."""
@@ -309,8 +312,7 @@ def _check_checkpoint(tx: Tx, tenant: str, proposal: Proposal) -> None:
             raise Conflict("The proposal's checkpoint belongs to another agent.")
 
 
-def _require_submitted(tx: Tx, tenant: str, update_id: str, verb: str) -> Update:
-    update = require_update(tx, tenant, update_id)
+def _require_submitted(update: Update, verb: str) -> Update:
     if update.status != "submitted":
         raise Conflict(f"The update is already {update.status}, so it cannot be {verb}.")
     return update

@@ -227,9 +227,13 @@ class UpdateOut(ResponseModel):
 
 
 class UpdateDetail(UpdateOut):
-    """`may_approve` says whether the caller could approve it now; a risk must still be accepted."""
+    """`may_approve` says whether the caller could approve it now; a risk must still be accepted.
+
+    `approval_problem` says why not, and who could; null if the caller could.
+    """
 
     may_approve: bool
+    approval_problem: str | None
 
 
 class UpdatePage(ResponseModel):

@@ -156,8 +156,13 @@ async def test_an_approval_is_offered_to_those_who_can_give_it_before_the_change
     for key, allowed in (("ADMIN", False), ("SECOND", True)):
         answer = await site.world.clients[key].get(f"/api/v1{address(update)}")
         assert answer.json()["may_approve"] is allowed
+        assert (answer.json()["approval_problem"] is None) is allowed
     await governance.approve(update, override_risk=True)
-    assert (await governance.update(update["update_id"]))["may_approve"] is False
+    decided = await governance.update(update["update_id"])
+    assert (decided["may_approve"], decided["approval_problem"]) == (
+        False,
+        "The update is already deployed, so it cannot be approved.",
+    )
 
 
 @requirement("dashboard.page-governance", "keys.roles")
