@@ -323,6 +323,15 @@ def test_a_damaged_source_is_found_before_anything_begins(filled: Filled, progra
         assert admin.execute("select to_regclass('tasks')").fetchone() == (None,)
 
 
+@requirement("scale.copy-refusals")
+@pytest.mark.parametrize("instead", ["create table other (name text)", "create view people as select 'eve' as name"])
+def test_a_source_without_one_of_the_tables_is_not_copied(
+    filled: Filled, program: Program, bare_url: str, instead: str
+) -> None:
+    changed(filled.folder / "stentor.db", "drop table people", instead)
+    refused(program("db", "copy", source(filled), bare_url), "has no table people")
+
+
 UNFIT = {
     "update agents set status_reason = 'a' || char(0) || 'canary'": "agents.status_reason contains the character NUL",
     "update tasks set epoch = 3000000000": "tasks.epoch is not between -2147483648 and 2147483647",
