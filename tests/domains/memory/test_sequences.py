@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from stentor.domains.memory.sequences import WHOLE_CHARS, find_support, place_in_sequence
+from stentor.domains.memory.hybrid_scores import WHOLE_CHARS, find_support, place_in_sequence
 from tests.domains.memory.conftest import Notes
 from tests.requirements import requirement
 

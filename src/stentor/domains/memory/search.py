@@ -6,9 +6,8 @@ Combines the scores and records each search; the index itself is in `index/`. So
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from functools import partial
-from statistics import pstdev
 from typing import Literal
 
 import msgspec
@@ -20,6 +19,7 @@ from stentor.core.errors import InvalidRequest
 from stentor.core.runlog import EventDraft
 from stentor.domains.memory.embedding.embedder import EmbeddingUnavailable
 from stentor.domains.memory.embedding_worker import EmbeddingWorker
+from stentor.domains.memory.hybrid_scores import HybridScore, rank_matches
 from stentor.domains.memory.index.index import SearchIndex, exclude_at
 from stentor.domains.memory.index.model import (
     DocumentRow,
@@ -35,7 +35,6 @@ from stentor.domains.memory.index.model import (
     build_results,
 )
 from stentor.domains.memory.model import MaySearch, MemoryCaller
-from stentor.domains.memory.sequences import MIN_SUPPORT, find_support
 from stentor.domains.memory.service import MemoryService
 from stentor.domains.memory.text import tokenizer
 from stentor.domains.memory.text.excerpts import Passage, PassageSource, make_chunk_excerpt, make_excerpt, rank_passages
@@ -50,8 +49,6 @@ COMPLETENESS_AGE_S = 1
 """For how long a complete index counts as such: a query for each search on PostgreSQL makes short ones slower."""
 MAX_CANDIDATES = 100
 """Candidates of each kind (keyword, semantic) that a hybrid search compares."""
-SEMANTIC_WEIGHT = 0.55
-"""Share of the similarity in a hybrid score, if both kinds of scores vary equally. Source: ADR 59."""
 
 
 class SearchScope(msgspec.Struct, frozen=True):
@@ -196,20 +193,16 @@ class SearchService:
             filters = msgspec.structs.replace(filters, folder=await self._folders(may_search))
         words = tokenizer.drop_stop_words(tokenizer.split_words(query))
         keyword_query = build_question([*words, *tokenizer.find_quoted(query)])
-        exclude = self._exclude(scope)
-        hits, _, excluded = (
-            ([], 0, await self._index.list_excluded(exclude))
-            if keyword_query is None
-            else await self._index.search_keywords(
-                keyword_query, MAX_CANDIDATES, filters.folder, with_total=False, list_excluded=exclude
-            )
+        # Spaces and punctuation mean nothing, but are near to some vector.
+        if keyword_query is None:
+            await self._record_search(caller, "hybrid", 0)
+            return [], 0
+        hits, _, excluded = await self._index.search_keywords(
+            keyword_query, MAX_CANDIDATES, filters.folder, with_total=False, list_excluded=self._exclude(scope)
         )
         filters = msgspec.structs.replace(filters, excluded=excluded)
         keyword_scores = {hit.doc_id: hit.score for hit in hits}
-        # Spaces and punctuation mean nothing, but are near to some vector.
-        similarities, ordinals = (
-            ({}, {}) if keyword_query is None else await self._similarities(query, keyword_scores, filters)
-        )
+        similarities, ordinals = await self._similarities(query, keyword_scores, filters)
         rows = await self._index.read_rows(list({**keyword_scores, **similarities}))
         rows = {
             doc_id: row
@@ -221,16 +214,8 @@ class SearchService:
         own = {
             doc_id for doc_id in rows if doc_id in keyword_scores or similarities.get(doc_id, -1.0) >= min_similarity
         }
-        scores = _combine_scores(rows, keyword_scores, similarities, own)
-        ranked = sorted(
-            (
-                doc_id
-                for doc_id, score in scores.items()
-                if (doc_id in own or score.support >= MIN_SUPPORT) and score.rounded > 0
-            ),
-            key=lambda doc_id: (-scores[doc_id].combined, rows[doc_id].path),
-        )
-        best, terms = ranked[:limit], tokenizer.query_terms(words)
+        scores = rank_matches(rows, keyword_scores, similarities, own)
+        best, terms = list(scores)[:limit], tokenizer.query_terms(words)
         marks = await self._explain(scope, best)
         by_meaning = {id_: ordinals[id_] for id_ in best if id_ in ordinals and id_ not in keyword_scores}
         excerpts = await self._chunk_excerpts(rows, by_meaning, terms)
@@ -240,8 +225,8 @@ class SearchService:
             INLINE_MAX_CHARS,
             lambda: {id_: make_excerpt(body, terms) for id_, body in bodies.items()},
         )
-        await self._record_search(caller, "hybrid", len(ranked))
-        return [_hybrid_match(rows[id_], scores[id_], excerpts[id_], marks.get(id_)) for id_ in best], len(ranked)
+        await self._record_search(caller, "hybrid", len(scores))
+        return [_hybrid_match(rows[id_], scores[id_], excerpts[id_], marks.get(id_)) for id_ in best], len(scores)
 
     async def is_complete(self) -> bool:
         """Return whether the index has the whole vault. Ask before a search, which may see the last note come."""
@@ -330,59 +315,7 @@ def _semantic_match(row: DocumentRow, hit: VectorHit, excerpt: str, marks: Mappi
     )
 
 
-class _HybridScore(msgspec.Struct, frozen=True):
-    keyword: float
-    similarity: float
-    support: float
-    combined: float
-
-    @property
-    def rounded(self) -> float:
-        """The published score; 0 for a document that matches only a word that nearly all documents have."""
-        return round(self.combined, 6)
-
-
-def _combine_scores(
-    rows: Mapping[int, DocumentRow],
-    keyword_scores: Mapping[int, float],
-    similarities: Mapping[int, float],
-    matches: Collection[int],
-) -> dict[int, _HybridScore]:
-    """Scale and add the scores over all candidates, including those that do not match.
-
-    The non-matching candidates define the noise level: the lowest similarity among the candidates becomes 0.
-    """
-    known = [similarities[doc_id] for doc_id in rows if doc_id in similarities]
-    lowest = min(known if len(known) == len(rows) else [0.0, *known], default=0.0)
-    keyword, similarity = _scale(rows, keyword_scores, 0.0), _scale(rows, similarities, lowest)
-    weight = _semantic_weight(keyword.values(), similarity.values()) if rows and similarities else 0.0
-    sums = {row.path: (1 - weight) * keyword[doc_id] + weight * similarity[doc_id] for doc_id, row in rows.items()}
-    lengths = {row.path: len(row.body) for row in rows.values()}
-    supports = find_support(sums, lengths, {rows[doc_id].path for doc_id in matches})
-    combined = {path: score + supports.get(path, 0.0) for path, score in sums.items()}
-    highest = max(1.0, *combined.values()) if combined else 1.0
-    return {
-        doc_id: _HybridScore(
-            keyword[doc_id], similarity[doc_id], supports.get(row.path, 0.0), combined[row.path] / highest
-        )
-        for doc_id, row in rows.items()
-    }
-
-
-def _semantic_weight(keyword: Iterable[float], similarity: Iterable[float]) -> float:
-    """Return the weight (0 to 1) of the similarity, by which both kinds of scores vary equally among the candidates.
-
-    Scores that are all alike but for one tell little about the others. This is the sum of standard scores, scaled.
-    """
-    keyword_spread, similarity_spread = pstdev(keyword), pstdev(similarity)
-    # A kind whose scores are all equal does not change the order; it must not take all of the score either.
-    if not keyword_spread or not similarity_spread:
-        return SEMANTIC_WEIGHT
-    keyword_weight, similarity_weight = (1 - SEMANTIC_WEIGHT) / keyword_spread, SEMANTIC_WEIGHT / similarity_spread
-    return similarity_weight / (keyword_weight + similarity_weight)
-
-
-def _hybrid_match(row: DocumentRow, score: _HybridScore, excerpt: str, invalid: Exclusion | None) -> HybridMatch:
+def _hybrid_match(row: DocumentRow, score: HybridScore, excerpt: str, invalid: Exclusion | None) -> HybridMatch:
     return HybridMatch(
         row.path,
         row.title,
@@ -392,11 +325,3 @@ def _hybrid_match(row: DocumentRow, score: _HybridScore, excerpt: str, invalid: 
         round(score.similarity, 6),
         invalid,
     )
-
-
-def _scale(rows: Mapping[int, DocumentRow], scores: Mapping[int, float], low: float) -> dict[int, float]:
-    """Scale scores so that `low` becomes 0 and the highest 1; a document without a score gets 0."""
-    width = max((scores[doc_id] for doc_id in rows if doc_id in scores), default=low) - low
-    if not width:  # all scores are equal: each counts as the best
-        return {doc_id: float(doc_id in scores) for doc_id in rows}
-    return {doc_id: (scores[doc_id] - low) / width if doc_id in scores else 0.0 for doc_id in rows}
