@@ -277,7 +277,9 @@ def ended_event(
     if draft is not None:
         meta |= {name: value for name, value in (("request", draft.request), ("tool", draft.tool)) if value}
     event_type: EventType = "step_failed" if outcome.error else "step_completed"
-    message = f"{step.kind.capitalize()} {step.name} {outcome.state}."
+    # Without a name of its own a wait has that of its kind.
+    label = step.kind if step.name == step.kind else f"{step.kind} {step.name}"
+    message = f"{label[0].upper()}{label[1:]} {outcome.state}."
     return EventDraft(event_type, "steps", message, meta, agent_id, duration_ms, event_id)
 
 
@@ -287,7 +289,7 @@ def read_ended_step(event: RunLogEvent) -> Step:
     return Step(
         key=meta["key"],
         event_id=event.event_id,
-        name=meta.get("name") or event.message.partition(" ")[2].rpartition(" ")[0],
+        name=meta.get("name") or event.message.partition(" ")[2].rpartition(" ")[0] or meta["kind"],
         kind=meta["kind"],
         state="completed" if event.event_type == "step_completed" else "failed",
         position=None,

@@ -38,6 +38,8 @@ _BEGINS = {
     "question": "Asks: {reference}",
     "child": "Waits for the child {reference}.",
 }
+_UNNAMED = {"question": "an answer", "sleep": "the end of its sleep"}
+"""What a task waits for whose wait has the name of its kind, as it has without a name of its own."""
 MAX_TEXT = 200
 """Characters of a question, or of the name of a signal, in the text of a wait."""
 
@@ -76,6 +78,7 @@ class WaitService:
                     f"The agent's runtime is {task.runtime_kind}; only agents with the runtime worker can wait."
                 )
             message = _BEGINS[draft.kind].format(name=draft.name, reference=draft.reference)
+            message = "Sleeps." if draft.name == draft.kind == "sleep" else message
             last = store.find_last_event(tx, task.tenant, task_id)
             entry = begin_step(tx, self._runlog, task, draft, message, handled, last)
             if entry.step.state != "started":
@@ -104,7 +107,9 @@ class WaitService:
             open_steps = store.list_open(tx, task.tenant, task_id)
             open_waits = {step.key: step for step in open_steps if step.kind not in ("step", "effect")}
             waits = [open_waits.get(key) or _require_wait(tx, task, key) for key in keys]
-            names = ", ".join("an answer" if step.kind == step.name == "question" else step.name for step in waits[:20])
+            names = ", ".join(
+                _UNNAMED.get(step.kind, step.name) if step.name == step.kind else step.name for step in waits[:20]
+            )
             waiting.suspend(tx, self._runlog, task, f"Waits for {names[:200]}.", keys)
             still_open = {step.together for step in open_waits.values() if step.together is not None}
             ended = (step for step in waits if step.state != "started")
