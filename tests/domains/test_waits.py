@@ -102,6 +102,24 @@ async def test_all_that_are_due_wake_once_however_many(world: World) -> None:
     assert claimed == set(ids)
 
 
+@requirement("steps.due")
+async def test_a_wait_that_ends_before_the_next_look_is_looked_at_in_time(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rests = list[float]()
+
+    async def until_woken(event: asyncio.Event, _seconds: float, *, at_most: float) -> None:
+        rests.append(at_most)
+        await event.wait()
+
+    monkeypatch.setattr(wakeups, "wait_until_tick", until_woken)
+    attempt, cancelled = await begin_attempt(world), await world.submit()
+    assert (await world.admin.post(f"/api/v1/tasks/{cancelled}/cancel")).status_code == 200
+    await soon(lambda: rests)  # the background job has looked since
+    await wait(attempt, "sleep", seconds=0.25)
+    await soon(lambda: rests[-1] == pytest.approx(0.25))
+
+
 @requirement("steps.waits")
 async def test_waking_does_not_count_as_a_lost_attempt(world: World) -> None:
     attempt = await begin_attempt(world)

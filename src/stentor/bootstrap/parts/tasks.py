@@ -109,7 +109,7 @@ def open_tasks(
     endings = WaitEndings(runlog, service, router, dispatcher)
     wakeups = WaitScheduler(db, endings, hub, damaged)
     db.set_aside |= {rows.TABLE: damaged.set_aside, step_store.TABLE: wakeups.set_aside}
-    waits = WaitService(db, runlog, registry, endings, presence, routing.is_active)
+    waits = WaitService(db, runlog, registry, endings, presence, routing.is_active, wakeups.expect)
     return TaskServices(
         submission=SubmissionService(db, runlog, router, dispatcher, grants, starts),
         service=service,

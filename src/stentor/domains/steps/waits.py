@@ -7,7 +7,7 @@ waits of a task exclude each other, as does its suspension: each decides by what
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Callable, Collection
 from typing import Any
 
 from stentor.auth.principal import IsActive, Principal, require_active
@@ -55,9 +55,10 @@ class WaitService:
         endings: WaitEndings,
         presence: Presence,
         is_active: IsActive,
+        expect: Callable[[int], None],
     ) -> None:
         self._db, self._runlog, self._agents = db, runlog, agents
-        self._endings, self._presence, self._is_active = endings, presence, is_active
+        self._endings, self._presence, self._is_active, self._expect = endings, presence, is_active, expect
 
     async def begin(
         self, principal: Principal, task_id: str, epoch: int, draft: StepDraft, handled: Collection[str] = ()
@@ -90,7 +91,10 @@ class WaitService:
             step = require_step(tx, task, draft.key)
             return JournalEntry(step, is_new=entry.is_new, value=store.read_value(tx, task.tenant, step))
 
-        return await self._db.write(work, NO_LOCKS)
+        entry = await self._db.write(work, NO_LOCKS)
+        if entry.is_new and entry.step.state == "started" and entry.step.wake_at is not None:
+            self._expect(entry.step.wake_at)
+        return entry
 
     async def suspend(self, principal: Principal, task_id: str, epoch: int, keys: list[str]) -> Task:
         """End the attempt of a task until one of these waits has ended, with all that it waits for together.

@@ -1,7 +1,8 @@
 """Ends the waits of tasks whose time is over, those for children that have ended, and tasks past their deadline.
 
 It also cancels the subtasks of cancelled tasks. Each process looks once a second, and also when the next wait is due,
-when a task is cancelled or begins to wait for a child in it, and when one ends in it while any task waits for a child.
+when a task is cancelled, begins a wait that ends before that or one for a child in it, and when one ends in it while
+any task waits for a child.
 The end of a task for which others wait is recorded in a table, so that one that ends in another process, or just before
 a crash, is found without reading all waits. The rows decide: of two processes only one ends a wait.
 """
@@ -10,6 +11,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import math
 from collections.abc import Callable
 from functools import partial
 
@@ -46,6 +48,8 @@ class WaitScheduler:
         self._ended: set[TaskRef] = set()
         """Tasks that ended in this process since the last look, and children for which a wait began."""
         self._has_children = False
+        self._looks_at = math.inf
+        """When it looks again, in microseconds; during a look infinite, as that may have read the waits already."""
         hub.listen(self._note_end, TERMINAL_EVENTS)
         hub.listen(self._note_cancel, ("task_cancelled",))
         hub.listen(self._note_wait, ("step_started",))
@@ -65,6 +69,12 @@ class WaitScheduler:
                 # Fails open: one failed wait must not stop all later ones.
                 log.exception("steps: tick failed")
 
+    def expect(self, due_at: int) -> None:
+        """Look again when a wait that began in this process is due, if that is before the next look."""
+        # Not for less than PAUSE_SECONDS: many short waits would make it look all the time.
+        if due_at < self._looks_at - PAUSE_SECONDS * SECOND:
+            self._wake.set()
+
     async def tick(self) -> float:
         """End everything that is due now; return the seconds until something is due again, at least PAUSE_SECONDS."""
 
@@ -75,6 +85,7 @@ class WaitScheduler:
 
         # Before the query: it finds all waits for what had ended by then, and a later wait checks for itself.
         ended, self._ended = self._ended, set()
+        self._looks_at = math.inf
         try:
             now, due_at, deadline, self._has_children, noted, cancelled = await self._db.poll(look)
             # Before the waits: a task that continues when its subtasks are aborted would begin an attempt for nothing.
@@ -89,7 +100,9 @@ class WaitScheduler:
         if cancelled:
             await self._cancel_subtasks(cancelled)
         following = [each for each in (due_at, deadline) if each is not None]
-        return max(PAUSE_SECONDS, (min(following) - now) / SECOND) if following else INTERVAL_SECONDS
+        rest = max(PAUSE_SECONDS, (min(following) - now) / SECOND) if following else INTERVAL_SECONDS
+        self._looks_at = now + min(rest, INTERVAL_SECONDS) * SECOND
+        return rest
 
     async def set_aside(self, error: CorruptRow) -> None:
         """End a wait whose row is malformed, and its task."""
