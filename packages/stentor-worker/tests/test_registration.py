@@ -2,10 +2,16 @@
 
 from __future__ import annotations
 
+import re
+import subprocess
+import sys
+
 import pytest
 from worker_service import AGENT, Service, run_service
 
 from stentor_worker import ServiceError, Worker
+
+REGISTER = "Worker.register(sys.argv[1], 'key', 'slugger', ['slug'])"
 
 
 def test_an_address_without_http_is_refused_at_once() -> None:
@@ -43,6 +49,39 @@ def test_a_worker_that_may_not_register_its_agent_says_who_may_and_how() -> None
     assert refused.value.status == 403
     assert refused.value.message.startswith("This needs the permission 'admin'. ")
     assert command in refused.value.message
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "stderr"),
+    [
+        ("", REGISTER, r"http://\S+ rejected the worker: UNAUTHORIZED: Wrong key\. Use one of its keys: [^\n]+\n"),
+        ("", "raise ValueError('another')", r"Traceback .*\nValueError: another\n"),
+        (
+            "sys.excepthook = lambda kind, *_: print('own', kind.__name__, file=sys.stderr)",
+            REGISTER,
+            "own ServiceError\n",
+        ),
+    ],
+)
+def test_an_uncaught_rejection_is_one_line_and_other_errors_stay_what_they_are(
+    before: str, after: str, stderr: str
+) -> None:
+    program = f"""
+import sys
+from stentor_worker import ServiceError, Worker
+{before}
+try:
+    {REGISTER}
+except ServiceError as error:
+    print(error.code, error.status)
+{after}
+"""
+    with run_service(Service(tasks=0)) as service:
+        service.agents_reply = 401, {"message": "Wrong key."}
+        command = [sys.executable, "-c", program, service.url]
+        done = subprocess.run(command, capture_output=True, text=True, timeout=1100, check=False)
+    assert (done.returncode, done.stdout) == (1, "UNAUTHORIZED 401\n"), done.stderr
+    assert re.fullmatch(stderr, done.stderr, re.DOTALL), done.stderr
 
 
 def test_a_text_in_place_of_a_list_of_capabilities_is_refused() -> None:

@@ -6,8 +6,10 @@ import concurrent.futures.thread  # noqa: F401 - see `_register_atexit` below
 import logging
 import os
 import signal
+import sys
 import threading
 import time
+from types import TracebackType
 from typing import Protocol
 
 REPEAT_SECONDS = 1.0
@@ -60,6 +62,24 @@ def wait_for_all(own: Running | None = None) -> None:
             # runs only between two instructions of the main thread. A second SIGTERM changes nothing: programs such as
             # `timeout` send each twice.
             signal.signal(signal.SIGINT, signal.SIG_DFL)
+
+
+def print_plainly(error: Exception, text: str) -> None:
+    """Have Python print this text instead of a traceback if the error ends the program.
+
+    A program that has an excepthook of its own keeps it.
+    """
+    error.plain_text = text  # type: ignore[attr-defined]
+    if sys.excepthook is sys.__excepthook__:
+        sys.excepthook = _print_uncaught
+
+
+def _print_uncaught(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
+    text = getattr(error, "plain_text", None)
+    if text is None:
+        sys.__excepthook__(kind, error, trace)
+    else:
+        print(text, file=sys.stderr)  # noqa: T201 - in place of Python's own text
 
 
 def _holds_program(worker: Running) -> bool:

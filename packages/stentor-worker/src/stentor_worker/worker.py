@@ -95,21 +95,27 @@ class Worker:
         """Return a worker for the agent with this name and these capabilities; register it if there is none.
 
         Needs an admin's key. `fields` are further fields of the registration. Raises ServiceError, and TypeError for
-        a text as `capabilities`.
+        a text as `capabilities`. A program that does not handle the ServiceError ends with its text instead of a
+        traceback.
         """
         required = sorted(set(to_list("capabilities", capabilities)))
         worker = cls(url, key, "", concurrency=concurrency, lease_seconds=lease_seconds, ca_file=ca_file)
         try:
             worker.agent_id = worker._find_or_register(name, required, fields)
         except ServiceError as error:
-            if error.code == "FORBIDDEN":
+            hint = ""
+            if error.code == "UNAUTHORIZED":
+                hint = "Use one of its keys: data/keys/admin.key has the first, `stentor keys create` makes more."
+            elif error.code == "FORBIDDEN":
                 words = [name, *(word for capability in required for word in ("--capability", capability))]
                 hint = (
                     f"An admin registers the agent with `stentor agent register {shlex.join(words)} --key-name KEY`, "
                     f"where KEY is the name of this worker's key. Then use Worker(url, key, {name!r})."
                 )
+            if hint:
                 error = ServiceError(error.status, error.code, f"{error.message} {hint}")
-            # Without the frames of the client: the first mistake with a worker is a wrong key.
+            # The first mistake with a worker is a wrong key, and the frames would only hide what is wrong.
+            running.print_plainly(error, f"{worker._client.url} rejected the worker: {error}")
             raise error.with_traceback(None) from None
         return worker
 
