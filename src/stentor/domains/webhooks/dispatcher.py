@@ -135,8 +135,7 @@ class DeliveryDispatcher:
             if not store.disable(tx, error.key[1], f"{error.message} Set its events."):
                 return
             log.error("webhooks: malformed record, webhook disabled error=%s", error.message)
-            subscriptions = store.list_all_subscriptions(tx)
-            tx.after_commit(lambda: self._index.replace_all(subscriptions))
+            self._index.reload_after_commit(tx)
 
         await self._db.write(work)
 
@@ -265,9 +264,7 @@ class DeliveryDispatcher:
         }
         draft = EventDraft("webhook_disabled", "webhooks", f"Webhook disabled. {decision.disable_reason}", meta)
         self._runlog.append(tx, delivery.tenant, [draft])
-        subscriptions = store.list_all_subscriptions(tx)
-        # After the commit: with a rolled-back change in the index, events would get no delivery.
-        tx.after_commit(lambda: self._index.replace_all(subscriptions))
+        self._index.reload_after_commit(tx)
         tx.after_commit(lambda: self.counts.update(disabled=1))
 
     async def read_bodies(self, deliveries: list[Delivery]) -> list[bytes | None]:

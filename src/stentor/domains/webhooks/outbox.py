@@ -42,6 +42,14 @@ class SubscriptionIndex:
         self.enabled_ids = frozenset(subscription.subscription_id for subscription in enabled)
         self.generation += 1
 
+    def reload_after_commit(self, tx: Tx) -> None:
+        """Rebuild the index after the commit, from the subscriptions as the transaction leaves them.
+
+        Not before: it decides for other transactions, too, which events get a delivery.
+        """
+        subscriptions, _ = store.read_all_subscriptions(tx)
+        tx.after_commit(lambda: self.replace_all(subscriptions))
+
 
 class WebhookOutbox:
     """The run log's listener. `notify` gets the ids of subscriptions with new deliveries, after the commit."""

@@ -222,9 +222,7 @@ class WebhookService:
         }
         message = f"Webhook to {meta['host']} {change}."
         self._runlog.append(tx, subscription.tenant, [EventDraft("webhook_changed", "webhooks", message, meta)])
-        subscriptions = store.list_all_subscriptions(tx)
-        # After the commit: the index decides which events get a delivery, also for other transactions.
-        tx.after_commit(lambda: self._index.replace_all(subscriptions))
+        self._index.reload_after_commit(tx)
 
 
 def require_subscription(tx: Tx, tenant: str, subscription_id: str) -> WebhookSubscription:

@@ -141,11 +141,6 @@ def list_subscriptions(tx: Tx, tenant: str) -> list[WebhookSubscription]:
     return [_subscription(row) for row in tx.rows(_OF_TENANT, tenant=tenant)]
 
 
-def list_all_subscriptions(tx: Tx) -> list[WebhookSubscription]:
-    """Return the subscriptions of all tenants, without malformed ones."""
-    return read_all_subscriptions(tx)[0]
-
-
 def read_all_subscriptions(tx: Tx) -> tuple[list[WebhookSubscription], list[CorruptRow]]:
     """Return the subscriptions of all tenants, and the errors of those that are malformed."""
     subscriptions: list[WebhookSubscription] = []
