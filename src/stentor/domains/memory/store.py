@@ -79,9 +79,11 @@ _FIND_LAST_WRITTEN = Sql(
     """select content_hash from memory_versions where path = :path and cause in ('written', 'restored')
     order by created_at desc, content_hash limit 1"""
 )
+# Versions from before migration 0036 have no cause.
 _LIST_VERSIONS = Sql(
-    """select content_hash, size, origin, created_at, name, cause, first_at from memory_versions where path = :path
-    order by created_at desc, content_hash limit :limit"""
+    """select content_hash, size, origin, created_at, name,
+        coalesce(cause, case origin when 'bus' then 'written' else 'edited' end), first_at
+    from memory_versions where path = :path order by created_at desc, content_hash limit :limit"""
 )
 _NAME_VERSION = Sql(
     """update memory_versions set name = :name, provisional = 0
@@ -271,17 +273,7 @@ def find_last_written(tx: Tx, path: str) -> str | None:
 def list_versions(tx: Tx, path: str) -> list[NoteVersion]:
     """Return the versions of a note, newest first."""
     rows = tx.rows(_LIST_VERSIONS, path=path, limit=MAX_VERSIONS + MAX_NAMED_VERSIONS)
-    return [
-        NoteVersion(
-            version, size, origin, at, name, cause or _guess_cause(origin, is_oldest=number == len(rows)), first_at
-        )
-        for number, (version, size, origin, at, name, cause, first_at) in enumerate(rows, 1)
-    ]
-
-
-def _guess_cause(origin: str, *, is_oldest: bool) -> VersionCause:
-    """Return the cause of a version that was stored before causes were."""
-    return "written" if origin == "bus" else "found" if is_oldest else "edited"
+    return [NoteVersion(*row) for row in rows]
 
 
 def name_version(tx: Tx, path: str, content_hash: str, name: str | None) -> bool:
