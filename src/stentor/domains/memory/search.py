@@ -218,13 +218,7 @@ class SearchService:
         best, terms = list(scores)[:limit], tokenizer.query_terms(words)
         marks = await self._explain(scope, best)
         by_meaning = {id_: ordinals[id_] for id_ in best if id_ in ordinals and id_ not in keyword_scores}
-        excerpts = await self._chunk_excerpts(rows, by_meaning, terms)
-        bodies = {id_: rows[id_].body for id_ in best if not excerpts.get(id_)}
-        excerpts |= await in_thread_if_long(
-            sum(map(len, bodies.values())),
-            INLINE_MAX_CHARS,
-            lambda: {id_: make_excerpt(body, terms) for id_, body in bodies.items()},
-        )
+        excerpts = await self._excerpts({id_: rows[id_] for id_ in best}, by_meaning, terms)
         await self._record_search(caller, "hybrid", len(scores))
         return [_hybrid_match(rows[id_], scores[id_], excerpts[id_], marks.get(id_)) for id_ in best], len(scores)
 
@@ -278,6 +272,18 @@ class SearchService:
         missing = [doc_id for doc_id in keyword_scores if doc_id not in similarities]
         similarities |= await self._index.vectors.similarities(vector, missing)
         return similarities, {hit.doc_id: hit.ordinal for hit in hits}
+
+    async def _excerpts(
+        self, rows: Mapping[int, DocumentRow], by_meaning: Mapping[int, int], terms: frozenset[str]
+    ) -> dict[int, str]:
+        """Return an excerpt of each document: of the chunk with this ordinal if it was found by meaning only."""
+        excerpts = await self._chunk_excerpts(rows, by_meaning, terms)
+        bodies = {id_: row.body for id_, row in rows.items() if not excerpts.get(id_)}
+        return excerpts | await in_thread_if_long(
+            sum(map(len, bodies.values())),
+            INLINE_MAX_CHARS,
+            lambda: {id_: make_excerpt(body, terms) for id_, body in bodies.items()},
+        )
 
     async def _chunk_excerpts(
         self, rows: Mapping[int, DocumentRow], ordinals: Mapping[int, int], terms: frozenset[str]
