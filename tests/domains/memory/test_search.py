@@ -262,6 +262,17 @@ async def test_the_words_of_a_compound_are_words_of_a_hybrid_query(notes: Notes)
         assert [match["path"] for match in found] == paths
 
 
+@requirement("memory.dates")
+@pytest.mark.parametrize("asked", ["2024-03-01", "1 March 2024", "the 1st of March, 2024", "Mar. 1, 2024"])
+async def test_a_date_is_found_in_each_of_its_forms(notes: Notes, asked: str) -> None:
+    right = {"iso.md": "2024-03-01", "day.md": "1 March 2024", "month.md": "March 1, 2024"}
+    other = {"a.md": "2024-01-03", "b.md": "3 January 2024", "c.md": "March 11, 2024", "d.md": "1 March 2014"}
+    for path, date in (right | other).items():
+        await notes.write(path, f"On {date} the boiler was inspected.")
+    found = (await notes.post("search/hybrid", query=f"What was inspected on {asked}?")).json()["matches"]
+    assert {match["path"] for match in found[:3]} == right.keys()
+
+
 @requirement("memory.long-questions")
 async def test_of_a_very_long_question_the_words_of_its_phrases_count_alone(notes: Notes) -> None:
     await notes.write("a.md", "of IL alone")

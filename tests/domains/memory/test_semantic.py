@@ -317,6 +317,19 @@ async def test_a_note_that_has_no_word_of_the_query_and_is_not_like_it_is_no_mat
         assert (found["matches"], found["total_matches"]) == ([], 0), query
 
 
+@requirement("memory.dates")
+async def test_a_year_in_the_question_is_more_than_the_similarity_of_other_years(meaning: Notes) -> None:
+    for year in range(2015, 2025):
+        name = f"Ann{chr(97 + year % 10)}"
+        await meaning.write(f"{name}.md", f"Session on {year}-12-27. {name}: I broke a wrist in December.")
+    await meaning.write(
+        "right.md", "Session on 2024-12-28. Tara: I had to go to the hospital with a broken wrist. It may rain."
+    )
+    await ready(meaning)
+    found = (await meaning.post("search/hybrid", query="Who broke a wrist in December 2024?")).json()["matches"]
+    assert [match["path"] for match in found[:2]] == ["Anne.md", "right.md"]
+
+
 @requirement("memory.search-floor")
 async def test_a_hybrid_search_without_letters_and_digits_finds_nothing(meaning: Notes) -> None:
     await meaning.write("launch.md", "# \U0001f680 Launch\nThe launch is on track \U0001f389 \u2705")

@@ -16,6 +16,8 @@ from stentor.domains.memory.index.model import DocumentRow
 
 SEMANTIC_WEIGHT = 0.55
 """Share of the similarity in a hybrid score, if both kinds of scores vary equally. Source: ADR 59."""
+DATED_SEMANTIC_WEIGHT = 0.25
+"""The same for a question with a year: the notes of other years are as similar to it. Source: ADR 59."""
 SUPPORT_BY_DISTANCE = {1: 0.25, 2: 0.12}
 """Share of a neighbour's score that a piece gets, by how many pieces they are apart. Source: ADR 59."""
 WHOLE_CHARS = 360
@@ -42,9 +44,15 @@ def rank_matches(
     keyword_scores: Mapping[int, float],
     similarities: Mapping[int, float],
     matches: Collection[int],
+    *,
+    has_year: bool,
 ) -> dict[int, HybridScore]:
-    """Return the scores of the matches, and of pieces beside them, the best first. `rows` are all candidates."""
-    scores = _combine_scores(rows, keyword_scores, similarities, matches)
+    """Return the scores of the matches, and of pieces beside them, the best first. `rows` are all candidates.
+
+    `has_year` is whether the question has a year.
+    """
+    share = DATED_SEMANTIC_WEIGHT if has_year else SEMANTIC_WEIGHT
+    scores = _combine_scores(rows, keyword_scores, similarities, matches, share)
     found = (
         (doc_id, score)
         for doc_id, score in scores.items()
@@ -58,15 +66,17 @@ def _combine_scores(
     keyword_scores: Mapping[int, float],
     similarities: Mapping[int, float],
     matches: Collection[int],
+    share: float,
 ) -> dict[int, HybridScore]:
     """Scale and add the scores over all candidates, including those that do not match.
 
+    `share` is the weight (0 to 1) of the similarity if both kinds of scores vary equally.
     The non-matching candidates define the noise level: the lowest similarity among the candidates becomes 0.
     """
     known = [similarities[doc_id] for doc_id in rows if doc_id in similarities]
     lowest = min(known if len(known) == len(rows) else [0.0, *known], default=0.0)
     keyword, similarity = _scale(rows, keyword_scores, 0.0), _scale(rows, similarities, lowest)
-    weight = _semantic_weight(keyword.values(), similarity.values()) if rows and similarities else 0.0
+    weight = _semantic_weight(keyword.values(), similarity.values(), share) if rows and similarities else 0.0
     sums = {row.path: (1 - weight) * keyword[doc_id] + weight * similarity[doc_id] for doc_id, row in rows.items()}
     lengths = {row.path: len(row.body) for row in rows.values()}
     supports = find_support(sums, lengths, {rows[doc_id].path for doc_id in matches})
@@ -80,16 +90,16 @@ def _combine_scores(
     }
 
 
-def _semantic_weight(keyword: Iterable[float], similarity: Iterable[float]) -> float:
-    """Return the weight (0 to 1) of the similarity, by which both kinds of scores vary equally among the candidates.
+def _semantic_weight(keyword: Iterable[float], similarity: Iterable[float], share: float) -> float:
+    """Return the weight (0 to 1) that gives the similarity this share of how the scores of the candidates vary.
 
     Scores that are all alike but for one tell little about the others. This is the sum of standard scores, scaled.
     """
     keyword_spread, similarity_spread = pstdev(keyword), pstdev(similarity)
     # A kind whose scores are all equal does not change the order; it must not take all of the score either.
     if not keyword_spread or not similarity_spread:
-        return SEMANTIC_WEIGHT
-    keyword_weight, similarity_weight = (1 - SEMANTIC_WEIGHT) / keyword_spread, SEMANTIC_WEIGHT / similarity_spread
+        return share
+    keyword_weight, similarity_weight = (1 - share) / keyword_spread, share / similarity_spread
     return similarity_weight / (keyword_weight + similarity_weight)
 
 

@@ -192,7 +192,8 @@ class SearchService:
         if may_search is not None and filters.folder is None:
             filters = msgspec.structs.replace(filters, folder=await self._folders(may_search))
         words = tokenizer.drop_stop_words(tokenizer.split_words(query))
-        keyword_query = build_question([*words, *tokenizer.find_quoted(query)])
+        dates = tokenizer.find_dates(query)
+        keyword_query = build_question([*words, *tokenizer.find_quoted(query), *dates])
         # Spaces and punctuation mean nothing, but are near to some vector.
         if keyword_query is None:
             await self._record_search(caller, "hybrid", 0)
@@ -214,8 +215,8 @@ class SearchService:
         own = {
             doc_id for doc_id in rows if doc_id in keyword_scores or similarities.get(doc_id, -1.0) >= min_similarity
         }
-        scores = rank_matches(rows, keyword_scores, similarities, own)
-        best, terms = list(scores)[:limit], tokenizer.query_terms(words)
+        scores = rank_matches(rows, keyword_scores, similarities, own, has_year=tokenizer.has_year(query))
+        best, terms = list(scores)[:limit], tokenizer.query_terms([*words, *dates])
         marks = await self._explain(scope, best)
         by_meaning = {id_: ordinals[id_] for id_ in best if id_ in ordinals and id_ not in keyword_scores}
         excerpts = await self._excerpts({id_: rows[id_] for id_ in best}, by_meaning, terms)

@@ -56,6 +56,17 @@ _GROUPED = re.compile(
 _MONTH_OF_DATE = re.compile(r"[12]\d\d\d-(?<![\w.-].....)(0[1-9]|1[0-2])-(?:0[1-9]|[12]\d|3[01])(?![\d-])")
 _SPELLED = (_VERSION, _JOINED, _GROUPED, _MONTH_OF_DATE)
 _MONTHS = "january february march april may june july august september october november december".split()
+_MONTH_NAME = f"({'|'.join(f'{month[:3]}(?:{month[3:]})?' for month in _MONTHS)})\\.?"
+_DAY = "([0-3]?[0-9])(?:st|nd|rd|th)?"
+_DATE = re.compile(
+    r"(?<![\w.-])(?:([12]\d{3})-(0[1-9]|1[0-2])-(0[1-9]|[12]\d|3[01])"
+    rf"|(?:{_DAY}(?: of)? {_MONTH_NAME}|{_MONTH_NAME} {_DAY}),? ([12]\d{{3}}))(?![\w-])",
+    re.IGNORECASE,
+)
+"""`2024-03-01`, `1 March 2024`, `1st of March 2024` and `Mar. 1, 2024`."""
+_YEAR = re.compile(r"(?<![\w.:-])(?:19|20)\d\d(?!\w|[.,:]\d)")
+MAX_DATES = 3
+"""Dates of a question that are looked for in other forms: each is a phrase or two more."""
 _OTHER_SPELLINGS = re.compile(rf"\W*(?:{_VERSION.pattern}|([eE][-\u2010\u2011][A-Za-z]+)|({_GROUPED.pattern}))\W*")
 """What is looked for by the terms of another spelling that its texts have too."""
 _SEPARATORS = re.compile(r"[\W_]")
@@ -148,6 +159,27 @@ def find_quoted(text: str) -> list[str]:
     """Return the texts of several terms that stand between double quotes."""
     quoted = [straight or curly for straight, curly in _QUOTED.findall(text)]
     return [phrase for phrase in quoted if len(tokenize(phrase)) > 1]
+
+
+def find_dates(text: str) -> list[str]:
+    """Return the other forms of the dates in a question: `2024-03-01`, `1 March 2024` and `March 1, 2024`."""
+    forms: list[str] = []
+    for match in islice(_DATE.finditer(text), MAX_DATES):
+        iso_year, iso_month, iso_day, day, month_after, month_before, day_after, year = match.groups()
+        if iso_year:
+            month = _MONTHS[int(iso_month) - 1]
+        else:
+            named = (month_after or month_before).lower()
+            month = next(month for month in _MONTHS if month.startswith(named))
+        year, number = iso_year or year, int(iso_day or day or day_after)
+        iso = f"{year}-{_MONTHS.index(month) + 1:02}-{number:02}"
+        forms += [iso, f"{number} {month} {year}", f"{month} {number} {year}"]
+    return forms
+
+
+def has_year(text: str) -> bool:
+    """Return whether a question has a year from 1900 to 2099, alone or in a date."""
+    return _YEAR.search(text) is not None
 
 
 def tokenize(text: str) -> list[str]:
