@@ -12,6 +12,7 @@ import pytest
 
 from stentor.core import ids, migrations
 from stentor.core.db import AppendOnlyTable, Database, RowsSql, Sql, Tx, pipeline, postgres
+from stentor.core.db.driver import joint_insert_statements
 from stentor.core.db.locks import NAMED_LOCKS
 from stentor.core.db.pipeline import Pipeline, PipelineError
 from stentor.core.db.postgres import PostgresDriver
@@ -243,3 +244,32 @@ def test_a_lost_connection_is_an_outage_and_closed(raw: LimitedConnection, by: s
     assert isinstance(caught.value.error, psycopg.OperationalError)
     assert caught.value.place == (0 if by == "select 1" else 1)
     assert raw.closed
+
+
+@pytest.mark.parametrize("tasks", [1, 2, 5, 7, 11, 13, 15, 16])
+def test_the_tasks_of_a_commit_are_one_insert_and_every_row_is_inserted_in_its_order(tasks: int) -> None:
+    """To insert into the table with the most indexes costs PostgreSQL as much for each statement as for three rows."""
+    first, second = AppendOnlyTable("tasks", ("a", "b")), AppendOnlyTable("events", ("c",))
+    inserts = [
+        (first, [(f"{n}", n) for n in range(tasks)]),
+        (second, [(f"event {n}",) for n in range(3 * tasks)]),
+    ]
+    statements = list(joint_insert_statements(inserts))
+    assert sum("insert into tasks" in text for text, _ in statements) == 1
+    assert len(statements) <= 3
+    given = [value for _, values in statements for value in values]
+    assert given == [value for _, rows in inserts for row in rows for value in row]
+    for text, values in statements:
+        assert text.count("$") == len(values)
+        assert f"${len(values)}" in text
+
+
+def test_few_different_inserts_have_to_be_prepared() -> None:
+    table, other = AppendOnlyTable("tasks", ("a",)), AppendOnlyTable("events", ("b",))
+    texts = {
+        text
+        for rows in range(1, 200)
+        for others in range(1, 200, 7)
+        for text, _ in joint_insert_statements([(table, [("",)] * rows), (other, [("",)] * others)])
+    }
+    assert len(texts) < 60

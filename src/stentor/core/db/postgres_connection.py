@@ -276,9 +276,10 @@ class PostgresConnection:
         # Not by psycopg, which takes a rollback as a reason to forget all prepared statements, also of the pipeline.
         self._send(self._pipeline, [(text, ())])
 
-    def _send(self, pipeline: Pipeline, statements: list[Statement]) -> None:
+    def _send(self, pipeline: Pipeline, statements: Sequence[Statement]) -> None:
         try:
-            pipeline.run(statements)
+            for start in range(0, len(statements), MAX_PREPARED):
+                pipeline.run(statements[start : start + MAX_PREPARED])
         except PipelineError as failed:
             raise failed.error from None
 
@@ -293,13 +294,15 @@ class PostgresConnection:
                 for text, values in statements:
                     self._cursor.execute(as_literal(text), values)
                 return
-            for start in range(0, len(statements), MAX_PREPARED):
-                self._send(self._pipeline, statements[start : start + MAX_PREPARED])
+            self._send(self._pipeline, statements)
 
     def add(self, inserts: list[Insert]) -> None:
-        # In one statement for all tables, because each one is a message to the server and back.
+        statements = list(joint_insert_statements(inserts))
         with self._store_errors():
-            for text, values in joint_insert_statements(inserts):
+            if self._pipeline is not None:
+                self._send(self._pipeline, statements)
+                return
+            for text, values in statements:
                 self._cursor.execute(as_literal(text), values)
 
     def add_at_commit(self, inserts: list[Insert]) -> None:
