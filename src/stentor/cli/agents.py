@@ -18,10 +18,10 @@ MIN_WIDTH_OF_ALL_COLUMNS = 100
 
 
 class AgentPresence(msgspec.Struct, frozen=True):
-    """The computed fields of an agent; an older service does not report `online`."""
+    """The computed fields of an agent."""
 
     trust_score: float | None
-    online: bool | None = None
+    online: bool
     last_seen: str | None = None
     offline_reason: str | None = None
 
@@ -52,16 +52,14 @@ def _trust(score: float | None) -> str:
 
 
 def _presence(agent: AgentPresence) -> str:
-    """Return `online` or `offline`, and when a worker was last seen; `-` if an older service does not report it."""
-    if agent.online is None:
-        return "-"
+    """Return `online` or `offline`, and when a worker was last seen."""
     word = "online" if agent.online else agent.offline_reason or "offline"
     return f"{word}, seen {output.format_age(agent.last_seen)}" if agent.last_seen else word
 
 
 def _word(agent: ListedAgent) -> str:
     """Return `online` or `offline`; why an agent is offline, unless its notice below the list says it."""
-    if agent.online is None or agent.archived_at:
+    if agent.archived_at:
         return "-"
     return "online" if agent.online else (None if agent.notice else agent.offline_reason) or "offline"
 

@@ -33,9 +33,9 @@ class AgentStatus(msgspec.Struct, frozen=True):
 
 
 class ArchivedAgent(AgentStatus, frozen=True):
-    """An archived agent with the number of its tasks that have not ended; an older service does not report it."""
+    """An archived agent with the number of its tasks that have not ended."""
 
-    open_tasks: int = 0
+    open_tasks: int
 
 
 class RegisteredAgent(AgentStatus, frozen=True):

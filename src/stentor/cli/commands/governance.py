@@ -39,7 +39,7 @@ class RejectedUpdate(msgspec.Struct, frozen=True):
 
 
 class ProposedUpdate(msgspec.Struct, frozen=True):
-    """`notice` is what will not work after the update; an older service does not say it."""
+    """`notice` is what will not work after the update."""
 
     update_id: str
     status: str
@@ -59,12 +59,10 @@ class ApprovedUpdate(msgspec.Struct, frozen=True):
 
 
 class UpdateRow(UpdateStatus, frozen=True):
-    """An older service does not send `agent_name`."""
-
     agent_id: str
     update_type: str
     submitted_at: str
-    agent_name: str | None = None
+    agent_name: str | None
 
 
 class UpdateList(msgspec.Struct, frozen=True):
