@@ -91,7 +91,7 @@ def test_plugin_requests_never_contain_the_callers_key(store: NoteStore) -> None
 @requirement("http.malformed-not-logged")
 async def test_callers_without_the_key_do_not_fill_the_log(caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level("INFO", "stentor")
-    transport = httpx.ASGITransport(create_app(cast(Any, None), KEY))
+    transport = httpx.ASGITransport(create_app(cast(Any, None), KEY, 1.0))
     async with httpx.AsyncClient(transport=transport, base_url="http://notes") as client:
         assert (await client.post("/api/getContext")).status_code == 403
         assert (await client.delete("/health")).status_code == 405

@@ -62,7 +62,7 @@ def quote_segment(text: str) -> str:
 
 
 class AcceptedTask(msgspec.Struct, frozen=True):
-    """A task that the gateway accepted; older gateways return no provenance id."""
+    """A task that the gateway accepted."""
 
     task_id: str
     provenance_id: str | None

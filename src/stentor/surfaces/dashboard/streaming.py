@@ -190,7 +190,6 @@ async def _with_envelope(
     events: AsyncIterator[SseEvent], planned: PlannedTask, provenance_id: str | None
 ) -> AsyncIterator[SseEvent]:
     """Add the ATP header and the provenance id to the data of every event; the event's own fields win."""
-    # Without the id for a task that an older gateway accepted; the events bring their own then.
     common = {"atp": {"header": atp.header_to_json(planned.header)}, "provenance_id": provenance_id}
     async for event in events:
         yield SseEvent(event.event, common | event.data, event.id)

@@ -25,8 +25,8 @@ from stentor.core.errors import (
     StentorError,
 )
 from stentor.core.jsontext import JsonObject
-from stentor.surfaces.notestore.tools import NoteStore, NoteTools, parse_body
-from stentor_vault.notes.path_locks import LOCK_TIMEOUT_SECONDS
+from stentor.domains.notes.plugin_vault import PluginVault
+from stentor.surfaces.notestore.tools import NoteTools, parse_body
 from stentor_vault.notes.paths import display_path
 
 MAX_BODY_BYTES = 20_000_000
@@ -36,7 +36,7 @@ _HEADERS = {"Cache-Control": "no-store", "X-Content-Type-Options": "nosniff"}
 log = logging.getLogger(__name__)
 
 
-def create_app(store: NoteStore, key: str, lock_timeout_s: float = LOCK_TIMEOUT_SECONDS) -> ASGIApp:
+def create_app(store: PluginVault, key: str, lock_timeout_s: float) -> ASGIApp:
     """Return the application over a store; `key` is the bearer token of its clients.
 
     `lock_timeout_s` limits how long a tool waits for others that change the same note.

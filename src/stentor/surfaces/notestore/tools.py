@@ -9,17 +9,17 @@ from __future__ import annotations
 import asyncio
 import re
 from collections.abc import Awaitable, Callable, Sequence
-from typing import Annotated, Any, Literal, Protocol
+from typing import Annotated, Any, Literal
 
 import msgspec
 
 from stentor.core import jsontext
 from stentor.core.errors import Conflict, InvalidRequest
 from stentor.core.jsontext import JsonObject
-from stentor.domains.notes.plugin_vault import PluginSearchHit
+from stentor.domains.notes.plugin_vault import PluginVault
 from stentor_vault.notes import frontmatter, paths
 from stentor_vault.notes.frontmatter import InvalidFrontmatter
-from stentor_vault.notes.model import ANY_STATE, MAX_NOTE_BYTES, FileChange, NoteChanged, NoteTooLarge, content_hash
+from stentor_vault.notes.model import MAX_NOTE_BYTES, NoteChanged, NoteTooLarge, content_hash
 from stentor_vault.notes.path_locks import PathLocks
 
 NonEmptyText = Annotated[str, msgspec.Meta(min_length=1)]
@@ -81,22 +81,10 @@ class NotText(InvalidRequest):
     code = "NOT_TEXT"
 
 
-class NoteStore(Protocol):
-    """The operations of a vault that the tools use; `PluginVault` implements it."""
-
-    async def read_content(self, path: str) -> bytes: ...
-    async def replace(self, path: str, content: bytes, expected: str = ANY_STATE) -> bytes | None: ...
-    async def append(self, path: str, text: str) -> None: ...
-    async def delete(self, path: str, expected: str = ANY_STATE) -> FileChange: ...
-    async def set_key(self, path: str, key: str, value: Any, expected: str = ANY_STATE) -> None: ...
-    async def search(self, text: str) -> list[PluginSearchHit]: ...
-    async def list_files(self) -> list[str]: ...
-
-
 class NoteTools:
     """The tools over one store, by name. Tools that change the same note wait for each other."""
 
-    def __init__(self, store: NoteStore, lock_timeout_s: float) -> None:
+    def __init__(self, store: PluginVault, lock_timeout_s: float) -> None:
         self._store = store
         self._locks = PathLocks(lock_timeout_s)
         self.by_name: dict[str, tuple[type[msgspec.Struct], Callable[[Any], Awaitable[JsonObject]]]] = {

@@ -175,7 +175,7 @@ def _next_page_url(path: str, filters: dict[str, str], last: tuple[int, str]) ->
 
 async def show_agent(page: PageRequest) -> Response:
     agent_id = page.path_param("agent_id")
-    record = await _get_agent(page, agent_id)
+    record = await page.call("agents.get", agent_id=agent_id)
     (violations, history, links, tasks, updates), (names, current, records, durations) = await asyncio.gather(
         asyncio.gather(
             page.call("agents.violations", agent_id=agent_id, include_cleared=True),
@@ -226,10 +226,6 @@ async def list_allowed(page: PageRequest, agent_id: str) -> list[AgentAction]:
     return [] if agent is None else [a for a in ACTIONS if authorization.may_change(page.session.principal, a, agent)]
 
 
-async def _get_agent(page: PageRequest, agent_id: str) -> JsonObject:
-    return dict(await page.call("agents.get", agent_id=agent_id))
-
-
 def _read_records(tx: Tx, tenant: str, agent_id: str) -> AgentRecords:
     return (
         trust_store.list_entity_changes(tx, tenant, agent_id, MAX_TRUST_CHANGES),
@@ -241,7 +237,7 @@ def _read_records(tx: Tx, tenant: str, agent_id: str) -> AgentRecords:
 async def show_card(page: PageRequest) -> Response:
     """Render the plain-text card that `stentor agent` and `GET /api/agents/{id}/card` return."""
     agent_id = page.path_param("agent_id")
-    record = await _get_agent(page, agent_id)
+    record = await page.call("agents.get", agent_id=agent_id)
     now = page.site.now()
     scored_agent, weights = await page.read(read_scored_agent, agent_id, now)
     return page.render("agent-card.html", agent=record, card=render_agent_card(scored_agent, weights, now))

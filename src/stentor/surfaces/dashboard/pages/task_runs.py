@@ -101,9 +101,9 @@ async def compare_tasks(page: PageRequest) -> Response:
         "compare.html",
         runs=runs,
         names=names,
-        inputs=review_diff(_diff("input", first.task_input, second.task_input)),
-        results=review_diff(_diff("result", first.task["result"], second.task["result"])),
-        errors=review_diff(_diff("error", first.task["error"], second.task["error"])),
+        inputs=review_diff(diff_documents(first.task_input, second.task_input, "input")),
+        results=review_diff(diff_documents(first.task["result"], second.task["result"], "result")),
+        errors=review_diff(diff_documents(first.task["error"], second.task["error"], "error")),
     )
 
 
@@ -125,10 +125,6 @@ async def _read_run(page: PageRequest, task_id: str) -> RunSummary:
         tool_calls,
         grade=grade["grade"] if grade else None,
     )
-
-
-def _diff(name: str, before: object, after: object) -> list[JsonObject]:
-    return diff_documents(before, after, name)
 
 
 async def show_replay(page: PageRequest) -> Response:

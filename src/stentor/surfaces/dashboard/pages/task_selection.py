@@ -89,7 +89,8 @@ async def show_selection(page: PageRequest) -> Response:
     if kept is None:  # of an earlier session, or one of many
         return page.redirect("/tasks", "selection-lost")
     action, task_ids = kept["action"], kept["task_ids"]
-    found = [task for task in await asyncio.gather(*(_find_task(page, task_id) for task_id in task_ids)) if task]
+    listed = await asyncio.gather(*(page.find("tasks.get", task_id=task_id) for task_id in task_ids))
+    found = [task for task in listed if task]
     label, participle, statuses = ACTIONS[action]
     affected = [task for task in found if task["status"] in statuses]
     return page.render(
@@ -157,10 +158,6 @@ def read_action(form: FormData) -> str:
     if not isinstance(action, str) or action not in ACTIONS:
         raise HTTPException(400, f"Choose one of {', '.join(ACTIONS)}.")
     return action
-
-
-async def _find_task(page: PageRequest, task_id: str) -> JsonObject | None:
-    return await page.find("tasks.get", task_id=task_id)
 
 
 ROUTES = [

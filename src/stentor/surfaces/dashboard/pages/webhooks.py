@@ -90,17 +90,11 @@ async def render_list(
     )
 
 
-async def show_webhook(page: PageRequest) -> Response:
-    return await render_webhook(page, page.path_param("webhook_id"))
-
-
 async def render_webhook(
-    page: PageRequest,
-    webhook_id: str,
-    problem: GatewayError | None = None,
-    form_values: JsonObject | None = None,
+    page: PageRequest, problem: GatewayError | None = None, form_values: JsonObject | None = None
 ) -> Response:
     """Render a webhook; after a rejected change with the submitted values, and with what its form had `shown`."""
+    webhook_id = _webhook_id(page)
     filters = {name: page.query_param(name) for name in ("status", "event", "cursor")}
     webhook, deliveries, backlogs = await asyncio.gather(
         page.call("webhooks.get", webhook_id=webhook_id),
@@ -117,7 +111,7 @@ async def render_webhook(
         form_values=form_values,
         block="rows" if filters["cursor"] else "results",
         hook=webhook,
-        base=f"/webhooks/{quote_segment(webhook_id)}",
+        base=_webhook_path(page),
         deliveries=deliveries["deliveries"],
         following=deliveries["next_cursor"],
         filters=filters,
@@ -160,7 +154,7 @@ async def update_webhook(page: PageRequest) -> Response:
         await page.call("webhooks.change", webhook_id=_webhook_id(page), body=body)
     except GatewayError as error:
         problem = error.require_status(*FORM_ERRORS)
-        return await render_webhook(page, _webhook_id(page), problem, fields | {"shown": shown})
+        return await render_webhook(page, problem, fields | {"shown": shown})
     return page.redirect(_webhook_path(page), "saved")
 
 
@@ -175,7 +169,7 @@ async def rotate_secret(page: PageRequest) -> Response:
     try:
         rotation = await page.call("webhooks.rotate", webhook_id=_webhook_id(page), body={"overlap_seconds": overlap})
     except GatewayError as error:
-        return await render_webhook(page, _webhook_id(page), error.require_status(*FORM_ERRORS))
+        return await render_webhook(page, error.require_status(*FORM_ERRORS))
     result = {"secret": rotation["secret"], "until": rotation["old_secret_until"]}
     return page.redirect_once(_webhook_path(page), result)
 
@@ -188,7 +182,7 @@ async def replay_since(page: PageRequest) -> Response:
     try:
         replay = await page.call("webhooks.replay", webhook_id=_webhook_id(page), body=body)
     except GatewayError as error:
-        return await render_webhook(page, _webhook_id(page), error.require_status(*FORM_ERRORS))
+        return await render_webhook(page, error.require_status(*FORM_ERRORS))
     result = {"queued": replay["queued"], "following": replay["next_since"], "scope": body["scope"]}
     return page.redirect_once(_webhook_path(page), result)
 
@@ -237,7 +231,7 @@ def _read_delivery_body(tx: Tx, tenant: str, name: str, event_id: str) -> Any:
 
 ROUTES = [
     ("GET", "/webhooks", render_list),
-    ("GET", WEBHOOK, show_webhook),
+    ("GET", WEBHOOK, render_webhook),
     ("POST", "/webhooks", add_webhook),
     ("POST", WEBHOOK, update_webhook),
     ("POST", f"{WEBHOOK}/enable", action("webhooks.change", WEBHOOK, "enabled", enabled=True)),

@@ -6,7 +6,7 @@ Pure functions. Source: second contract, "Resources and their fields".
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any, TypedDict
+from typing import Any
 
 import msgspec
 
@@ -29,18 +29,6 @@ OPTIONAL_FIELDS = ("task_tags", "user_id", "retry_count", "parent_task_id")
 BODY_FIELDS = ("input", "result", "error")
 LABEL_WIDTH = 14
 UNSCORED = "unscored"
-
-
-class SentinelScope(TypedDict):
-    """The oscillation of an agent at a task type (`wire.OscillationScope`)."""
-
-    agent_id: str
-    agent_name: str | None
-    task_type: str
-    alert_active: bool
-    oscillation_rate: float
-    threshold: float
-    sample_count: int
 
 
 class RankingSettings(msgspec.Struct, frozen=True):
@@ -131,9 +119,9 @@ def present_governance(snapshot: GovernanceSnapshot, threshold: float) -> JsonOb
     }
 
 
-def present_sentinel(weights: Sequence[Weight], names: Mapping[str, str], threshold: float) -> list[SentinelScope]:
-    """Return a row for each agent and task type, ordered by the agent's name."""
-    rows: list[SentinelScope] = [
+def present_sentinel(weights: Sequence[Weight], names: Mapping[str, str], threshold: float) -> list[JsonObject]:
+    """Return a row (`wire.OscillationScope`) for each agent and task type, ordered by the agent's name."""
+    rows: list[JsonObject] = [
         {
             "agent_id": weight.agent_id,
             "agent_name": names.get(weight.agent_id),
