@@ -70,7 +70,12 @@ def open_alone(settings: Settings, redactor: Redactor) -> Dashboard:
         redactor.add_secret(secret)
 
     # Imported late: aiohttp takes a fifth of the time of all imports, and `stentor serve` does not need it.
-    from stentor.surfaces.dashboard.gateway_http import GatewayAddress, HttpGatewayClient, HttpTaskGateway
+    from stentor.surfaces.dashboard.gateway_http import (
+        NO_GATEWAY_FOR_TASKS_MESSAGE,
+        GatewayAddress,
+        HttpGatewayClient,
+        HttpTaskGateway,
+    )
 
     def find() -> GatewayAddress | None:
         folder, url = settings.storage.data_dir, settings.client.url
@@ -81,8 +86,9 @@ def open_alone(settings: Settings, redactor: Redactor) -> Dashboard:
         except OSError:
             return None
 
-    caller = HttpGatewayClient({row.name: row for row in OPERATIONS}, find)
-    parts = (SystemClock(), HttpTaskGateway(find), caller, asyncio.Event())
+    operations_by_name = {row.name: row for row in OPERATIONS}
+    tasks = HttpTaskGateway(HttpGatewayClient(operations_by_name, find, NO_GATEWAY_FOR_TASKS_MESSAGE))
+    parts = (SystemClock(), tasks, HttpGatewayClient(operations_by_name, find), asyncio.Event())
     # In its own process the dashboard does not know the gateway's ranking settings, so its pages omit what depends on
     # them.
     return build(settings, open_driver(settings), *parts, lambda: None)

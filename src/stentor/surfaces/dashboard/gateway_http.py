@@ -17,7 +17,15 @@ import msgspec
 from yarl import URL
 
 from stentor.core import jsontext
-from stentor.core.errors import Forbidden, InvalidRequest, RateLimited, RoutingDenied, ServiceUnavailable, all_errors
+from stentor.core.errors import (
+    Forbidden,
+    InvalidRequest,
+    RateLimited,
+    RoutingDenied,
+    ServiceUnavailable,
+    StentorError,
+    all_errors,
+)
 from stentor.core.http_client.outbound import OutboundHttp
 from stentor.core.jsontext import JsonObject
 from stentor.domains.tasks.model import TaskDraft, TaskStreamStep
@@ -34,6 +42,7 @@ UNREACHABLE_MESSAGE = "Gateway unreachable. The request may or may not have been
 KEY_REJECTED_MESSAGE = (
     "The gateway rejected this key. Send a gateway key as 'Authorization: Bearer <key>', in addition to X-API-Key."
 )
+NOT_ACCEPTED_MESSAGE = "The gateway could not accept the task ({}). Try again later."
 CONNECT_SECONDS, RESPONSE_SECONDS = 5, 30
 LONG_SECONDS = 600
 """For operations that may take long, such as the answer of a model: the gateway itself limits them."""
@@ -54,25 +63,60 @@ FindGateway = Callable[[], GatewayAddress | None]
 """Returns the current address, None while no gateway is running."""
 
 
-class _GatewayConnection:
-    """The current address of the gateway, and a session for each host that it had."""
+class HttpGatewayClient:
+    """The GatewayClient over HTTP, subject to the gateway's rate limit like any other client.
 
-    no_gateway_message = NO_GATEWAY_MESSAGE
+    It has a session for each host that the gateway had. `no_gateway` is the message while no gateway is running.
+    """
 
-    def __init__(self, find: FindGateway) -> None:
+    def __init__(
+        self, operations: Mapping[str, Operation], find: FindGateway, no_gateway: str = NO_GATEWAY_MESSAGE
+    ) -> None:
+        self._operations = operations
         self._find = find
+        self._no_gateway = no_gateway
         self._clients: dict[str, OutboundHttp] = {}
 
     async def close(self) -> None:
         for client in self._clients.values():
             await client.close()
 
+    async def call(self, key: str, operation: str, arguments: Mapping[str, Any]) -> Any:
+        spec = self._operations[operation]
+        method, target, body = http_request(spec, arguments)
+        # The calls that a caller can cancel are those that may take long.
+        seconds = LONG_SECONDS if spec.cancellable else RESPONSE_SECONDS
+        timeout = aiohttp.ClientTimeout(seconds, connect=CONNECT_SECONDS)
+        content = None if body is None else jsontext.encode(body)
+        headers = _headers(key) | ({"Content-Type": "application/json"} if content else {})
+        try:
+            async with self._request(method, target, data=content, headers=headers, timeout=timeout) as response:
+                status, data = response.status, jsontext.decode_or_none(await response.read())
+        except CONNECTION_ERRORS as error:
+            raise ServiceUnavailable(UNREACHABLE_MESSAGE) from error
+        if status >= 400:
+            raise _gateway_error(status, data)
+        return data["data"] if spec.envelope else data
+
+    async def stream_task(self, key: str, task_id: str, after: str | None = None) -> AsyncIterator[TaskStreamStep]:
+        timeout = aiohttp.ClientTimeout(None, connect=CONNECT_SECONDS, sock_read=READ_SECONDS)
+        headers = _headers(key) | ({"Last-Event-ID": after} if after else {})
+        target = f"/api/v1/tasks/{quote_segment(task_id)}/stream"
+        try:
+            async with self._request("GET", target, headers=headers, timeout=timeout) as response:
+                if response.status != 200:
+                    raise _gateway_error(response.status, jsontext.decode_or_none(await response.read()))
+                async for event in _parse_events(response.content):
+                    yield event
+        except CONNECTION_ERRORS as error:
+            raise ServiceUnavailable(UNREACHABLE_MESSAGE) from error
+
     def _request(self, method: str, target: str, **options: Any) -> AbstractAsyncContextManager[aiohttp.ClientResponse]:
         """Send a request for an encoded target to the gateway. Raises ServiceUnavailable if none is running."""
         # For every request, because a restarted gateway may have another port.
         address = self._find()
         if address is None:
-            raise ServiceUnavailable(self.no_gateway_message)
+            raise ServiceUnavailable(self._no_gateway)
         # The operator chose the host, so it is allowed even if its address is private.
         host = urlsplit(address.url).hostname or ""
         client = self._clients.setdefault(host, OutboundHttp((host,)))
@@ -81,40 +125,32 @@ class _GatewayConnection:
         # Redirects are not followed: another server would get the user's key.
         return client.session.request(method, url, ssl=address.trust, allow_redirects=False, **options)
 
-    def _open_stream(
-        self, task_id: str, after: str | None, credential: str
-    ) -> AbstractAsyncContextManager[aiohttp.ClientResponse]:
-        """Open the event stream of a task after the event `after`. Raises like `_request`."""
-        timeout = aiohttp.ClientTimeout(None, connect=CONNECT_SECONDS, sock_read=READ_SECONDS)
-        headers = _headers(credential) | ({"Last-Event-ID": after} if after else {})
-        target = f"/api/v1/tasks/{quote_segment(task_id)}/stream"
-        return self._request("GET", target, headers=headers, timeout=timeout)
 
-
-class HttpTaskGateway(_GatewayConnection):
+class HttpTaskGateway:
     """The TaskGateway over HTTP."""
 
-    no_gateway_message = NO_GATEWAY_FOR_TASKS_MESSAGE
+    def __init__(self, client: HttpGatewayClient) -> None:
+        self._client = client
 
     async def submit(self, planned: PlannedTask, credential: str) -> AcceptedTask:
-        timeout = aiohttp.ClientTimeout(RESPONSE_SECONDS, connect=CONNECT_SECONDS)
-        body = jsontext.encode(_task_body(planned.draft))
-        headers = {"Content-Type": "application/json", **_headers(credential)}
         try:
-            async with self._request("POST", "/api/v1/tasks", data=body, headers=headers, timeout=timeout) as response:
-                status, content = response.status, await response.read()
-        except CONNECTION_ERRORS as error:
-            raise ServiceUnavailable(UNREACHABLE_MESSAGE) from error
-        return _parse_submit_response(status, content)
+            accepted = await self._client.call(credential, "tasks.submit", {"body": _task_body(planned.draft)})
+        except GatewayError as error:
+            raise _submission_error(error) from error
+        try:
+            return msgspec.convert(accepted, AcceptedTask)
+        except msgspec.ValidationError as error:
+            raise ServiceUnavailable(NOT_ACCEPTED_MESSAGE.format("not a task")) from error
 
     async def stream_task(self, task_id: str, after: str | None, credential: str) -> AsyncIterator[TaskStreamStep]:
         try:
-            async with self._open_stream(task_id, after, credential) as response:
-                if response.status == 200:
-                    async for event in _parse_events(response.content):
-                        yield event
-        except (*CONNECTION_ERRORS, ValueError):
+            async for event in self._client.stream_task(credential, task_id, after):
+                yield event
+        except (GatewayError, ServiceUnavailable, ValueError):
             return  # connection lost: the reader resumes after the last event
+
+    async def close(self) -> None:
+        await self._client.close()
 
 
 def _headers(credential: str) -> dict[str, str]:
@@ -137,37 +173,18 @@ def _task_body(draft: TaskDraft) -> JsonObject:
     return {name: value for name, value in body.items() if value is not None}
 
 
-class _GatewayErrorBody(msgspec.Struct):
-    code: str = ""
-    message: str = ""
-    details: JsonObject | None = None
-
-
-class _SubmitResponse(msgspec.Struct):
-    task_id: str = ""
-    provenance_id: str | None = None
-    error: _GatewayErrorBody | str = ""
-
-
-def _parse_submit_response(status: int, content: bytes) -> AcceptedTask:
-    """Return the accepted task, or raise the error of this service that corresponds to the gateway's."""
-    try:
-        response = msgspec.json.decode(content, type=_SubmitResponse)
-    except (msgspec.MsgspecError, UnicodeDecodeError):
-        response = _SubmitResponse()
-    if status == 202 and response.task_id:
-        return AcceptedTask(response.task_id, response.provenance_id)
-    error = response.error if isinstance(response.error, _GatewayErrorBody) else _GatewayErrorBody()
+def _submission_error(error: GatewayError) -> StentorError:
+    """Return the error of this service that corresponds to the gateway's."""
     if error.code in _DENIALS:
-        raise _DENIALS[error.code](error.message, error.details)
+        return _DENIALS[error.code](error.message, error.details)
     # Not 401: the caller has passed this service's own authentication, and only the gateway rejects the key.
-    if status in (401, 403):
-        raise Forbidden(KEY_REJECTED_MESSAGE)
-    if status == 429:
-        raise RateLimited("The gateway's rate limit for this key is exceeded. Try again in one minute.")
-    if status in (400, 409, 422):
-        raise InvalidRequest(f"The gateway rejected the task: {error.message or status}", error.details)
-    raise ServiceUnavailable(f"The gateway could not accept the task (HTTP status {status}). Try again later.")
+    if error.status in (401, 403):
+        return Forbidden(KEY_REJECTED_MESSAGE)
+    if error.status == 429:
+        return RateLimited("The gateway's rate limit for this key is exceeded. Try again in one minute.")
+    if error.status in (400, 409, 422):
+        return InvalidRequest(f"The gateway rejected the task: {error.message}", error.details)
+    return ServiceUnavailable(NOT_ACCEPTED_MESSAGE.format(f"HTTP status {error.status}"))
 
 
 async def _parse_events(content: aiohttp.StreamReader) -> AsyncIterator[TaskStreamStep]:
@@ -197,41 +214,6 @@ async def _lines(content: aiohttp.StreamReader) -> AsyncIterator[str]:
         buffer = bytearray(rest)
         for line in lines:
             yield line.decode()
-
-
-class HttpGatewayClient(_GatewayConnection):
-    """The GatewayClient over HTTP, subject to the gateway's rate limit like any other client."""
-
-    def __init__(self, operations: Mapping[str, Operation], find: FindGateway) -> None:
-        super().__init__(find)
-        self._operations = operations
-
-    async def call(self, key: str, operation: str, arguments: Mapping[str, Any]) -> Any:
-        spec = self._operations[operation]
-        method, target, body = http_request(spec, arguments)
-        # The calls that a caller can cancel are those that may take long.
-        seconds = LONG_SECONDS if spec.cancellable else RESPONSE_SECONDS
-        timeout = aiohttp.ClientTimeout(seconds, connect=CONNECT_SECONDS)
-        content = None if body is None else jsontext.encode(body)
-        headers = _headers(key) | ({"Content-Type": "application/json"} if content else {})
-        try:
-            async with self._request(method, target, data=content, headers=headers, timeout=timeout) as response:
-                status, data = response.status, jsontext.decode_or_none(await response.read())
-        except CONNECTION_ERRORS as error:
-            raise ServiceUnavailable(UNREACHABLE_MESSAGE) from error
-        if status >= 400:
-            raise _gateway_error(status, data)
-        return data["data"] if spec.envelope else data
-
-    async def stream_task(self, key: str, task_id: str, after: str | None = None) -> AsyncIterator[TaskStreamStep]:
-        try:
-            async with self._open_stream(task_id, after, key) as response:
-                if response.status != 200:
-                    raise _gateway_error(response.status, jsontext.decode_or_none(await response.read()))
-                async for event in _parse_events(response.content):
-                    yield event
-        except CONNECTION_ERRORS as error:
-            raise ServiceUnavailable(UNREACHABLE_MESSAGE) from error
 
 
 def _gateway_error(status: int, data: Any) -> GatewayError:
