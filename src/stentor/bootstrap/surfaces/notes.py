@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import msgspec
 from starlette.types import ASGIApp
@@ -28,21 +28,16 @@ DEFAULT_PORT = 3000
 
 @dataclass
 class OpenedNotes:
-    """The application, and the vault with its connections."""
+    """The application, and the vault with its connections.
+
+    `key_file` has the key that was generated beside a service without MCP_API_KEY.
+    """
 
     app: ASGIApp
     vault: PluginVault
     port: int
     level: str
-
-
-@dataclass
-class NoteStoreBeside:
-    """The note store in `stentor serve`. `key_file` is None if MCP_API_KEY is set."""
-
-    app: ASGIApp
-    vault: PluginVault
-    key_file: str | None
+    key_file: str | None = None
 
 
 def beside_vault(
@@ -52,7 +47,7 @@ def beside_vault(
     address: str,
     vault_key: str,
     trusted: TrustSource | None,
-) -> NoteStoreBeside:
+) -> OpenedNotes:
     """Open it over the service's own vault, unless NOTES_BASE_URL names another one. Raises StartRefused.
 
     `trusted` is for that vault's own certificate.
@@ -65,7 +60,7 @@ def beside_vault(
         key, file, _ = ensure_key_file(service.storage.data_dir, "notes")
         given, path = {**given, "MCP_API_KEY": key}, str(file.absolute())
     opened = open_notes({**environ, **given}, redactor, trusted)
-    return NoteStoreBeside(opened.app, opened.vault, path)
+    return replace(opened, key_file=path)
 
 
 def open_notes(environ: Mapping[str, str], redactor: Redactor, trusted: TrustSource | None = None) -> OpenedNotes:
