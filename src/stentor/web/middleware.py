@@ -8,7 +8,7 @@ from __future__ import annotations
 import re
 import sys
 import time
-from collections.abc import Callable, Container, Iterable
+from collections.abc import Callable, Container, Iterable, Mapping
 from functools import partial
 
 import msgspec
@@ -301,6 +301,24 @@ def _unauthorized(scope: Scope, error: str, message: str) -> Response:
         message = f"This is the API. People sign in to the dashboard, by default on port 8081. {message}"
     body = {"success": False, "error": error, "message": message}
     return Response(jsontext.encode(body), 401, {"WWW-Authenticate": "Bearer"}, "application/json")
+
+
+class DefaultHeadersMiddleware:
+    """Adds headers to each response that does not have them."""
+
+    def __init__(self, app: ASGIApp, headers: Mapping[str, str]) -> None:
+        self._app = app
+        self._headers = headers
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        async def send_with_headers(message: Message) -> None:
+            if message["type"] == "http.response.start":
+                headers = MutableHeaders(scope=message)
+                for name, value in self._headers.items():
+                    headers.setdefault(name, value)
+            await send(message)
+
+        await self._app(scope, receive, send_with_headers)
 
 
 class HeadMiddleware:

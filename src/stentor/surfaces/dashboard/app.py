@@ -9,11 +9,11 @@ from stentor import __version__
 from stentor.auth.principal import Principal
 from stentor.core.jsontext import JsonObject
 from stentor.surfaces.dashboard import api
-from stentor.surfaces.dashboard.authentication import DashboardAuthMiddleware
+from stentor.surfaces.dashboard.authentication import RESPONSE_HEADERS, DashboardAuthMiddleware
 from stentor.surfaces.dashboard.pages.app import SIGN_IN_PATH
 from stentor.surfaces.dashboard.wire import DASHBOARD_ERROR_RESPONSES
 from stentor.web import errors, openapi_document
-from stentor.web.middleware import BodySizeMiddleware
+from stentor.web.middleware import BodySizeMiddleware, DefaultHeadersMiddleware
 from stentor.web.request_context import RequestContextMiddleware
 
 MAX_BODY_BYTES = 2_000_000
@@ -51,7 +51,7 @@ def build_dashboard_app(
     app.add_api_route("/api/v1/{path:path}", _refuse_gateway_path, methods=_METHODS, include_in_schema=False)
     openapi_document.install(app, lambda schema: openapi_document.add_security(schema, SECURITY))
     public = frozenset((api.HEALTH_PATH, openapi_document.PATH))
-    authenticated_api = DashboardAuthMiddleware(app, key, principal, public)
+    authenticated_api = DefaultHeadersMiddleware(DashboardAuthMiddleware(app, key, principal, public), RESPONSE_HEADERS)
 
     small = BodySizeMiddleware(pages, MAX_BODY_BYTES)
     large = BodySizeMiddleware(pages, FORM_EXPANSION * max_body, app_renders=True)

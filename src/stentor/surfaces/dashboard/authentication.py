@@ -11,9 +11,8 @@ import hashlib
 import hmac
 from collections.abc import Callable, Iterable
 
-from starlette.datastructures import MutableHeaders
 from starlette.responses import Response
-from starlette.types import ASGIApp, Message, Receive, Scope, Send
+from starlette.types import ASGIApp, Receive, Scope, Send
 
 from stentor.auth.principal import Principal
 from stentor.core import jsontext
@@ -44,20 +43,12 @@ class DashboardAuthMiddleware:
         if scope["type"] != "http":
             await self._app(scope, receive, send)
             return
-
-        async def send_with_headers(message: Message) -> None:
-            if message["type"] == "http.response.start":
-                headers = MutableHeaders(scope=message)
-                for name, value in RESPONSE_HEADERS.items():
-                    headers.setdefault(name, value)
-            await send(message)
-
         rejection = None if scope["path"] in self._public else self._rejection(scope)
         if rejection is not None:
-            await rejection(scope, receive, send_with_headers)
+            await rejection(scope, receive, send)
             return
         scope.setdefault("state", {}).update(principal=self._principal, credential=_credential(scope))
-        await self._app(scope, receive, send_with_headers)
+        await self._app(scope, receive, send)
 
     def _rejection(self, scope: Scope) -> Response | None:
         if not self._has_key:

@@ -11,13 +11,13 @@ from functools import partial
 from urllib.parse import quote
 
 from starlette.applications import Starlette
-from starlette.datastructures import Headers, MutableHeaders
+from starlette.datastructures import Headers
 from starlette.exceptions import HTTPException
 from starlette.middleware.gzip import GZipMiddleware
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import HTMLResponse, PlainTextResponse, RedirectResponse, Response
 from starlette.routing import Match, Route
-from starlette.types import ASGIApp, Message, Receive, Scope, Send
+from starlette.types import ASGIApp, Receive, Scope, Send
 
 from stentor.core.errors import ServiceUnavailable, StentorError, drop_tracebacks
 from stentor.surfaces.dashboard.gateway import GatewayError
@@ -58,6 +58,7 @@ from stentor.surfaces.dashboard.site import assets, forms
 from stentor.surfaces.dashboard.site import sessions as browser_sessions
 from stentor.surfaces.dashboard.site.page import PageHandler, PageRequest, Site, encode_path
 from stentor.surfaces.dashboard.site.sessions import BrowserSession, is_same_origin
+from stentor.web.middleware import DefaultHeadersMiddleware
 from stentor.web.sse import CALLER_CHECK
 
 CONTENT_SECURITY_POLICY = (
@@ -109,7 +110,8 @@ def build_pages_app(site: Site) -> ASGIApp:
     }
     error_handlers = {kind: _error_handler(site, describe) for kind, describe in handlers.items()}
     app = Starlette(routes=routes, exception_handlers={**error_handlers, ClientDisconnect: _answer_nobody})
-    return _SecurityHeadersMiddleware(_CompressionMiddleware(app))
+    # Static files bring a Cache-Control of their own.
+    return DefaultHeadersMiddleware(_CompressionMiddleware(app), SECURITY_HEADERS)
 
 
 def _without_session(
@@ -312,22 +314,6 @@ class _CompressionMiddleware:
         is_safe = Headers(scope=scope).get("sec-fetch-site") in ("same-origin", "none")
         app = self._compressing if is_safe or scope["path"].startswith("/static/") else self._app
         await app(scope, receive, send)
-
-
-class _SecurityHeadersMiddleware:
-    def __init__(self, app: ASGIApp) -> None:
-        self._app = app
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        async def send_with_headers(message: Message) -> None:
-            if message["type"] == "http.response.start":
-                headers = MutableHeaders(scope=message)
-                for name, value in SECURITY_HEADERS.items():
-                    # setdefault: static files bring a Cache-Control of their own.
-                    headers.setdefault(name, value)
-            await send(message)
-
-        await self._app(scope, receive, send_with_headers)
 
 
 ROUTES: list[tuple[str, str, PageHandler]] = [
