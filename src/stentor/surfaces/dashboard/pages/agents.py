@@ -210,7 +210,7 @@ async def show_agent(page: PageRequest) -> Response:
         composite=agent_view.composite_score(record),
         trust=agent_view.present_trust(record, changes, page.site.now()),
         weights=agent_view.present_weights(weights, history["history"], page.site.now(), page.site.sentinel_threshold),
-        alerts=[agent_view.present_agent_alert(alert) for alert in alerts],
+        alerts=alerts,
         threshold=round(100 * page.site.sentinel_threshold),
         window=SENTINEL_WINDOW,
         tiers=agent_view.TIERS,

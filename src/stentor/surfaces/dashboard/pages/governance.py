@@ -11,6 +11,7 @@ from stentor.core import runlog_queries
 from stentor.core.clock import format_iso
 from stentor.core.db import Tx
 from stentor.core.jsontext import JsonObject
+from stentor.core.runlog import RunLogEvent
 from stentor.domains.governance import model
 from stentor.domains.governance import store as governance_store
 from stentor.domains.governance.operations import parse_tier
@@ -250,45 +251,29 @@ async def start_rollback(page: PageRequest) -> Response:
     return page.redirect(f"/governance/rollbacks/{quote_segment(rollback['rollback_id'])}", "rolled-back")
 
 
-class HistoryEvent(TypedDict):
-    event_id: str
-    timestamp: str
-    event_type: str
-    message: str
-    metadata: JsonObject
-
-
 def _read_history(
     tx: Tx, tenant: str, kind: Literal["update", "rollback"], record_id: str, first: str
-) -> list[HistoryEvent]:
+) -> list[RunLogEvent]:
     """Return the newest events of a record, oldest first.
 
     Follows the parents back to the event `first`; stops at an event that is no longer in the run log.
     """
-    events: list[HistoryEvent] = []
+    events: list[RunLogEvent] = []
     event_id = governance_store.find_head_event(tx, tenant, kind, record_id)
     while event_id is not None and len(events) < MAX_HISTORY_EVENTS:
         event = runlog_queries.find_event(tx, tenant, event_id)
         if event is None:
             break
-        events.append(
-            {
-                "event_id": event_id,
-                "timestamp": format_iso(event.happened_at),
-                "event_type": event.event_type,
-                "message": event.message,
-                "metadata": event.metadata,
-            }
-        )
+        events.append(event)
         event_id = None if event_id == first else event.parent_id
     return events[::-1]
 
 
-def _find_rollback(history: list[HistoryEvent]) -> str | None:
+def _find_rollback(history: list[RunLogEvent]) -> str | None:
     """Return the id of the rollback that undid an update."""
-    if not history or history[-1]["event_type"] != "update_rolled_back":
+    if not history or history[-1].event_type != "update_rolled_back":
         return None
-    found = history[-1]["metadata"].get("rollback_id")
+    found = history[-1].metadata.get("rollback_id")
     return found if isinstance(found, str) else None
 
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 from functools import partial
 
-import msgspec
 from starlette.requests import Request
 from starlette.responses import Response
 
@@ -25,7 +24,7 @@ from stentor.domains.tasks import chart_queries
 from stentor.domains.tasks.chart_queries import AgentResults
 from stentor.surfaces.dashboard.pages.alerts import alert_reader, alert_url
 from stentor.surfaces.dashboard.presenters import recent_changes
-from stentor.surfaces.dashboard.presenters.recent_changes import Rate, RecentChange
+from stentor.surfaces.dashboard.presenters.recent_changes import Rate
 from stentor.surfaces.dashboard.site.page import PageRequest
 from stentor.surfaces.dashboard.site.sessions import is_https_request
 
@@ -55,7 +54,7 @@ async def read_changes(page: PageRequest) -> JsonObject:
     trend_lines = recent_changes.describe_trends(*weeks, names)
     shown, more = recent_changes.select(lines, trend_lines, page.session.may)
     return {
-        "lines": [_present(line) for line in shown],
+        "lines": shown,
         "more": more,
         # A day is the shortest period: frequent visitors want to see what changed today, not in the last minute.
         "since": format_iso(since) if since < now - DAY else None,
@@ -86,10 +85,6 @@ async def _read_weeks(page: PageRequest) -> Weeks:
     now = page.site.now()
     weeks: Weeks = await page.site.slow_cache.get_or_create(page.tenant, lambda: page.read(read))
     return weeks
-
-
-def _present(line: RecentChange) -> JsonObject:
-    return msgspec.structs.asdict(line) | {"at": None if line.at is None else format_iso(line.at)}
 
 
 async def read_rates(page: PageRequest) -> list[Rate]:

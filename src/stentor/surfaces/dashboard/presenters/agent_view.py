@@ -9,11 +9,10 @@ from urllib.parse import urlsplit
 
 import msgspec
 
-from stentor.core.clock import format_iso, format_iso_or_none
 from stentor.core.jsontext import JsonObject
 from stentor.core.security.redaction import MASK, Redactor
 from stentor.domains.learning import model as learning
-from stentor.domains.learning.model import SentinelAlert, Weight
+from stentor.domains.learning.model import Weight
 from stentor.domains.registry.model import TrustTier
 from stentor.domains.trust import model as trust_model
 from stentor.domains.trust.model import TrustChange, TrustLevel
@@ -56,19 +55,11 @@ class SvgLine(msgspec.Struct, frozen=True):
     dots: str
 
 
-class TrustChangeRow(TypedDict):
-    time: str
-    kind: str
-    delta: float
-    score: float
-    cause: str | None
-
-
 class TrustPanel(TypedDict):
     line: SvgLine | None
-    changes: list[TrustChangeRow]
+    changes: list[TrustChange]
     level: TrustLevel | None
-    since: str | None
+    since: int | None
 
 
 class WeightRow(TypedDict):
@@ -97,21 +88,11 @@ def present_trust(record: JsonObject, changes: list[TrustChange], now: int) -> T
     points = [(change.happened_at, change.score) for change in reversed(changes)]
     if points and score is not None and now > points[-1][0]:
         points.append((now, score))
-    rows: list[TrustChangeRow] = [
-        {
-            "time": format_iso(change.happened_at),
-            "kind": change.kind,
-            "delta": change.delta,
-            "score": change.score,
-            "cause": change.cause,
-        }
-        for change in changes
-    ]
     return {
         "line": svg_line(points, 0.0, 1.0, is_stepped=True),
-        "changes": rows,
+        "changes": changes,
         "level": None if score is None else trust_model.find_level(score),
-        "since": rows[-1]["time"] if rows else None,
+        "since": changes[-1].happened_at if changes else None,
     }
 
 
@@ -147,11 +128,6 @@ def present_connections(connections: list[JsonObject], agent_id: str) -> list[Js
     """Return the strongest connections first, each with the id of the `other` agent."""
     strongest = sorted(connections, key=lambda link: -link["weight"])[:MAX_CONNECTIONS]
     return [{**link, "other": link["agent2"] if link["agent1"] == agent_id else link["agent1"]} for link in strongest]
-
-
-def present_agent_alert(alert: SentinelAlert) -> JsonObject:
-    times = {"opened_at": format_iso(alert.opened_at), "resolved_at": format_iso_or_none(alert.resolved_at)}
-    return {name: getattr(alert, name) for name in ("task_type", "rate", "threshold", "samples")} | times
 
 
 def svg_line(

@@ -55,10 +55,11 @@ _TABLE_RULE = "-:|>*+.)0123456789 \t"
 """The characters of the second line of a table, which has its columns, also of one in a quote or a list."""
 
 
-def format_time(value: str | None, now: int) -> Markup:
-    """Render an ISO time as `<time>`: relative to `now` (microseconds), with the exact time as tooltip."""
+def format_time(value: str | int | None, now: int) -> Markup:
+    """Render a time, in ISO 8601 or microseconds, as `<time>`: relative to `now`, with the exact time as tooltip."""
     if not value:
         return Markup('<span class="faint">–</span>')
+    value = clock.format_iso(value) if isinstance(value, int) else value
     exact = datetime.fromisoformat(value).astimezone(UTC)
     label = format_relative_time(now / 1e6 - exact.timestamp())
     title = exact.strftime("%Y-%m-%d %H:%M:%S.%f")[:-3] + " UTC"
