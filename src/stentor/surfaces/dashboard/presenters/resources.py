@@ -11,7 +11,7 @@ from typing import Any
 import msgspec
 
 from stentor.core import jsontext
-from stentor.core.clock import format_iso, format_iso_or_none
+from stentor.core.clock import format_iso
 from stentor.core.jsontext import JsonObject
 from stentor.core.runlog import RunLogEvent
 from stentor.domains.activity import model as activity
@@ -22,6 +22,7 @@ from stentor.domains.reports.service import VaultReport
 from stentor.domains.routing.model import RoutingPolicy
 from stentor.domains.tasknotes.model import MAX_READ_CHARS, TaskNoteRecord, build_frontmatter, locate_note
 from stentor.domains.tasknotes.render import MAX_BLOCK_CHARS
+from stentor.surfaces.dashboard import wire
 from stentor.surfaces.dashboard.store import GovernanceSnapshot, LastRoutingDecision, ScoredAgent, TaskWithEvents
 
 STATUSES: tuple[AgentStatus, ...] = ("active", "suspended", "quarantined")
@@ -99,14 +100,7 @@ def present_governance(snapshot: GovernanceSnapshot, threshold: float) -> JsonOb
         counts[scored.agent.status] += 1
     return {
         "agents": [
-            {
-                "agent_id": scored.agent.agent_id,
-                "name": scored.agent.name,
-                "tier": scored.agent.trust_tier,
-                "status": scored.agent.status,
-                "violation_count": scored.agent.violation_count,
-                "trust_score": scored.trust,
-            }
+            wire.AgentRow.of(scored.agent, tier=scored.agent.trust_tier, trust_score=scored.trust).model_dump()
             for scored in sorted(snapshot.agents, key=lambda scored: (scored.agent.name, scored.agent.agent_id))
         ],
         "status_counts": counts,
@@ -137,17 +131,8 @@ def present_sentinel(weights: Sequence[Weight], names: Mapping[str, str], thresh
 
 
 def present_alert(alert: SentinelAlert, names: Mapping[str, str]) -> JsonObject:
-    return {
-        "alert_id": alert.alert_id,
-        "agent_id": alert.agent_id,
-        "agent_name": names.get(alert.agent_id),
-        "task_type": alert.task_type,
-        "oscillation_rate": alert.rate,
-        "threshold": alert.threshold,
-        "sample_count": alert.samples,
-        "opened_at": format_iso(alert.opened_at),
-        "resolved_at": format_iso_or_none(alert.resolved_at),
-    }
+    renamed = {"oscillation_rate": alert.rate, "sample_count": alert.samples}
+    return wire.AlertOut.of(alert, agent_name=names.get(alert.agent_id), **renamed).model_dump()
 
 
 def present_routing_config(ranking: RankingSettings | None, decided: LastRoutingDecision | None) -> JsonObject:
@@ -155,31 +140,18 @@ def present_routing_config(ranking: RankingSettings | None, decided: LastRouting
 
     Unknown values are None: the settings of a gateway in another process are not visible here.
     """
+    config: JsonObject = dict.fromkeys(wire.RoutingConfig.model_fields) | {"source": "unknown"}
+    if decided is not None:
+        config |= {"source": "last_decision", "trust_available": decided.trust_available}
+        config |= {"decided_at": format_iso(decided.at)}
     if ranking is not None:
         policy = ranking.policy
-        config: JsonObject = {
-            "source": "settings",
-            "own_authority": policy.own_authority,
-            "policy_file": policy.is_permitted is not None,
-            "trust_available": ranking.trust_available,
-            "decided_at": format_iso(decided.at) if decided else None,
-        }
-        return config | _ranking_weights(policy.alpha, policy.beta, policy.trust_floor)
-    unknown = {"own_authority": None, "policy_file": None}
-    if decided is None:
-        nothing = dict.fromkeys(("alpha", "beta", "trust_floor", "trust_available", "decided_at"))
-        return {"source": "unknown", **unknown, **nothing}
-    config = {
-        "source": "last_decision",
-        "trust_available": decided.trust_available,
-        "decided_at": format_iso(decided.at),
-    }
-    return config | unknown | _ranking_weights(decided.alpha, decided.beta, decided.trust_floor)
-
-
-def _ranking_weights(alpha: float, beta: float, floor: float) -> dict[str, float]:
-    """Return the weights that `domains/routing/ranking.py` uses."""
-    return {"alpha": alpha, "beta": beta, "trust_floor": floor}
+        config |= {"source": "settings", "trust_available": ranking.trust_available}
+        config |= {"own_authority": policy.own_authority, "policy_file": policy.is_permitted is not None}
+    weights = ranking.policy if ranking is not None else decided
+    if weights is not None:
+        config |= {name: getattr(weights, name) for name in ("alpha", "beta", "trust_floor")}
+    return config
 
 
 def render_agent_card(scored_agent: ScoredAgent, weights: Sequence[Weight], now: int) -> str:
