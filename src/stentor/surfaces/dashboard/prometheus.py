@@ -8,46 +8,18 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from typing import TypedDict
 from urllib.parse import urlsplit, urlunsplit
 
 import msgspec
 
 from stentor.core.http_client.outbound import OutboundHttp
+from stentor.core.jsontext import JsonObject
+from stentor.surfaces.dashboard import wire
 
 RULES_PATH, TARGETS_PATH = "/api/v1/rules?type=alert", "/api/v1/targets?state=active"
 MAX_RESPONSE_BYTES = 16_000_000
 ALERT_STATES = frozenset(("inactive", "pending", "firing"))
 log = logging.getLogger(__name__)
-
-
-class ActiveAlert(TypedDict):
-    labels: dict[str, str]
-    active_at: str | None
-    value: str | float | None
-
-
-class AlertRule(TypedDict):
-    name: str
-    state: str
-    severity: str | None
-    active: list[ActiveAlert]
-
-
-class ScrapeTarget(TypedDict):
-    job: str | None
-    health: str
-    scrape_url: str
-    last_error: str | None
-
-
-class PrometheusSnapshot(TypedDict):
-    """The body of GET /api/monitoring/prometheus (`wire.Metrics`)."""
-
-    available: bool
-    url: str | None
-    alerts: list[AlertRule]
-    targets: list[ScrapeTarget]
 
 
 class PrometheusResponseError(Exception):
@@ -116,26 +88,21 @@ class PrometheusClient:
         """Whether there is a server to ask."""
         return bool(self._url)
 
-    async def fetch_snapshot(self) -> PrometheusSnapshot:
-        """Fetch alert rules and targets. Never raises."""
-        unavailable: PrometheusSnapshot = {
-            "available": False,
-            "url": self._url or None,
-            "alerts": [],
-            "targets": [],
-        }
+    async def fetch_snapshot(self) -> JsonObject:
+        """Return alert rules and targets (`wire.Metrics`). Never raises."""
+        unavailable: JsonObject = {"available": False, "url": self._url or None, "alerts": [], "targets": []}
         if not self._url:
             return unavailable
         try:
             # One limit around both: the page that waits does not care which of them is slow.
             async with asyncio.timeout(self._timeout), asyncio.TaskGroup() as group:
                 rules, targets = group.create_task(self._get(RULES_PATH)), group.create_task(self._get(TARGETS_PATH))
-            alerts, active_targets = _present_alerts(rules.result()), _present_targets(targets.result())
+            found = {"alerts": _present_alerts(rules.result()), "targets": _present_targets(targets.result())}
         except Exception as error:  # noqa: BLE001 - a failure of the operator's monitoring, not of this service
             self._log_outage(error)
             return unavailable
         self._is_outage_logged = False
-        return {"available": True, "url": self._url, "alerts": alerts, "targets": active_targets}
+        return wire.Metrics.of(available=True, url=self._url, **found).model_dump()
 
     async def close(self) -> None:
         await self._outbound.close()
@@ -161,31 +128,29 @@ class PrometheusClient:
             log.warning("prometheus: unavailable reason=%s", reason or type(error).__name__)
 
 
-def _present_alerts(body: bytes) -> list[AlertRule]:
+def _present_alerts(body: bytes) -> list[wire.RuleOut]:
     response = _rules_decoder.decode(body)
     _require_success(response.status)
     return [_present_rule(rule) for group in response.data.groups for rule in group.rules if rule.type == "alerting"]
 
 
-def _present_rule(rule: PrometheusRule) -> AlertRule:
-    active: list[ActiveAlert] = [
-        {"labels": alert.labels, "active_at": alert.active_at, "value": alert.value} for alert in rule.alerts
-    ]
+def _present_rule(rule: PrometheusRule) -> wire.RuleOut:
     # Newer Prometheus versions report a rule that is not evaluated yet as "unknown".
     state = rule.state if rule.state in ALERT_STATES else "inactive"
-    return {"name": rule.name, "state": state, "severity": rule.labels.get("severity"), "active": active}
+    active = [wire.Instance.of(alert) for alert in rule.alerts]
+    return wire.RuleOut.of(rule, state=state, severity=rule.labels.get("severity"), active=active)
 
 
-def _present_targets(body: bytes) -> list[ScrapeTarget]:
+def _present_targets(body: bytes) -> list[wire.TargetOut]:
     response = _targets_decoder.decode(body)
     _require_success(response.status)
     return [
-        {
-            "job": target.labels.get("job"),
-            "health": target.health,
-            "scrape_url": _without_credentials(target.scrape_url),
-            "last_error": target.last_error or None,
-        }
+        wire.TargetOut.of(
+            target,
+            job=target.labels.get("job"),
+            scrape_url=_without_credentials(target.scrape_url),
+            last_error=target.last_error or None,
+        )
         for target in response.data.active
     ]
 
