@@ -35,6 +35,10 @@ async def limited(world: World, *models: str, role: str = "operator") -> httpx.A
     return client_of(world, made["key"])
 
 
+async def limited_again(world: World) -> httpx.AsyncClient:
+    return client_of(world, (await world.admin.post("/api/v1/keys/dana/rotate")).json()["key"])
+
+
 async def listed(client: httpx.AsyncClient) -> set[str]:
     names = {model["id"] for model in (await client.get("/v1/models")).json()["data"]}
     own = {model["id"] for model in (await client.get("/api/v1/llm/models")).json()["data"]}
@@ -100,6 +104,37 @@ async def test_names_that_no_provider_lists_are_refused_too(world: World, upstre
 
 
 @requirement("keys.models")
+@pytest.mark.parametrize(
+    "field",
+    [
+        {"models": ["sea-large"]},
+        {"fallbacks": [{"model": "sea-large"}]},
+        {"preset": "large"},
+        {"tools": [{"type": "advisor_20260301", "name": "advisor", "model": "sea-large"}]},
+    ],
+)
+async def test_a_field_that_is_passed_on_chooses_no_other_model(
+    world: World, upstream: Upstream, field: dict[str, Any]
+) -> None:
+    body = HELLO | {"model": "anthropic/sea-small", "max_tokens": 5}
+    tool = {"name": "look", "input_schema": {"type": "object", "properties": {"model": {"type": "string"}}}}
+    async with await limited(world, "sea-small") as client:
+        refused = await client.post("/v1/messages", json=body | field)
+        assert (refused.status_code, "is limited to some models" in refused.text) == (403, True), refused.text
+        assert upstream.asked == []
+        usual = {"tools": [tool], "system": "Be brief.", "top_k": 5, "thinking": {"type": "disabled"}}
+        allowed = await client.post("/v1/messages", json=body | usual)
+        assert allowed.status_code == 200, allowed.text
+    # Other keys may send what they like.
+    assert (await world.admin.post("/v1/messages", json=body | field)).status_code == 200
+    # OpenAI's routes pass only known fields on.
+    async with await limited_again(world) as client:
+        chat = HELLO | {"model": "openai/sea-small", "models": ["sea-large"], "route": "fallback"}
+        assert (await client.post("/v1/chat/completions", json=chat)).status_code == 200
+        assert "models" not in upstream.asked[-1]["body"]
+
+
+@requirement("keys.models")
 async def test_a_group_allows_its_models_and_the_name_of_one_tries_only_what_is_allowed(
     make_llm: Gate, upstream: Upstream
 ) -> None:
@@ -124,8 +159,7 @@ async def test_a_group_allows_its_models_and_the_name_of_one_tries_only_what_is_
         refused = await client.get("/v1/models/openai/sea-large")
         assert (refused.status_code, "The key 'dana' cannot use the model" in refused.text) == (404, True)
     await world.admin.patch("/api/v1/keys/dana", json={"models": ["openai/sea-small"]})
-    made = (await world.admin.post("/api/v1/keys/dana/rotate")).json()
-    async with client_of(world, made["key"]) as client:
+    async with await limited_again(world) as client:
         assert await listed(client) == {"auto", "auto:fast", "fast", "openai/sea-small"}
         for name, what in (("big", "the group 'big'"), ("auto:big", "any model of 'auto:big'")):
             refused = await client.post("/api/v1/llm/chat", json=asking(name))

@@ -18,7 +18,7 @@ from stentor.core.errors import StentorError
 from stentor.core.jsontext import JsonObject
 from stentor.domains.llm import model
 from stentor.domains.llm.anthropic_api.messages_output import MessageEvents, build_message
-from stentor.domains.llm.anthropic_api.messages_request import CountIn, MessagesIn
+from stentor.domains.llm.anthropic_api.messages_request import CountIn, MessagesIn, require_one_model
 from stentor.domains.llm.chat_router import ChatRouter
 from stentor.domains.llm.client_requests import map_client_errors, read_object, session_id, task_header, validate_body
 from stentor.domains.llm.results import AnswerStream
@@ -38,6 +38,8 @@ def router(chats: ChatRouter, streams: StreamLimit) -> APIRouter:
     async def create_message(request: HttpRequest, caller: Caller) -> Response:  # FastRoute passes them by these names
         raw = await read_object(request)
         body = validate_body(MessagesIn, raw)
+        if caller.models:
+            require_one_model(raw, caller.name)
         chat = body.to_request(raw, find_header(request.scope, b"anthropic-beta") or "")
         session, task = session_id(request), task_header(request)
         if not body.stream:

@@ -14,6 +14,7 @@ from pydantic import BaseModel, ConfigDict, Discriminator, Field, Tag, Validatio
 from pydantic_core import PydanticKnownError
 
 from stentor.core import jsontext
+from stentor.core.errors import Forbidden
 from stentor.core.jsontext import JsonObject
 from stentor.domains.llm.model import (
     IMAGE_TOKENS,
@@ -34,6 +35,11 @@ from stentor.web.wire import Name
 _TOOL_CHOICES = {"auto": "auto", "any": "required", "none": "none"}
 _NEUTRAL_FIELDS = frozenset("model max_tokens temperature top_p stop_sequences stream".split())
 """Fields that the neutral request has; all others are kept as the client sent them."""
+_ONE_MODEL_FIELDS = _NEUTRAL_FIELDS | set(
+    "cache_control container context_management inference_geo mcp_servers messages metadata output_config "
+    "output_format service_tier speed system thinking tool_choice tools top_k".split()
+)
+"""Fields that choose no other model than `model`, unlike `models` of OpenRouter."""
 NotNegative = Annotated[int, Field(ge=0, lt=2**31)] | None
 
 
@@ -315,6 +321,16 @@ def _to_parts(content: str | list[Any]) -> tuple[ContentPart, ...]:
         for block in content
         if isinstance(block, TextBlock | ImageBlock)
     )
+
+
+def require_one_model(raw: JsonObject, key: str) -> None:
+    """Raise Forbidden for a field that may have the provider use another model than the one that was checked.
+
+    For keys that are limited to models. Fails closed: unknown fields are sent to the provider too.
+    """
+    tools = [f"{tool.get('name')}.model" for tool in raw.get("tools") or () if "model" in tool]
+    if names := sorted(raw.keys() - _ONE_MODEL_FIELDS) + tools:
+        raise Forbidden(f"The key {key!r} is limited to some models, so it may not send {names[0]!r}.")
 
 
 def _original_fields(raw: JsonObject) -> JsonObject:
