@@ -269,8 +269,10 @@ async def test_a_date_is_found_in_each_of_its_forms(notes: Notes, asked: str) ->
     other = {"a.md": "2024-01-03", "b.md": "3 January 2024", "c.md": "March 11, 2024", "d.md": "1 March 2014"}
     for path, date in (right | other).items():
         await notes.write(path, f"On {date} the boiler was inspected.")
-    found = (await notes.post("search/hybrid", query=f"What was inspected on {asked}?")).json()["matches"]
+    question = f"What was inspected on {asked}?"
+    found = (await notes.post("search/hybrid", query=question)).json()["matches"]
     assert {match["path"] for match in found[:3]} == right.keys()
+    assert set((await notes.found(*question.split(), match_mode="any"))[:3]) == right.keys()
 
 
 @requirement("memory.long-questions")

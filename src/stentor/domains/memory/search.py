@@ -129,9 +129,12 @@ class SearchService:
     ) -> tuple[list[KeywordResult], int]:
         """Return the best matches of these words and phrases, and the total number of matches.
 
-        Where any of them is enough, stop words are ignored: nearly every document has one.
+        Where any of them is enough, stop words are ignored, because nearly every document has one, and dates are
+        found in their other forms.
         """
         significant = tokenizer.drop_stop_words(texts)
+        if mode == "any":
+            significant += tokenizer.find_dates(" ".join(texts))
         query = build_query(texts if mode == "all" else significant, fields, mode)
         hits, total, _ = (
             ([], 0, ())
