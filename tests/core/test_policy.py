@@ -11,6 +11,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from stentor.bootstrap.parts import agents as agents_part
 from stentor.bootstrap.parts.agents import routing_policy_check
 from stentor.core.security import policy
 from stentor.core.security.policy import ACTION_TYPES, EXAMPLE_AGENT, PolicyEntity, PolicyInvalid, PolicySet
@@ -236,6 +237,81 @@ def test_no_policy_admits_what_the_built_in_checks_refuse(text: str, candidate: 
     with_file = RoutingPolicy(trust_floor=floor, is_permitted=routing_policy_check(PolicySet(text)))
     if built_in is not None:
         assert routing.find_denial(request, candidate, with_file) is built_in
+
+
+class CountedPolicies(PolicySet):
+    """Counts its evaluations; they fail while `broken`."""
+
+    evaluations, broken = 0, False
+
+    def authorize(self, *args: Any, **options: Any) -> policy.PolicyDecision:
+        self.evaluations += 1
+        return policy.PolicyDecision(False, (), failed=True) if self.broken else super().authorize(*args, **options)
+
+
+def candidate_of(known: Agent, trust: float | None) -> AgentCandidate:
+    return AgentCandidate(known, TrackRecord(0.5, 4.0), trust)
+
+
+@requirement("policy.route-answers-remembered")
+def test_a_candidate_is_evaluated_again_only_after_a_change() -> None:
+    rules = CountedPolicies(LOW_TRUST)
+    check = routing_policy_check(rules)
+    assert check is not None
+    deploy, ann, bob = RoutingRequest("default", "deploy", ("sum",)), agent(), agent(agent_id="b")
+    for _ in range(5):
+        assert [check(deploy, candidate_of(ann, 0.9)), check(deploy, candidate_of(bob, 0.7))] == [True, False]
+    assert rules.evaluations == 2
+    assert [check(deploy, candidate_of(ann, 0.7)), check(deploy, candidate_of(bob, 0.9))] == [False, True]
+    assert check(RoutingRequest("default", "sum", ("sum",)), candidate_of(ann, 0.7))
+    assert rules.evaluations == 5
+
+
+@requirement("policy.route-answers-remembered")
+def test_a_failed_evaluation_is_repeated() -> None:
+    rules = CountedPolicies(LOW_TRUST)
+    check = routing_policy_check(rules)
+    assert check is not None
+    rules.broken = True
+    deploy, candidate = RoutingRequest("default", "deploy", ("sum",)), candidate_of(agent(), 0.9)
+    assert not check(deploy, candidate)
+    rules.broken = False
+    assert check(deploy, candidate)
+
+
+QUESTIONS = st.tuples(
+    st.sampled_from(["x", "y"]),
+    st.sampled_from([("sum",), ("sum", "tell")]),
+    st.sampled_from([None, "a"]),
+    st.sampled_from(
+        [
+            agent(agent_id=agent_id, status=status, capabilities=capabilities)
+            for agent_id in ("a", "b")
+            for status in ("active", "suspended")
+            for capabilities in [("sum",), ("sum", "tell")]
+        ]
+    ),
+    st.sampled_from([None, 0.3, 0.49999, 0.5, 0.8]),
+)
+
+
+@requirement("policy.route-answers-remembered")
+@settings(max_examples=60, suppress_health_check=[HealthCheck.too_slow], deadline=None)
+@given(files(), st.lists(QUESTIONS, max_size=40), st.sampled_from([3, 100]))
+def test_remembered_answers_are_those_of_new_evaluations(
+    text: str, questions: list[tuple[str, tuple[str, ...], str | None, Agent, float | None]], most: int
+) -> None:
+    rules = PolicySet(f'{text}\n{FORBID} when {{ resource == TaskType::"y" && context.preferred }};')
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(agents_part, "MAX_POLICY_ANSWERS", most)
+        check = routing_policy_check(rules)
+        for task_type, capabilities, preferred, known, trust in questions:
+            request = RoutingRequest("default", task_type, capabilities, preferred_agent_id=preferred)
+            new = routing_policy_check(rules)
+            candidate = candidate_of(known, trust)
+            assert check is not None
+            assert new is not None
+            assert check(request, candidate) == new(request, candidate)
 
 
 def test_what_the_service_asks_fits_the_schema() -> None:

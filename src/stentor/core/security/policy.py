@@ -42,10 +42,11 @@ class PolicyEntity(msgspec.Struct, frozen=True):
 
 
 class PolicyDecision(msgspec.Struct, frozen=True):
-    """A decision. `reasons` name the policies that decided, or why the request could not be evaluated."""
+    """A decision. `reasons` name the policies that decided, or why the request could not be evaluated: `failed`."""
 
     allowed: bool
     reasons: tuple[str, ...]
+    failed: bool = False
 
 
 class PolicySource(msgspec.Struct, frozen=True):
@@ -101,11 +102,11 @@ class PolicySet:
             result = self._cedar.is_authorized(request, self._policies, json.dumps(entities), schema)
         except Exception:
             log.exception("policy: evaluation failed action=%s", action)
-            return PolicyDecision(False, ("it could not be evaluated",))
+            return PolicyDecision(False, ("it could not be evaluated",), failed=True)
         errors = tuple(str(error) for error in result.diagnostics.errors)
         if errors:
             log.error("policy: evaluation failed action=%s error=%s", action, "; ".join(errors))
-            return PolicyDecision(False, errors)
+            return PolicyDecision(False, errors, failed=True)
         return PolicyDecision(result.allowed, tuple(self._name(reason) for reason in result.diagnostics.reasons))
 
     def _name(self, policy_id: str) -> str:
