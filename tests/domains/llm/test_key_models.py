@@ -111,6 +111,10 @@ async def test_names_that_no_provider_lists_are_refused_too(world: World, upstre
         {"fallbacks": [{"model": "sea-large"}]},
         {"preset": "large"},
         {"tools": [{"type": "advisor_20260301", "name": "advisor", "model": "sea-large"}]},
+        {"tools": [{"type": "web_search_20260209", "name": "web_search", "model": "sea-large"}]},
+        {"tools": [{"type": "openrouter:advisor", "parameters": {"model": "sea-large"}}]},
+        {"tools": [{"type": "openrouter:fusion"}]},
+        {"x" * 100_000: True},
     ],
 )
 async def test_a_field_that_is_passed_on_chooses_no_other_model(
@@ -121,10 +125,18 @@ async def test_a_field_that_is_passed_on_chooses_no_other_model(
     async with await limited(world, "sea-small") as client:
         refused = await client.post("/v1/messages", json=body | field)
         assert (refused.status_code, "is limited to some models" in refused.text) == (403, True), refused.text
+        assert len(refused.text) < 400
         assert upstream.asked == []
         usual = {"tools": [tool], "system": "Be brief.", "top_k": 5, "thinking": {"type": "disabled"}}
-        allowed = await client.post("/v1/messages", json=body | usual)
-        assert allowed.status_code == 200, allowed.text
+        search = {"type": "web_search_20260209", "name": "web_search", "max_uses": 2}
+        for more in (usual, {"tools": [tool, search]}, {"diagnostics": {"previous_message_id": None}}):
+            allowed = await client.post("/v1/messages", json=body | more)
+            assert allowed.status_code == 200, allowed.text
+    # `*` is every model, so such a key is not limited.
+    await world.admin.patch("/api/v1/keys/dana", json={"models": ["sea-small", "*"]})
+    async with await limited_again(world) as client:
+        assert (await client.post("/v1/messages", json=body | field)).status_code == 200
+    await world.admin.patch("/api/v1/keys/dana", json={"models": ["sea-small"]})
     # Other keys may send what they like.
     assert (await world.admin.post("/v1/messages", json=body | field)).status_code == 200
     # OpenAI's routes pass only known fields on.
@@ -165,6 +177,25 @@ async def test_a_group_allows_its_models_and_the_name_of_one_tries_only_what_is_
             refused = await client.post("/api/v1/llm/chat", json=asking(name))
             assert (refused.status_code, code(refused)) == (403, "FORBIDDEN")
             assert f"may not use {what}. It may use: openai/sea-small." in refused.text
+
+
+@requirement("keys.models")
+@pytest.mark.parametrize("entry", ["acme/gpt-x", "acme/*", "*/gpt-x", "acme/gpt-x:latest", "openai/acme/*", "fast"])
+async def test_the_name_of_a_model_may_have_a_slash(make_llm: Gate, upstream: Upstream, entry: str) -> None:
+    """As at OpenRouter and of Hugging Face; `acme` is no provider, unlike `anthropic`."""
+    upstream.models = ["acme/gpt-x", "anthropic/gpt-x", "sea-small"]
+    world = await make_llm(SERVICE_LLM_GROUPS="fast=acme/gpt-x")
+    async with await limited(world, entry) as client:
+        for name in ("acme/gpt-x", "openai/acme/gpt-x", "fast"):
+            assert await answered_by(client, name) == "openai/acme/gpt-x"
+        assert await answered_by(client, "openai/sea-small") == "FORBIDDEN"
+        assert await answered_by(client, "openai/acme/gpt-y") == (
+            "FORBIDDEN" if "*" not in entry[-1] else "openai/acme/gpt-y"
+        )
+    await world.admin.patch("/api/v1/keys/dana", json={"models": ["anthropic/gpt-x"]})
+    async with await limited_again(world) as client:
+        assert await answered_by(client, "openai/anthropic/gpt-x") == "FORBIDDEN"
+        assert await answered_by(client, "anthropic/gpt-x") == "anthropic/gpt-x"
 
 
 @requirement("keys.models")

@@ -58,7 +58,8 @@ class ApiKey(msgspec.Struct, frozen=True):
 
     @property
     def principal(self) -> Principal:
-        return Principal(self.name, self.role, frozenset(self.permissions), self.tenant, self.models)
+        models = () if "*" in self.models else self.models
+        return Principal(self.name, self.role, frozenset(self.permissions), self.tenant, models)
 
 
 def budget_entries(name: str, budgets: Collection[str]) -> list[str]:

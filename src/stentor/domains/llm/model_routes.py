@@ -6,7 +6,7 @@ The gateway (`service`) calls them. Source: docs/decisions/0012-llm-gateway.md.
 from __future__ import annotations
 
 import glob
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Container, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
 
@@ -86,16 +86,17 @@ class ModelRoutes:
         weights = self._groups[group].weights
         return [model if weight == 1 else f"{model}*{weight}" for model, weight in weights.items()]
 
-    def allows(self, allowed: Sequence[str], target: ModelTarget) -> bool:
+    def allows(self, allowed: Sequence[str], target: ModelTarget, providers: Container[str]) -> bool:
         """Return whether a key may use a model; `allowed` are its patterns and groups, empty for all models.
 
-        A pattern without a slash is for the model's name at any provider; the name of a group allows its models.
+        A pattern that does not begin with the name of one of the `providers` and a slash is for the model's name at any
+        provider, as in a request; the name of a group allows its models.
         """
         if not allowed:
             return True
         patterns = [glob.escape(name).replace("[*]", "*") for name in allowed]
         patterns += [glob.escape(model) for name in allowed for model in self.group_members(name) or ()]
-        return any(_matches(pattern, target) for pattern in patterns)
+        return any(_matches(pattern, target, providers) for pattern in patterns)
 
     def candidate_names(self, model: str) -> list[str]:
         """Return the names to try for a model or group, in order and without duplicates; takes a turn of a group."""
@@ -146,10 +147,14 @@ def resolve_listed_name(
     return ModelTarget(matching[0], model) if matching else None
 
 
-def _matches(pattern: str, target: ModelTarget) -> bool:
-    name = target.name if "/" in pattern else target.model
+def _matches(pattern: str, target: ModelTarget, providers: Container[str]) -> bool:
+    first, slash, _ = pattern.partition("/")
+    names = [target.name] if slash else []
+    # The names of many models have a slash too, such as those of OpenRouter.
+    if not slash or first not in providers:
+        names.append(target.model)
     # Ollama lists a model without a tag as `name:latest`.
-    return fnmatchcase(name.removesuffix(LATEST), pattern.removesuffix(LATEST))
+    return any(fnmatchcase(name.removesuffix(LATEST), pattern.removesuffix(LATEST)) for name in names)
 
 
 def parse_weights(models: Sequence[str]) -> dict[str, int]:

@@ -149,7 +149,9 @@ class LlmGateway:
 
         def select(listing: ProviderListing) -> ProviderListing:
             usable = [
-                name for name in listing.models or () if routes.allows(allowed, ModelTarget(listing.provider, name))
+                name
+                for name in listing.models or ()
+                if routes.allows(allowed, ModelTarget(listing.provider, name), providers)
             ]
             return msgspec.structs.replace(listing, models=tuple(usable))
 
@@ -164,7 +166,7 @@ class LlmGateway:
         usable = []
         for group in routes.groups:
             targets = [await self.resolve_target(name, providers) for name in routes.group_members(group) or ()]
-            if any(target is not None and routes.allows(allowed, target) for target in targets):
+            if any(target is not None and routes.allows(allowed, target, providers) for target in targets):
                 usable.append(group)
         return usable
 
@@ -216,7 +218,7 @@ class LlmGateway:
         for candidate in routes.candidate_names(name):
             # One by one and not all at first: the list of models of a provider that is not needed is not fetched.
             target = await self.resolve_target(candidate, providers)
-            if target is None or not routes.allows(caller.models, target):
+            if target is None or not routes.allows(caller.models, target, providers):
                 continue
             try:
                 return await call(target)
@@ -236,7 +238,7 @@ class LlmGateway:
         routes = self.routes.of(caller.tenant)
         names = routes.group_members(name) or [name]
         targets = [target for name in names if (target := await self.resolve_target(name, providers))]
-        if targets and not any(routes.allows(caller.models, target) for target in targets):
+        if targets and not any(routes.allows(caller.models, target, providers) for target in targets):
             raise not_allowed(caller, f"the model {targets[0].name!r}" if names == [name] else f"the group {name!r}")
 
     async def resolve_target(self, name: str, providers: dict[str, Provider]) -> ModelTarget | None:

@@ -167,7 +167,7 @@ class AutoModelRouter:
             target = await self._gateway.resolve_target(member, providers)
             if target is None:
                 denied.append(DeniedCandidate(member, member, model.MODEL_NOT_FOUND))
-            elif not routes.allows(allowed, target):
+            elif not routes.allows(allowed, target, providers):
                 denied.append(DeniedCandidate(member, member, model.MODEL_NOT_ALLOWED))
             else:
                 targets[target.name] = target

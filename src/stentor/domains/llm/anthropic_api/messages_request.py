@@ -36,10 +36,22 @@ _TOOL_CHOICES = {"auto": "auto", "any": "required", "none": "none"}
 _NEUTRAL_FIELDS = frozenset("model max_tokens temperature top_p stop_sequences stream".split())
 """Fields that the neutral request has; all others are kept as the client sent them."""
 _ONE_MODEL_FIELDS = _NEUTRAL_FIELDS | set(
-    "cache_control container context_management inference_geo mcp_servers messages metadata output_config "
+    "cache_control container context_management diagnostics inference_geo mcp_servers messages metadata output_config "
     "output_format service_tier speed system thinking tool_choice tools top_k".split()
 )
 """Fields that choose no other model than `model`, unlike `models` of OpenRouter."""
+_ONE_MODEL_TOOLS = (
+    "bash_",
+    "code_execution_",
+    "computer_",
+    "mcp_toolset",
+    "memory_",
+    "text_editor_",
+    "tool_search_tool_",
+    "web_fetch_",
+    "web_search_",
+)
+"""How the types of Anthropic's tools begin that call no other model, unlike its advisor and tools of OpenRouter."""
 NotNegative = Annotated[int, Field(ge=0, lt=2**31)] | None
 
 
@@ -326,11 +338,17 @@ def _to_parts(content: str | list[Any]) -> tuple[ContentPart, ...]:
 def require_one_model(raw: JsonObject, key: str) -> None:
     """Raise Forbidden for a field that may have the provider use another model than the one that was checked.
 
-    For keys that are limited to models. Fails closed: unknown fields are sent to the provider too.
+    For keys that are limited to models. Fails closed: unknown fields and tools are sent to the provider too.
     """
-    tools = [f"{tool.get('name')}.model" for tool in raw.get("tools") or () if "model" in tool]
-    if names := sorted(raw.keys() - _ONE_MODEL_FIELDS) + tools:
-        raise Forbidden(f"The key {key!r} is limited to some models, so it may not send {names[0]!r}.")
+    names = sorted(raw.keys() - _ONE_MODEL_FIELDS)
+    for tool in raw.get("tools") or ():
+        type_ = tool.get("type") or "custom"
+        if type_ != "custom" and not type_.startswith(_ONE_MODEL_TOOLS):
+            names.append(f"a tool of type {type_}")
+        elif "model" in tool:
+            names.append(f"{tool.get('name')}.model")
+    if names:
+        raise Forbidden(f"The key {key!r} is limited to some models, so it may not send {names[0][:64]!r}.")
 
 
 def _original_fields(raw: JsonObject) -> JsonObject:
