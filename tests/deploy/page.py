@@ -1,4 +1,4 @@
-"""The commands of docs/operations.md, run as they stand in the page."""
+"""The commands of the pages on operations in docs/, run as they stand there."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from pathlib import Path
 
 from tests.deploy.described import ROOT
 
-PAGE = ROOT / "docs" / "operations.md"
+PAGES = ("operations", "keys", "monitoring", "tls", "backup", "archiving", "postgresql", "deployment")
 _HEADING = re.compile(r"^#{2,3} (.+)$", re.MULTILINE)
 _FENCE = re.compile(r"^```bash\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 RUNS_ON = ("stentor serve", "caddy run")
@@ -25,9 +25,14 @@ STOP = """#!/bin/sh
 """
 
 
-def section(title: str) -> list[str]:
-    """The blocks of commands under a heading, up to the next heading."""
-    text = PAGE.read_text("utf-8")
+def page(name: str) -> str:
+    """The text of a page of docs/."""
+    return (ROOT / "docs" / f"{name}.md").read_text("utf-8")
+
+
+def section(name: str, title: str) -> list[str]:
+    """The blocks of commands under a heading of a page, up to the next heading."""
+    text = page(name)
     headings = list(_HEADING.finditer(text))
     at = next(number for number, heading in enumerate(headings) if heading[1] == title)
     end = headings[at + 1].start() if at + 1 < len(headings) else len(text)

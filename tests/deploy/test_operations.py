@@ -1,4 +1,4 @@
-"""What docs/operations.md tells people to type: backups, restores, new keys, and the move to two gateways."""
+"""What the pages on operations tell people to type: backups, restores, new keys, and the move to two gateways."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ import pytest
 from tests.cli.populated import ENVIRON, NOTE, Filled, fill, post, stop, work_off
 from tests.conftest import ADMIN, KEYS, Service, serving
 from tests.deploy.described import options
-from tests.deploy.page import PAGE, Shell, section
+from tests.deploy.page import PAGES, Shell, page, section
 from tests.faults.checker import check
 from tests.faults.load import Load, summaries
 from tests.patience import until
@@ -67,7 +67,7 @@ def client(address: str) -> httpx.Client:
 
 @requirement("scale.operations-page")
 def test_a_sqlite_service_is_backed_up_while_it_runs_and_restored(shell: Shell, filled: Filled) -> None:
-    make, restore, start, look_at_older = section("SQLite")
+    make, restore, start, look_at_older = section("backup", "SQLite")
     with serving(shell.folder) as begin:
         service = begin(filled.folder, **ENVIRON)
         assert "intact" in shell.run(make)
@@ -91,7 +91,7 @@ def test_a_postgresql_database_is_dumped_and_restored(
     shell: Shell, filled: Filled, bare_url: str, postgres_server: str
 ) -> None:
     shell.run('stentor db copy sqlite:///data/stentor.db "$URL"', URL=bare_url)
-    dump, restore = section("PostgreSQL")
+    dump, restore = section("backup", "PostgreSQL")
     shell.run(dump, SERVICE_DATABASE_URL=bare_url)
     name = bare_url.split("?")[0].rsplit("/", 1)[1]
     restored = bare_url.replace(name, f"{name}_restored")
@@ -107,16 +107,16 @@ def test_a_postgresql_database_is_dumped_and_restored(
 @requirement("scale.operations-page")
 def test_keys_are_rotated_as_the_page_says(shell: Shell, filled: Filled) -> None:
     for title in ("Receipts", "Checkpoints", "The master key"):
-        shell.run(section(title)[0])
+        shell.run(section("keys", title)[0])
     with serving(shell.folder) as start:
         service = start(filled.folder, **ENVIRON)
         with service.client() as api:
             assert api.post("/api/v1/provenance/checkpoint").status_code == 200
             body = {"provider": "mine", "apiKey": "sk-canary-77aa", "baseUrl": "http://127.0.0.1:9/v1"}
             assert post(api, "/llm/provider", **body)["data"]["apiKeyConfigured"] is True
-        assert filled.secret not in shell.run(section("The master key")[1], SERVICE_CLIENT_KEY=service.key)
+        assert filled.secret not in shell.run(section("keys", "The master key")[1], SERVICE_CLIENT_KEY=service.key)
         stop(service)
-    assert "intact" in shell.run(section("Checkpoints")[1])
+    assert "intact" in shell.run(section("keys", "Checkpoints")[1])
 
 
 @requirement("scale.operations-page")
@@ -125,7 +125,7 @@ def test_a_running_sqlite_service_becomes_two_gateways_and_no_task_is_lost(
 ) -> None:
     need("caddy")
     before, end, backup, copy, spread, one, two, look, balance, back, alone = section(
-        "From SQLite to two gateways on PostgreSQL"
+        "postgresql", "From SQLite to two gateways on PostgreSQL"
     )
     ports = str(free_port()), str(free_port()), str(free_port())
     shell.environ |= {
@@ -173,8 +173,9 @@ def completed(api: httpx.Client, task_id: str) -> bool:
 
 
 @requirement("scale.operations-page")
-def test_every_command_of_the_page_is_one_of_the_program() -> None:
-    text = PAGE.read_text("utf-8")
+@pytest.mark.parametrize("name", PAGES)
+def test_every_command_of_a_page_is_one_of_the_program(name: str) -> None:
+    text = page(name)
     blocks = "\n".join(part for part in text.split("```")[1::2])
     for line in blocks.splitlines():
         for command in line.replace("| ", "\n").splitlines():

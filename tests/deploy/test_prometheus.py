@@ -86,7 +86,7 @@ def test_each_alert_fires_when_it_should_and_not_when_all_is_well() -> None:
 
 @requirement("monitoring.alerts")
 def test_each_alert_says_how_bad_it_is_what_it_is_and_what_to_do() -> None:
-    page = (ROOT / "docs" / "operations.md").read_text()
+    page = (ROOT / "docs" / "monitoring.md").read_text()
     for rule in rules():
         assert rule["labels"]["severity"] in ("critical", "warning"), rule["alert"]
         assert set(rule["annotations"]) == {"summary", "description"}, rule["alert"]

@@ -52,7 +52,7 @@ class StorageSettings:
         "SERVICE_RETENTION_DAYS",
         0,
         "Days after its end when a task leaves the database for an archive, with its events, steps and model calls; 0 "
-        "keeps everything. Needs the extra `archive`; see docs/operations.md.",
+        "keeps everything. Needs the extra `archive`; see docs/archiving.md.",
         parsers.number(0, 36_500, int),
     )
     archive: Path | None = setting(

@@ -1,4 +1,4 @@
-"""Operations on alerts. Source: docs/operations.md, "Alerts"."""
+"""Operations on alerts. Source: docs/monitoring.md, "Alerts"."""
 
 from __future__ import annotations
 

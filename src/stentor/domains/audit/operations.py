@@ -1,4 +1,4 @@
-"""Operations of the audit. Source: docs/operations.md, "Audit"."""
+"""Operations of the audit. Source: docs/keys.md, "Audit"."""
 
 from __future__ import annotations
 

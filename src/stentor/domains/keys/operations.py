@@ -1,4 +1,4 @@
-"""Operations on API keys, for people with the permission `admin`. Source: docs/operations.md, "Keys"."""
+"""Operations on API keys, for people with the permission `admin`. Source: docs/keys.md, "Keys"."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Operations of people who sign in with a provider. Source: docs/operations.md, "Single sign-on"."""
+"""Operations of people who sign in with a provider. Source: docs/keys.md, "Single sign-on"."""
 
 from __future__ import annotations
 
