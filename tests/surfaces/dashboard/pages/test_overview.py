@@ -89,6 +89,18 @@ def test_the_chart_of_tasks_has_each_status_in_a_colour_of_its_own() -> None:
 
 
 @requirement("alerts.page", "alerts.thresholds")
+async def test_a_key_that_becomes_one_of_an_agent_gets_the_page_without_thresholds(site: Site) -> None:
+    made = (await site.world.admin.post("/api/v1/keys", json={"name": "dana", "role": "operator"})).json()
+    browser = await site.browser_of(made["key"], "dana")
+    assert 'id="thresholds"' in (await browser.get("/alerts")).text
+    await site.world.admin.patch("/api/v1/keys/dana", json={"role": "agent"})
+    # The session ends when the dashboard asks for the key again, some seconds later.
+    page = await browser.get("/alerts")
+    assert page.status_code in (200, 303), page.text
+    assert 'id="thresholds"' not in page.text
+
+
+@requirement("alerts.page", "alerts.thresholds")
 async def test_thresholds_are_shown_changed_and_reset_on_the_page(site: Site) -> None:
     await site.world.do(await site.world.register())  # before the first task the overview has only the first steps
     page = await site.read("/alerts")
