@@ -789,3 +789,48 @@ def test_a_timeout_ends_a_program_that_never_waits(program: Program) -> None:
             return "timeout"
 
     assert program.result(handler) == "timeout"
+
+
+def test_timers_fire_in_their_order_and_not_once_cancelled_also_after_the_program_was_busy(program: Program) -> None:
+    async def handler(task: Task) -> Any:
+        loop, fired = asyncio.get_running_loop(), list[int]()
+        timers = [loop.call_later(n * SOON / 10, fired.append, n) for n in range(1, 6)]
+        loop.call_later(SOON / 10, timers[3].cancel)
+        time.sleep(SOON)
+        await asyncio.sleep(SOON)
+        return fired
+
+    assert program.result(handler) == [1, 2, 3, 5]
+
+
+def test_timers_that_are_due_together_do_not_wait_for_each_other_in_turns(program: Program) -> None:
+    async def handler(task: Task) -> Any:
+        loop, calls = asyncio.get_running_loop(), 0
+        call_soon = loop.call_soon
+
+        def count(*args: Any, **options: Any) -> asyncio.Handle:
+            nonlocal calls
+            calls += 1
+            return call_soon(*args, **options)
+
+        loop.call_soon = count  # type: ignore[method-assign]
+        sleeping = asyncio.gather(*(asyncio.sleep(SOON) for _ in range(500)))
+        await asyncio.sleep(0)
+        time.sleep(2 * SOON)
+        await sleeping
+        return calls
+
+    assert program.result(handler) < 10 * 500
+
+
+def test_many_timers_are_not_late_in_a_program_that_never_waits(program: Program) -> None:
+    async def handler(task: Task) -> Any:
+        loop, fired, passes = asyncio.get_running_loop(), list[int](), 0
+        for n in range(300):
+            loop.call_later(0, fired.append, n)
+        while len(fired) < 300:
+            passes += 1
+            await asyncio.sleep(0)
+        return passes
+
+    assert program.result(handler) < 200

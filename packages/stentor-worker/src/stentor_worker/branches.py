@@ -7,9 +7,10 @@ the end of its last step and its own end.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterable, Iterator
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Sized
 from contextlib import contextmanager
-from contextvars import Context, ContextVar
+from contextvars import Context, ContextVar, copy_context
 from dataclasses import dataclass
 from operator import itemgetter
 from typing import Any
@@ -32,7 +33,7 @@ class Branch:
     cut: BaseException | None = None
 
 
-MAX_PASSES = 1_000
+MAX_PASSES = 100
 """How many passes of the event loop a timer is held at most: a program may wait by `asyncio.sleep(0)` in a loop."""
 _branch: ContextVar[Branch | None] = ContextVar("stentor_branch", default=None)
 """The one that runs here."""
@@ -118,33 +119,53 @@ def fire_timers_when_idle(loop: asyncio.AbstractEventLoop) -> None:
     """Let the timers of an event loop fire only when the program waits, not between two parts of it that may run.
 
     Otherwise a timeout around a TaskGroup or an `asyncio.gather` could end it after its last step, where no step runs
-    that could record it, and the next attempt would take another path.
+    that could record it, and the next attempt would take another path. Timers fire in their order, one at a time: what
+    the first one wakes runs before the next.
     """
     ready = getattr(loop, "_ready", None)
-    if ready is None:
-        return  # a loop that is not of asyncio
-    call_at, deferred = loop.call_at, 0
+    if ready is not None:  # a loop of asyncio
+        loop.call_at = _IdleTimers(loop, ready).call_at  # type: ignore[method-assign]
 
-    def call_at_when_idle(
-        when: float, callback: Callable[..., object], *args: Any, context: Context | None = None
+
+class _IdleTimers:
+    def __init__(self, loop: asyncio.AbstractEventLoop, ready: Sized) -> None:
+        self._loop, self._ready, self._call_at = loop, ready, loop.call_at
+        self._passes = 0
+        self._held = deque[tuple[int, Callable[[], object], Context]]()
+        """Timers that are due: until which pass they are held at most, what fires them, and in which context."""
+
+    def call_at(
+        self, when: float, callback: Callable[..., object], *args: Any, context: Context | None = None
     ) -> asyncio.TimerHandle:
-        passes = 0
+        within = copy_context() if context is None else context
+
+        def fire_when_idle() -> None:
+            if not self._ready and not self._held:
+                callback(*args)
+            else:
+                self._hold(fire, within)
 
         def fire() -> None:
-            nonlocal passes, deferred
-            deferred -= passes > 0
-            if handle.cancelled():
-                return
-            if passes < MAX_PASSES and len(ready) > deferred:
-                passes, deferred = passes + 1, deferred + 1
-                loop.call_soon(fire, context=context)
-            else:
+            if not handle.cancelled():
                 callback(*args)
 
-        handle = call_at(when, fire, context=context)
+        handle = self._call_at(when, fire_when_idle, context=within)
         return handle
 
-    loop.call_at = call_at_when_idle  # type: ignore[method-assign]
+    def _hold(self, fire: Callable[[], object], within: Context) -> None:
+        if not self._held:
+            self._loop.call_soon(self._fire_next)
+        self._held.append((self._passes + MAX_PASSES, fire, within))
+
+    def _fire_next(self) -> None:
+        self._passes += 1
+        is_idle = not self._ready
+        while self._held and (is_idle or self._held[0][0] <= self._passes):
+            _, fire, within = self._held.popleft()
+            self._loop.call_soon(fire, context=within)
+            is_idle = False
+        if self._held:
+            self._loop.call_soon(self._fire_next)
 
 
 def _note_moment(moment: Moment) -> None:
