@@ -207,6 +207,18 @@ def test_the_rows_of_an_old_database_are_there_after_the_upgrade(bare: Driver) -
     assert rows(bare, "select event_id from events_waiting") == [("e1",)]
 
 
+@requirement("scale.upgrade-keeps-rows")
+def test_outcomes_that_were_stored_only_as_letters_have_rewards_after_the_upgrade(bare: Driver) -> None:
+    old(bare, "0013")
+    write(bare, *(f"insert into hebbian_weights values ('{name}', 't', 1, 1, 5, 'SFFS', 1)" for name in "abc"))
+    old(bare, "0056")
+    for name, rewards in (("b", "ff"), ("c", "fe0000cc")):
+        write(bare, f"update hebbian_weights set rewards = '{rewards}' where agent_id = '{name}'")
+    migrations.upgrade(bare, notify=lambda text: None)
+    found = rows(bare, "select agent_id, recent, rewards from hebbian_weights order by agent_id")
+    assert found == [("a", "SFFS", "ff0000ff"), ("b", "SFFS", "ff0000ff"), ("c", "SFFS", "fe0000cc")]
+
+
 @requirement("scale.upgrade-whole-or-not")
 def test_a_step_that_fails_undoes_those_before_it_and_says_what_to_do(bare: Driver) -> None:
     old(bare, "0008")
