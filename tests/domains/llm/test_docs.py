@@ -1,4 +1,4 @@
-"""What docs/llm.md shows works as it stands there."""
+"""What the pages on models in docs/ show works as it stands there."""
 
 from __future__ import annotations
 
@@ -14,7 +14,8 @@ from tests.domains.llm.conftest import Gate
 from tests.domains.llm.test_live import listening
 from tests.domains.llm.upstream import ANSWER
 
-PAGE = (Path(__file__).parents[3] / "docs" / "llm.md").read_text()
+DOCS = Path(__file__).parents[3] / "docs"
+PAGE = "".join((DOCS / f"{name}.md").read_text() for name in ("llm", "model-agents", "model-calls"))
 
 GROUP = re.findall(r'SERVICE_LLM_GROUPS="(auto=.*?)"', PAGE)[0]
 

@@ -1,7 +1,7 @@
 """Decides which caller may change or act for which agent: trust, scores, grades, status, tier, connections, updates.
 
-The only place that decides it, for REST, gRPC, messages and governance; implements the table of docs/security.md. Pure:
-the route checks the permission, the rest follows from the caller, the agent and, for a grade, who submitted the task.
+The only place that decides it, for REST, gRPC, messages and governance. Source: docs/permissions.md. Pure: the route
+checks the permission, the rest follows from the caller, the agent and, for a grade, who submitted the task.
 """
 
 from __future__ import annotations
