@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import pytest
+
 from stentor.domains.learning.model import Weight, apply_grade, apply_outcome, initial_weight
 from stentor.domains.learning.view import LearningView
 from tests.requirements import requirement
@@ -217,6 +219,43 @@ def test_a_process_that_starts_in_an_outage_at_the_start_forgives_it_and_later_o
         later.end(agent, "F" * 4)
     later.end("third", "S" * 20)
     assert (later.results("fourth"), later.results("third")) == ("F" * 4, "F" * 4 + "S" * 20)
+
+
+@requirement("routing.outage-at-the-start")
+@pytest.mark.parametrize("successes", [1, 2, 3, 4, 12, 49])
+def test_a_process_that_starts_after_an_outage_at_the_start_forgives_it(successes: int) -> None:
+    before = Process({})
+    fail_from_the_start(before)
+    before.end("other", "S" * successes)
+    process = Process(before.database)
+    process.end("other", "S" * 4)
+    assert (process.results("good"), process.results("other").strip("S")) == ("", "")
+
+
+@requirement("routing.outage-at-the-start")
+def test_a_process_that_starts_forgives_those_that_were_not_tried_since_the_outage_at_the_start() -> None:
+    before = Process({})
+    for agent in ("good", "other", "third", "fourth"):
+        before.end(agent, "FFFF")
+    before.end("other", "S" * 6)
+    before.end("third", "F")
+    before.end("fourth", "S")
+    process = Process(before.database)
+    process.end("other", "S")
+    assert [process.results(agent) for agent in ("good", "third", "fourth")] == ["", "F", "S"]
+
+
+@requirement("routing.outage-at-the-start")
+def test_a_process_that_starts_forgives_no_broken_agents() -> None:
+    before = Process({})
+    for agent in ("broken", "worse"):
+        before.end(agent, "FFF")
+        before.end("good", "S" * 3)
+    before.end("late", "FS")
+    process = Process(before.database)
+    process.end("good", "S" * 20)
+    process.end("late", "S" * 40)
+    assert [process.results(agent) for agent in ("broken", "worse")] == ["FFF", "FFF"]
 
 
 def pause(process: Process, agent: str) -> int | None:

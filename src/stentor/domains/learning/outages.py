@@ -12,7 +12,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 
 import msgspec
 
@@ -98,6 +98,7 @@ class FailureRun:
                 break
             counted += failures
             self._add(weight, failures, without_newest(weight, failures))
+        self._first_failures = _failures_at_the_start(weights) if self._has_succeeded else {}
 
     def current(self, stored: Weight, *, success: bool = False) -> Weight:
         """Return the record that counts in place of a stored one; with `success` the agent ends an outage, if any."""
@@ -124,7 +125,8 @@ class FailureRun:
         may be as good, but have only failures to show and would not be tried again.
         """
         own = self._first_failures.get(weight.agent_id, 0)
-        since = weight.recent[own:]
+        # Without that prefix if the database has the record after an earlier process forgave them.
+        since = weight.recent.removeprefix("F" * own)
         if not own or _chance_of_failures(own, since) > MAX_CHANCE_AT_THE_START:
             return []
         forgiven = []
@@ -232,6 +234,29 @@ def without_outage(weight: Weight, max_chance: float = MAX_CHANCE) -> Weight:
         tick=weight.tick,
         loads=weight.loads,
     )
+
+
+def _failures_at_the_start(weights: Sequence[Weight]) -> dict[str, int]:
+    """Return the failures by agent that stored records may have from before the first success of any agent.
+
+    Nothing if only one agent has several. The order of the outcomes is not stored, so it may be too much: an agent
+    without a success counts if all outcomes up to its last one can have been failures.
+    """
+    failures = {weight.agent_id: _count_first_failures(weight) for weight in weights}
+    total = sum(failures.values())
+    first = {
+        weight.agent_id: failures[weight.agent_id]
+        for weight in weights
+        if failures[weight.agent_id] and ("S" in weight.recent or weight.tick <= total)
+    }
+    return first if sum(first.values()) - max(first.values(), default=0) >= FAILURES_OF_OTHERS else {}
+
+
+def _count_first_failures(weight: Weight) -> int:
+    """Return the failures before the first success of a record, forgiven ones too; 0 if they may be displaced."""
+    if len(weight.recent) >= evidence.MAX_OUTCOMES and weight.samples > len(weight.recent):
+        return 0
+    return weight.samples - len(weight.recent.lstrip("F"))
 
 
 def _count_new(weight: Weight, previous: Weight | None) -> int:
