@@ -129,7 +129,11 @@ async def test_a_field_that_is_passed_on_chooses_no_other_model(
         assert upstream.asked == []
         usual = {"tools": [tool], "system": "Be brief.", "top_k": 5, "thinking": {"type": "disabled"}}
         search = {"type": "web_search_20260209", "name": "web_search", "max_uses": 2}
-        for more in (usual, {"tools": [tool, search]}, {"diagnostics": {"previous_message_id": None}}):
+        for more in (
+            usual,
+            {"tools": [tool, search]},
+            {"diagnostics": {"previous_message_id": None}, "fallbacks": None},
+        ):
             allowed = await client.post("/v1/messages", json=body | more)
             assert allowed.status_code == 200, allowed.text
     # `*` is every model, so such a key is not limited.

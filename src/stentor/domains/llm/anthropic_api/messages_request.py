@@ -340,7 +340,7 @@ def require_one_model(raw: JsonObject, key: str) -> None:
 
     For keys that are limited to models. Fails closed: unknown fields and tools are sent to the provider too.
     """
-    names = sorted(raw.keys() - _ONE_MODEL_FIELDS)
+    names = sorted(name for name, value in raw.items() if name not in _ONE_MODEL_FIELDS and value is not None)
     for tool in raw.get("tools") or ():
         type_ = tool.get("type") or "custom"
         if type_ != "custom" and not type_.startswith(_ONE_MODEL_TOOLS):
