@@ -275,6 +275,15 @@ async def test_a_date_is_found_in_each_of_its_forms(notes: Notes, asked: str) ->
     assert set((await notes.found(*question.split(), match_mode="any"))[:3]) == right.keys()
 
 
+@requirement("memory.dates")
+@pytest.mark.parametrize("asked", ["1 Augu\u017ft 2024", "APR\u0130L 1, 2024", "1 apr\u0131l 2024"])
+async def test_a_month_with_a_letter_that_is_like_an_ascii_letter_is_no_date(notes: Notes, asked: str) -> None:
+    await notes.write("a.md", f"inspected on {asked}")
+    found = await notes.post("search/hybrid", query=f"inspected on {asked}")
+    assert [match["path"] for match in found.json()["matches"]] == ["a.md"]
+    assert await notes.found("inspected", *asked.split(), match_mode="any") == ["a.md"]
+
+
 @requirement("memory.long-questions")
 async def test_of_a_very_long_question_the_words_of_its_phrases_count_alone(notes: Notes) -> None:
     await notes.write("a.md", "of IL alone")

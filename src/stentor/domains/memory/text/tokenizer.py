@@ -56,7 +56,8 @@ _GROUPED = re.compile(
 _MONTH_OF_DATE = re.compile(r"[12]\d\d\d-(?<![\w.-].....)(0[1-9]|1[0-2])-(?:0[1-9]|[12]\d|3[01])(?![\d-])")
 _SPELLED = (_VERSION, _JOINED, _GROUPED, _MONTH_OF_DATE)
 _MONTHS = "january february march april may june july august september october november december".split()
-_MONTH_NAME = f"({'|'.join(f'{month[:3]}(?:{month[3:]})?' for month in _MONTHS)})\\.?"
+# ASCII only: an s also matches ſ without regard to case, and an i the Turkish ones.
+_MONTH_NAME = f"(?a:({'|'.join(f'{month[:3]}(?:{month[3:]})?' for month in _MONTHS)}))\\.?"
 _DAY = "([0-3]?[0-9])(?:st|nd|rd|th)?"
 _DATE = re.compile(
     r"(?<![\w.-])(?:([12]\d{3})-(0[1-9]|1[0-2])-(0[1-9]|[12]\d|3[01])"
