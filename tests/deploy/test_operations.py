@@ -93,6 +93,7 @@ def test_a_postgresql_database_is_dumped_and_restored(
     shell.run('stentor db copy sqlite:///data/stentor.db "$URL"', URL=bare_url)
     dump, restore = section("backup", "PostgreSQL")
     shell.run(dump, SERVICE_DATABASE_URL=bare_url)
+    assert (shell.folder / "stentor.dump").stat().st_mode & 0o077 == 0, "other users must not read it"
     name = bare_url.split("?")[0].rsplit("/", 1)[1]
     restored = bare_url.replace(name, f"{name}_restored")
     with psycopg.connect(postgres_server, autocommit=True) as admin:
