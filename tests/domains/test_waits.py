@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from stentor.core import ids
+from stentor.core.clock import SECOND
 from stentor.core.db import NO_LOCKS, Sql, Tx
 from stentor.core.db.postgres import PostgresDriver
 from stentor.core.db.sqlite import SqliteDriver
@@ -118,6 +119,28 @@ async def test_a_wait_that_ends_before_the_next_look_is_looked_at_in_time(
     await soon(lambda: rests)  # the background job has looked since
     await wait(attempt, "sleep", seconds=0.25)
     await soon(lambda: rests[-1] == pytest.approx(0.25))
+
+
+@requirement("steps.due")
+async def test_waits_that_begin_during_a_look_make_it_look_again_when_they_are_due_and_not_at_once(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    waiting = list[asyncio.Event]()
+
+    async def until_woken(event: asyncio.Event, _seconds: float, *, at_most: float) -> None:
+        waiting.append(event)
+        await event.wait()
+
+    monkeypatch.setattr(wakeups, "wait_until_tick", until_woken)
+    await soon(lambda: waiting)  # from now on only this test looks
+    scheduler, now = world.kernel.tasks.wakeups, world.clock.now()
+    look = asyncio.create_task(scheduler.tick())
+    await asyncio.sleep(0)
+    for seconds in (3600, 0.25, 60):
+        scheduler.expect(now + int(seconds * SECOND))
+    assert not waiting[0].is_set()
+    assert await look == pytest.approx(0.25)
+    assert await scheduler.tick() == 1.0
 
 
 @requirement("steps.waits")

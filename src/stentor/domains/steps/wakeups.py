@@ -48,8 +48,10 @@ class WaitScheduler:
         self._ended: set[TaskRef] = set()
         """Tasks that ended in this process since the last look, and children for which a wait began."""
         self._has_children = False
-        self._looks_at = math.inf
-        """When it looks again, in microseconds; during a look infinite, as that may have read the waits already."""
+        self._looks_at = -math.inf
+        """When it looks again, in microseconds; unknown during a look."""
+        self._due_meanwhile = math.inf
+        """When the first wait is due that began in this process since the look began, which may not have read it."""
         hub.listen(self._note_end, TERMINAL_EVENTS)
         hub.listen(self._note_cancel, ("task_cancelled",))
         hub.listen(self._note_wait, ("step_started",))
@@ -71,6 +73,7 @@ class WaitScheduler:
 
     def expect(self, due_at: int) -> None:
         """Look again when a wait that began in this process is due, if that is before the next look."""
+        self._due_meanwhile = min(self._due_meanwhile, due_at)
         # Not for less than PAUSE_SECONDS: many short waits would make it look all the time.
         if due_at < self._looks_at - PAUSE_SECONDS * SECOND:
             self._wake.set()
@@ -85,7 +88,7 @@ class WaitScheduler:
 
         # Before the query: it finds all waits for what had ended by then, and a later wait checks for itself.
         ended, self._ended = self._ended, set()
-        self._looks_at = math.inf
+        self._looks_at, self._due_meanwhile = -math.inf, math.inf
         try:
             now, due_at, deadline, self._has_children, noted, cancelled = await self._db.poll(look)
             # Before the waits: a task that continues when its subtasks are aborted would begin an attempt for nothing.
@@ -99,8 +102,8 @@ class WaitScheduler:
             raise
         if cancelled:
             await self._cancel_subtasks(cancelled)
-        following = [each for each in (due_at, deadline) if each is not None]
-        rest = max(PAUSE_SECONDS, (min(following) - now) / SECOND) if following else INTERVAL_SECONDS
+        following = min(each for each in (due_at, deadline, self._due_meanwhile) if each is not None)
+        rest = max(PAUSE_SECONDS, (following - now) / SECOND) if following < math.inf else INTERVAL_SECONDS
         self._looks_at = now + min(rest, INTERVAL_SECONDS) * SECOND
         return rest
 
