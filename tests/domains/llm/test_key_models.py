@@ -95,6 +95,15 @@ async def test_a_pattern_allows_what_it_matches_and_nothing_else(world: World, p
 
 
 @requirement("keys.models")
+async def test_a_star_matches_no_list_of_models(world: World, upstream: Upstream) -> None:
+    """Which LiteLLM takes in the place of a model."""
+    async with await limited(world, "openai/sea-s*", "*sea-s*l") as client:
+        for name in ("openai/sea-small,sea-large", "openai/sea-large,sea-small"):
+            assert await answered_by(client, name) == "FORBIDDEN"
+    assert upstream.asked == []
+
+
+@requirement("keys.models")
 async def test_names_that_no_provider_lists_are_refused_too(world: World, upstream: Upstream) -> None:
     """The default provider may have models that it does not list."""
     async with await limited(world, "sea-small") as client:

@@ -153,8 +153,11 @@ def _matches(pattern: str, target: ModelTarget, providers: Container[str]) -> bo
     # The names of many models have a slash too, such as those of OpenRouter.
     if not slash or first not in providers:
         names.append(target.model)
-    # Ollama lists a model without a tag as `name:latest`.
-    return any(fnmatchcase(name.removesuffix(LATEST), pattern.removesuffix(LATEST)) for name in names)
+    # Ollama lists a model without a tag as `name:latest`. A star matches no comma: LiteLLM calls each model of `a,b`.
+    return any(
+        fnmatchcase(name.removesuffix(LATEST), pattern.removesuffix(LATEST)) and name.count(",") == pattern.count(",")
+        for name in names
+    )
 
 
 def parse_weights(models: Sequence[str]) -> dict[str, int]:
