@@ -18,6 +18,7 @@ import pytest
 
 from stentor.cli.demo import run
 from stentor.cli.demo.run import create_client
+from stentor.cli.output import CommandFailed
 from tests.stub import Answer, serving
 
 
@@ -92,6 +93,13 @@ def test_demo_whose_terminal_closes_deletes_its_folder(tmp_path: Path, monkeypat
         for number, handler in before.items():
             signal.signal(number, handler)
     assert list(tmp_path.iterdir()) == []
+
+
+def test_demo_whose_service_cannot_start_says_so(tmp_path: Path) -> None:
+    file = tmp_path / "data"
+    file.touch()
+    with pytest.raises(CommandFailed, match="did not start"), run._service(file, ["demo_" + "a" * 32] * 2):
+        pass
 
 
 @pytest.mark.slow

@@ -231,11 +231,11 @@ def _service(folder: Path, keys: list[str]) -> Iterator[JsonObject]:
     ]
     with _process(command, environ, stdout=subprocess.PIPE) as process:
         assert process.stdout is not None
-        # The service prints this line when it is ready, and nothing if it exits first.
-        line = process.stdout.readline()
-        if not line:
+        # The service prints its addresses when it is ready, and an error or nothing if it cannot start.
+        ready = json.loads(process.stdout.readline() or "{}")
+        if "gateway" not in ready:
             raise CommandFailed("The service did not start; the reason is printed above.")
-        yield json.loads(line)
+        yield ready
 
 
 @contextmanager
