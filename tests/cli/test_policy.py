@@ -62,7 +62,7 @@ def test_the_command_line_checks_a_file_and_asks_it_examples(program: Program, t
     [
         ("{", "not valid JSON"),
         ("{}", "list"),
-        ('[{"action": "fly"}]', "route"),
+        ('[{"action": "fly"}]', "must be one of"),
         ('[{"action": []}]', "route"),
         ('[{"action": "route", "expect": "maybe"}]', "allow or deny"),
         ('[{"action": "route", "principal": 5}]', "principal"),

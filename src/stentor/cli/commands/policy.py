@@ -92,7 +92,7 @@ def _evaluate(rules: PolicySet, number: int, request: JsonObject) -> JsonObject:
 def _decide(rules: PolicySet, name: str, request: JsonObject) -> PolicyDecision:
     action, context = request.get("action"), request.get("context", {})
     if not isinstance(action, str) or action not in ACTION_TYPES:
-        raise CommandFailed(f"{name}: action must be request of {', '.join(ACTION_TYPES)}.", EXIT_USAGE)
+        raise CommandFailed(f"{name}: action must be one of {', '.join(ACTION_TYPES)}.", EXIT_USAGE)
     entities = []
     for field, kind in zip(("principal", "resource"), ACTION_TYPES[action], strict=True):
         entity = request.get(field, {})
