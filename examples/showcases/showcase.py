@@ -61,7 +61,7 @@ class Showcase:
         print(f"\n{story}\n\n  {self.dashboard}{path}", flush=True)
         if not sys.stdin.isatty() or not sys.stdout.isatty() or "--once" in sys.argv:
             print()
-            say("It has ended, and the page with it: at a terminal, without --once, it stays open.")
+            say("The showcase has ended and its dashboard is closed. At a terminal, without --once, it stays open.")
             return
         print(f"  sign in with the key {PERSON_KEY}\n", flush=True)
         print("Ctrl-C ends it and removes everything.", flush=True)

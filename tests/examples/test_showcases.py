@@ -74,7 +74,7 @@ def test_a_showcase_tells_its_story_and_ends(name: str, tmp_path: Path) -> None:
     )
     assert run.returncode == 0, run.stderr
     assert "Traceback" not in run.stderr
-    assert "It has ended, and the page with it" in run.stdout
+    assert "The showcase has ended and its dashboard is closed" in run.stdout
     position = 0
     for told in TELLS[name]:
         found = re.compile(told).search(run.stdout, position)

@@ -31,7 +31,7 @@ SECURITY = [
     ("Check passwords", "+    return given == stored_password", "constant time"),
     ("Find a user", "+    db.execute(f\"select * from users where name = '{name}'\")", "injection"),
     ("Unpack uploads", "+    tarfile.open(upload).extractall(folder)", "extractall"),
-    ("Draw a token", "+    token = str(random.random())", "random"),
+    ("Generate a token", "+    token = str(random.random())", "random"),
 ]
 """Title, diff, and the word without which a review has missed the mistake."""
 FILE = "".join(f" def unchanged_{n}(value):\n     return value + {n}\n" for n in range(150))

@@ -65,7 +65,7 @@ COMMANDS = {
     ),
     "search": Target(
         "stentor.cli.commands.search:search",
-        "Find notes by word and by meaning, the best first; the exit code is 1 if none is found.",
+        "Find notes by word and by meaning, the best match first; the exit code is 1 if none is found.",
     ),
     "history": Target(
         "stentor.cli.commands.memory:history",

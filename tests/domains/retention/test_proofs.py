@@ -225,5 +225,5 @@ async def test_no_name_in_the_database_leads_out_of_the_folder_of_archives(world
     assert victim.exists()
     assert sorted(folder.iterdir()) == before
     for archive_name, file in (("..", "x.parquet"), ("x", "../x")):
-        with pytest.raises(ValueError, match="no name of an archive"):
+        with pytest.raises(ValueError, match="not the name of an archive"):
             parquet_files.locate(folder, archive_name, file)

@@ -352,7 +352,7 @@ def test_files_that_cannot_be_used_stop_the_start_with_the_file_and_the_reason(t
     authority.key_file.write_text("nothing")
     start_fails_with("privkey.pem", "no private key in PEM")
     start_fails_with("SERVICE_TLS_CERT and SERVICE_TLS_KEY", SERVICE_TLS_KEY=str(authority.key_file))
-    start_fails_with("exclude each other", **authority.settings, SERVICE_TLS="false")
+    start_fails_with("cannot be combined", **authority.settings, SERVICE_TLS="false")
     start_fails_with("SERVICE_VAULT_TLS=false", SERVICE_TLS="true", SERVICE_VAULT_TLS="false")
 
 

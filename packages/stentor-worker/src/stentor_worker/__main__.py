@@ -14,12 +14,12 @@ EXIT_DIFFERS, EXIT_USAGE = 1, 2
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Run the command line, and return the exit code: 0 if all runs are the same, 1 if one differs, else 2."""
+    """Run the command line; return 0 if all runs are the same, 1 if any differs, 2 after an error."""
     parser = argparse.ArgumentParser("stentor-worker")
     commands = parser.add_subparsers(dest="command", required=True)
     replay = commands.add_parser("replay", help="run a handler over what runs recorded; nothing is sent or recorded")
     replay.add_argument("worker", metavar="MODULE:WORKER", help="the worker in your program, such as traveller:worker")
-    replay.add_argument("task_ids", metavar="TASK", nargs="+", help="ids of tasks that it did")
+    replay.add_argument("task_ids", metavar="TASK", nargs="+", help="ids of tasks that the worker did")
     given = parser.parse_args(arguments)
     try:
         worker = _load(given.worker)
@@ -33,7 +33,7 @@ def _replay(worker: Worker, task_id: str) -> int:
     """Replay one run, print what was found, and return the exit code for it."""
     try:
         result = worker.replay(task_id)
-    except Exception as error:  # noqa: BLE001 - so that the other runs are replayed all the same
+    except Exception as error:  # noqa: BLE001 - the other runs must still be replayed
         return _report(error, f"{task_id}: ")
     stop = "" if result.stopped_at is None else f" It stopped at {result.stopped_at!r}, which has no outcome."
     sys.stdout.write(f"{result.task_id}: {result.difference or f'the same, {result.steps} steps.'}{stop}\n")
@@ -41,7 +41,7 @@ def _replay(worker: Worker, task_id: str) -> int:
 
 
 def _report(error: Exception, about: str = "") -> int:
-    # The type of the exception says more than its text: "NameError: name 'x' is not defined".
+    # Without its type, the text of most exceptions is unclear: "NameError: name 'x' is not defined".
     text = (
         str(error) if isinstance(error, ImportError | ValueError | ServiceError) else f"{type(error).__name__}: {error}"
     )

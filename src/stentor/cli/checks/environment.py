@@ -33,7 +33,7 @@ def check_sqlite_version(context: CheckContext) -> Iterator[CheckFinding]:
     version = sqlite3.sqlite_version
     note = ""
     if sqlite3.sqlite_version_info < MIN_SAFE_SQLITE:
-        note = " Let no other program write to the database: SQLite before 3.51.3 can corrupt it then."
+        note = " Do not let other programs write to the database: SQLite before 3.51.3 can then corrupt it."
     yield CheckFinding("ok", "SQLite", f"SQLite {version}.{note}")
 
 

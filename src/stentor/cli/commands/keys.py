@@ -82,7 +82,7 @@ def create(
     model: Model = None,
     expires: Expires = None,
 ) -> None:
-    """Create a key, valid at once; it is shown only here."""
+    """Create a key, valid at once; it is shown only once."""
     with report_errors(as_json=service.as_json):
         body = {"name": name, "role": role} | _limits(permission, description, memory, budget, model, expires)
     service.call(lambda api: api.post(BASE, MadeKey, body), _show_secret, access="create")
@@ -121,7 +121,7 @@ def change(
 @app.command()
 @with_service
 def rotate(service: ServiceTarget, name: KeyName) -> None:
-    """Give a key a new secret, which is shown only here; the old one is invalid at once."""
+    """Give a key a new secret, which is shown only once; the old one is invalid at once."""
     service.call(lambda api: api.post(f"{BASE}/{quote_segment(name)}/rotate", MadeKey), _show_secret, access="change")
 
 

@@ -76,7 +76,7 @@ def accept(
     data_dir: DataDir = None,
     as_json: AsJson = False,
 ) -> None:
-    """Accept the current run log after a restore or a lost key; nothing is signed before that."""
+    """Accept the current run log after a restore or a lost key; until then nothing is signed."""
     with report_errors(as_json=as_json):
         accepted = run_log.accept_run_log(load_offline_settings(data_dir), reason, new_key=new_key)
         if as_json:

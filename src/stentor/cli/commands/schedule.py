@@ -130,7 +130,7 @@ def runs(
     name: Name,
     limit: Annotated[int, typer.Option(min=1, max=200, help="Maximum number of runs.")] = 20,
 ) -> None:
-    """List what was done at the last times of a schedule, the latest first."""
+    """List the last runs of a schedule and their results, newest first."""
     service.call(lambda api: api.get(f"{_path(name)}/runs", ListedRuns, limit=limit), _show_runs)
 
 
@@ -151,7 +151,7 @@ def pause(service: ServiceTarget, name: Name) -> None:
 @app.command()
 @with_service
 def resume(service: ServiceTarget, name: Name) -> None:
-    """Resume a paused schedule; times that passed are not made up for."""
+    """Resume a paused schedule; times that it missed are skipped."""
     _set_paused(service, name, is_paused=False)
 
 

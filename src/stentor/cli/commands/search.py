@@ -35,7 +35,7 @@ def search(
     ] = None,
     vault: VaultName = "default",
 ) -> None:
-    """Find notes by word and by meaning, the best first; the exit code is 1 if none is found."""
+    """Find notes by word and by meaning, the best match first; the exit code is 1 if none is found."""
     body: JsonObject = {"query": " ".join(query), "limit": limit, "vault": vault}
     if as_of is not None:
         body["as_of"] = as_of

@@ -188,7 +188,7 @@ def list_sessions(
     ] = None,
     limit: Annotated[int, typer.Option(min=1, max=1000, help="Maximum number of sessions.")] = 50,
 ) -> None:
-    """List sessions, the last changed first."""
+    """List sessions, the most recently changed first."""
     service.call(lambda api: api.get(SessionList.path, SessionList, ref=ref, limit=limit), show_list)
 
 

@@ -244,7 +244,7 @@ def rerun(
         ),
     ] = None,
 ) -> None:
-    """Submit a task again as a new one, with the same input, another one, or from one of its steps on."""
+    """Submit a task again as a new task, with the same or another input, or continuing from one of its steps."""
     has_input = [text, input_json, file].count(None) < 3
     changed = {"input": read_input(text, input_json, file)} if has_input else {}
 

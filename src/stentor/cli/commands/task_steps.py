@@ -50,7 +50,7 @@ def answer(
     value: Annotated[str, typer.Argument(metavar="ANSWER", help="The answer.")],
     step: Annotated[str | None, typer.Option(metavar="KEY", help="Key of the question, if there are several.")] = None,
 ) -> None:
-    """Answer the question of a task."""
+    """Answer a question that a task has asked."""
     if not value.strip():
         # For example from an unset shell variable; no option is empty.
         raise typer.BadParameter("the answer is empty.", param_hint="ANSWER")

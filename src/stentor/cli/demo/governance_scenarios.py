@@ -123,7 +123,7 @@ def render_governance(quarantine: Quarantine, update: UndoneUpdate) -> Panel:
     lines += [
         Text.assemble("Update of ", ("quick", "bold"), f", review tier {update.tier}: {'; '.join(update.reasons)}."),
         Text(f"Approved with a second key, then {update.status}: options {update.during}."),
-        Text(f"Rolled back: options {update.after}, verified {update.verified}."),
+        Text(f"Rolled back: options {update.after}, {'verified' if update.verified else 'not verified'}."),
     ]
     return Panel(
         Group(*lines),

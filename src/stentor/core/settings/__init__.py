@@ -191,7 +191,7 @@ def _check_combinations(settings: Settings) -> None:
     if settings.memory.plugin_url and not settings.memory.plugin_key:
         raise StartRefused("SERVICE_VAULT_PLUGIN_URL needs SERVICE_VAULT_PLUGIN_KEY, the plugin's API key.")
     if settings.memory.plugin_url and settings.memory.vault_dir is not None:
-        raise StartRefused("SERVICE_VAULT_DIR and SERVICE_VAULT_PLUGIN_URL exclude each other: unset one of them.")
+        raise StartRefused("SERVICE_VAULT_DIR and SERVICE_VAULT_PLUGIN_URL cannot be combined: unset one of them.")
     if settings.sandbox.command_agents and not settings.sandbox.enabled and not settings.loopback:
         raise StartRefused(
             f"SERVICE_CAGE=off is for loopback only, but SERVICE_HOST is {settings.server.host}: unset "
@@ -212,6 +212,6 @@ def _check_tls(settings: Settings) -> None:
         )
     # Only an explicit `false` contradicts a certificate, which by itself switches TLS on.
     if settings.tls.cert is not None and not settings.tls.enabled and settings.sources["SERVICE_TLS"] != "default":
-        raise StartRefused("SERVICE_TLS=false and SERVICE_TLS_CERT exclude each other: unset one of them.")
+        raise StartRefused("SERVICE_TLS=false and SERVICE_TLS_CERT cannot be combined: unset one of them.")
     if settings.tls.is_on and not settings.vault.tls:
-        raise StartRefused("SERVICE_VAULT_TLS=false and TLS on every port exclude each other: unset one of them.")
+        raise StartRefused("SERVICE_VAULT_TLS=false and TLS on every port cannot be combined: unset one of them.")

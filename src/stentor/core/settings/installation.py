@@ -272,7 +272,7 @@ class SignInSettings:
     groups_claim: str = setting(
         "SERVICE_OIDC_GROUPS_CLAIM",
         "groups",
-        "Claim with the groups of a person; a dot leads into an object, as in realm_access.roles.",
+        "Claim with the groups of a person; a dot selects a member of an object, as in realm_access.roles.",
         parsers.non_blank,
     )
     name_claim: str = setting(

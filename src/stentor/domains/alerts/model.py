@@ -1,4 +1,4 @@
-"""Alerts, and which of them open and resolve when a check has found what is wrong. Pure."""
+"""Alerts: what a check finds wrong, and which alerts open and resolve because of it. Pure."""
 
 from __future__ import annotations
 
@@ -27,15 +27,15 @@ AlertKey = tuple[str, str, str]
 RESOLVE_AFTER_US = MINUTE
 """How long a condition must be gone before its alert resolves, in microseconds.
 
-Longer than a worker counts as online after a start of the service, so that a restart resolves no alert.
+After a start of the service, workers count as online for a shorter time than this, so a restart resolves no alert.
 """
 FAILURE_WINDOW_US = 15 * MINUTE
 CERTIFICATE_WARNING_US = 14 * DAY
 """How long before it expires a certificate opens an alert; one that Stentor makes is renewed 30 days before."""
 KEY_WARNING_US = 7 * DAY
-"""How long before a key expires its alert opens, and how long the alert that it has expired stays open at most."""
-LASTING_KEY_US = 14 * DAY
-"""A key that is valid for no longer than this is meant to end, and opens no alert."""
+"""A key's alert opens this long before it expires; the alert about an expired key stays open at most as long."""
+SHORT_LIVED_KEY_US = 14 * DAY
+"""A key with at most this lifetime is expected to expire, so it opens no alert."""
 MIN_FAILURES = 5
 """Fewer failures than this open no alert, whatever their share."""
 
@@ -53,9 +53,9 @@ class Thresholds(msgspec.Struct, frozen=True):
 
 
 class StoredThresholds(msgspec.Struct, frozen=True):
-    """What a tenant's admins set instead of the service's settings; None for what they did not.
+    """The thresholds that a tenant's admins set; None where the service's setting applies.
 
-    `set_by` changed it last, at `set_at` in microseconds.
+    `set_by` made the last change, at `set_at` in microseconds.
     """
 
     tenant: str
@@ -76,7 +76,7 @@ class StoredThresholds(msgspec.Struct, frozen=True):
 
 
 class Finding(msgspec.Struct, frozen=True):
-    """A condition that is wrong now. `subject` tells those of one kind apart, such as an agent's id."""
+    """A condition that is wrong now. `subject` distinguishes findings of the same kind, such as an agent's id."""
 
     tenant: str
     kind: AlertKind
@@ -119,7 +119,7 @@ class AlertMail(msgspec.Struct, frozen=True):
 
 
 class AlertChanges(msgspec.Struct, frozen=True):
-    """What a check changes: new alerts, alerts whose message is another now, and alerts that are over."""
+    """What a check changes: new alerts, alerts with a new message, and alerts that resolve."""
 
     opened: list[Finding] = []
     updated: list[tuple[Alert, Finding]] = []
@@ -144,7 +144,7 @@ def compare(findings: Iterable[Finding], open_alerts: Iterable[Alert], overdue: 
 def failure_findings(
     tenant: str, outcomes: Mapping[str, tuple[int, int]], names: Mapping[str, str], percent: float
 ) -> list[Finding]:
-    """Return the agents that fail too often, or else that tasks do.
+    """Return a finding for each agent that fails too often; if there is none, one for all tasks together.
 
     `outcomes` are the numbers of failed and of ended tasks, by agent id; the empty id stands for no agent.
     """
@@ -174,11 +174,14 @@ def _describe_failures(agent_id: str, names: Mapping[str, str], failed: int, end
 
 
 def certificate_findings(expires_at: int, now: int, advice: str) -> list[Finding]:
-    """Return what is wrong with a certificate that expires at a time, and `advice` on what to do (microseconds)."""
+    """Return a finding if the certificate has expired or expires soon; its message ends with `advice`.
+
+    `expires_at` and `now` in microseconds.
+    """
     left, day = expires_at - now, format_iso(expires_at)[:10]
     if left > CERTIFICATE_WARNING_US:
         return []
-    # Two subjects, as for budgets: one that has expired is an alert of its own after the warning.
+    # Two subjects, as for budgets: the expiry opens a new alert after the warning.
     if left <= 0:
         text = f"The HTTPS certificate expired on {day}, and clients refuse to connect. {advice}"
         return [Finding(DEFAULT_TENANT, "certificate", "expired", "critical", text)]
@@ -187,9 +190,9 @@ def certificate_findings(expires_at: int, now: int, advice: str) -> list[Finding
 
 
 def key_finding(tenant: str, name: str, created_at: int, expires_at: int, now: int) -> Finding | None:
-    """Return that a key expires soon or expired a short time ago, None otherwise (times in microseconds)."""
+    """Return a finding if the key expires soon or expired recently, else None (times in microseconds)."""
     left, day = expires_at - now, format_iso(expires_at)[:10]
-    if expires_at - created_at <= LASTING_KEY_US or abs(left) >= KEY_WARNING_US:
+    if expires_at - created_at <= SHORT_LIVED_KEY_US or abs(left) >= KEY_WARNING_US:
         return None
     advice = f"Extend it (stentor keys change {name} --expires 90d) or revoke it (stentor keys revoke {name})."
     # Two subjects, as for certificates.

@@ -41,7 +41,7 @@ _EVENTS: dict[TaskStatus, EventType] = {
 
 
 class TaskAttempt(Protocol):
-    """The fields of a claim or of a task's row that recording an outcome needs."""
+    """The fields that recording an outcome needs; a claim and a task have them."""
 
     @property
     def tenant(self) -> str: ...
@@ -68,7 +68,7 @@ class TaskAttempt(Protocol):
 class OutcomeRecorder:
     """Records outcomes, exactly once per attempt: only one write passes the check of the epoch.
 
-    `on_outcome` gets the agent and the class of each recorded outcome, but failures of a provider that are no outage.
+    `on_outcome` gets the agent and the class of each recorded outcome, except provider failures without an outage.
     """
 
     def __init__(
@@ -219,7 +219,7 @@ def _outcome_event(outcome: AttemptOutcome, agent_id: str, duration: int, *, lea
 def _eligible_outcome(
     attempt: TaskAttempt, agent_id: str, outcome: AttemptOutcome, duration: int, load: int | None = None
 ) -> EligibleOutcome | None:
-    """Return the outcome as evidence, None if its class is none. `duration` in milliseconds."""
+    """Return the outcome as evidence, None if its class does not count. `duration` in milliseconds."""
     if not outcome.is_learnable:
         return None
     return EligibleOutcome(
@@ -253,8 +253,8 @@ class LearningEligibility:
     ) -> str | None:
         """Return why an outcome does not count as evidence, None if it does; then it counts toward the daily limit.
 
-        Fails closed. `ended_by` is the key that reported the outcome, None for an agent that runs inside the service,
-        and if it is not known any more (`is_worker_known`). Costs two lookups in memory if all keys are people's.
+        Fails closed. `ended_by` is the key that reported the outcome. It is None for an agent that runs inside the
+        service, and if the key is unknown by now (`is_worker_known` is then False).
         """
         if self._is_self_dealing(tx, work, agent_id, ended_by, is_worker_known=is_worker_known):
             return SHARED_KEY_REASON

@@ -193,7 +193,7 @@ def _require_preconditions(draft: WriteDraft, current: bytes | None) -> None:
     if draft.if_match is not None and not _matches(draft.if_match, current):
         raise PreconditionFailed(f"{draft.path!r} is not in the state that If-Match names; read it again.")
     if _matches(draft.if_none_match, current):
-        raise PreconditionFailed(f"{draft.path!r} exists in a state that If-None-Match names.")
+        raise PreconditionFailed(f"{draft.path!r} exists in a version that If-None-Match lists.")
     if draft.expected_hash is not None and draft.expected_hash not in version_hashes(draft.path, current):
         raise Conflict(f"{draft.path!r} is not in the expected state; read it again.")
     if current is None and draft.operation != "write":

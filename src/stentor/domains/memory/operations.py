@@ -210,7 +210,7 @@ class MemoryOperations:
 
     @operation("memory.keyword", "admin", "POST /memory/search/keyword", errors=(404,), fast=True)
     async def search_keyword(self, caller: Caller, body: wire.KeywordIn, task: TaskHeader = None) -> wire.KeywordOut:
-        """Documents with these words, in any of their forms; the best first."""
+        """Documents with these words, in any of their forms; the best match first."""
         started = time.perf_counter()
         search, memory_caller = self._vaults.get(body.vault).search, self._identify(caller, task)
         scope = parse_scope(body.as_of, include_invalid=body.include_invalid)
@@ -245,7 +245,7 @@ class MemoryOperations:
 
     @operation("memory.hybrid", "admin", "POST /memory/search/hybrid", errors=(404,), fast=True)
     async def search_hybrid(self, caller: Caller, body: wire.HybridIn, task: TaskHeader = None) -> wire.HybridOut:
-        """Documents by word and by meaning together; the best first."""
+        """Documents by word and by meaning together; the best match first."""
         started = time.perf_counter()
         search, memory_caller = self._vaults.get(body.vault).search, self._identify(caller, task)
         filters, scope = body.filters.to_filters(), parse_scope(body.as_of, include_invalid=body.include_invalid)

@@ -115,8 +115,7 @@ class Sequencer:
                 return  # as the leader: an entry without its event, which the verification names
             if time.monotonic() >= until:
                 raise ServiceUnavailable(
-                    f"Another process numbers the events, and did not number all of them in {wait_seconds:g} seconds. "
-                    "Try again."
+                    f"Another process numbers the events and did not finish within {wait_seconds:g} seconds. Try again."
                 )
             await asyncio.sleep(DRAIN_POLL_SECONDS)
 

@@ -150,7 +150,7 @@ def locate(folder: Path, *names: str) -> Path:
     Names come from the database: who can only write there must not reach other files of this machine.
     """
     if not all(map(_NAME.fullmatch, names)):
-        raise ValueError(f"{'/'.join(names)!r} is no name of an archive")
+        raise ValueError(f"{'/'.join(names)!r} is not the name of an archive")
     return folder.joinpath(*names)
 
 

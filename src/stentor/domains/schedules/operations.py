@@ -176,7 +176,7 @@ class ScheduleOperations:
 
     @operation("schedules.change", "write", "PATCH /schedules/{name}", errors=(404,))
     async def change(self, caller: Caller, name: ScheduleName, body: ScheduleChange) -> ScheduleOut:
-        """Change a schedule, pause or resume it. Times that pass while it is paused are not made up for."""
+        """Change a schedule, pause or resume it. Times that pass while it is paused are skipped."""
         changes: dict[str, Any] = {
             field: getattr(body, field) for field in body.model_fields_set if getattr(body, field) is not None
         }
@@ -200,7 +200,7 @@ class ScheduleOperations:
     async def runs(
         self, caller: Caller, name: ScheduleName, limit: Annotated[int, Query(ge=1, le=200)] = 20
     ) -> ScheduleRuns:
-        """List what was done at the last times of a schedule, the latest first."""
+        """List the last runs of a schedule and their results, newest first."""
         runs: list[ScheduleRun] = await self._schedules.list_runs(caller, name, limit)
         return ScheduleRuns(runs=[ScheduleRunOut.of(run) for run in runs], limit=limit)
 

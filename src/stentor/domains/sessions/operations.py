@@ -166,7 +166,7 @@ class SessionOperations:
         limit: Annotated[int, Query(ge=1, le=model.MAX_PAGE)] = 100,
         cursor: Cursor = None,
     ) -> SessionPage:
-        """List sessions, the last changed first. A key that is bound to agents sees only its own.
+        """List sessions, the most recently changed first. A key that is bound to agents sees only its own.
 
         With `ref`, those that it refers to, the one with exactly this id first; 1,000 at most, without further pages.
         """

@@ -28,20 +28,20 @@ class ReservedSlot(Protocol):
     """A slot of an agent in this process, for a task that starts at once."""
 
     def admit_new(self, tx: Tx, task: Task) -> int | None:
-        """Return the end of the lease (microseconds) of a task that may be stored as one that executes.
+        """Return the end of the lease (microseconds) if the new task may be stored as executing.
 
-        None if more must be checked than this process has in memory: store it, and then call `try_start`.
+        None if that needs checks in the database: store the task, then call `try_start`.
         """
         ...
 
     def start(self, tx: Tx, claim: TaskClaim) -> None:
-        """Start a task that is stored as one that executes, after the commit."""
+        """Start a task that is stored as executing, after the commit."""
         ...
 
     def try_start(self, tx: Tx, queued: QueuedTask) -> bool:
         """Claim a task that was just stored, to start after the commit; False if it must be queued instead.
 
-        Also True if the claim denied it or found its limit reached: it then has its next status.
+        Also True if the claim was denied or a limit is reached: the task then already has its new status.
         """
         ...
 
@@ -68,11 +68,11 @@ class StartConditions(Protocol):
     """The journal of a new task, as seen by tasks: what it waits for, and the steps that a rerun takes over."""
 
     def begin(self, tx: Tx, principal: Principal, task: Task, draft: TaskDraft) -> None:
-        """Record what a task waits for that has just been stored. Raises InvalidRequest for an unknown task."""
+        """Record what a newly stored task waits for. Raises InvalidRequest if it waits for an unknown task."""
         ...
 
     def take_over(self, tx: Tx, principal: Principal, task: Task) -> None:
-        """Copy what is recorded before the step from which the task continues. Raises NotFound, Forbidden, Conflict."""
+        """Copy the steps before the one from which the task continues. Raises NotFound, Forbidden and Conflict."""
         ...
 
     def has_open(self, tx: Tx, task: Task) -> bool:
@@ -95,7 +95,7 @@ class AuthorityResolver(Protocol):
 class Placement(msgspec.Struct, frozen=True):
     """A routing result: an agent with the initial status of the task, or a denial.
 
-    `is_unseen`: no program has connected yet as the agent, which was registered just now.
+    `is_unseen`: the agent was registered just now, and no program has connected as it yet.
     """
 
     status: TaskStatus
@@ -112,7 +112,7 @@ class Placement(msgspec.Struct, frozen=True):
 class TaskRouter:
     """Routes drafts and stored tasks, and counts the tasks that each agent got (`RoutingEngine.record_choice`).
 
-    A task counts from its routing on, and no more if it is refused. Until it is queued it counts as one that waits.
+    A task counts from its routing on; a refused one is subtracted again. Until it is queued it counts as waiting.
     """
 
     def __init__(self, routing: RoutingEngine, agents: AgentCache, learning: LearningView) -> None:
@@ -130,7 +130,7 @@ class TaskRouter:
             task.type,
             task.required_capabilities,
             granted or self._routing.caller_authority(principal),
-            # The steps in its journal are those of one agent's program.
+            # A task with steps in its journal can continue only with the program that recorded them.
             (task.pinned_agent if isinstance(task, Task) else None) or task.agent_preference,
             task.metadata.prefer or "balanced",
             _starts_later(task),
@@ -148,9 +148,9 @@ class TaskRouter:
     async def place(
         self, principal: Principal, task: TaskDraft | Task, granted: Authority | None = None
     ) -> AbstractContextManager[Placement]:
-        """Route a task; in the block that it returns, the task is stored or refused, and counts in the agent's load.
+        """Route a task and return a context manager. While it is open, the task counts toward the agent's load.
 
-        Before a denial it looks for agents that another process has just registered or changed.
+        Before a denial it checks for agents that another process has just registered or changed.
         """
         placement = self.route(principal, task, granted)
         if placement.denial is not None and await self._agents.has_news():
@@ -159,7 +159,7 @@ class TaskRouter:
 
     @contextmanager
     def _counted(self, principal: Principal, task: TaskDraft | Task, placement: Placement) -> Iterator[Placement]:
-        # Others are routed in the meantime.
+        # Other tasks may be routed before this one is stored.
         waits = placement.status == "pending_approval" or _starts_later(task)
         self._record(principal.tenant, task.type, placement.agent_id, 1, waits=waits)
         try:
@@ -172,7 +172,7 @@ class TaskRouter:
         tx.after_commit(lambda: self._record_task(task, 1, waits=task.status in _WAITING))
 
     def record_change(self, tx: Tx, task: Task, status: TaskStatus) -> None:
-        """Count a task that waited for its first attempt as one that waits no more, from the commit on."""
+        """Stop counting a task as waiting when it leaves that status before its first attempt, from the commit on."""
         if task.status not in _WAITING or status in _WAITING or task.epoch != task.retry_epoch:
             return
         tx.after_commit(lambda: self._record_task(task, -1, waits=True))

@@ -52,8 +52,8 @@ _DENIALS_BY_CODE = {error.code: error for error in all_errors() if issubclass(er
 class Submission(msgspec.Struct, frozen=True):
     """A routed task with what its transaction needs.
 
-    `body_hash` is of what the client sent. `granted_parent` is the task that its grant belongs to. `cause` is the event
-    that it follows from and `header` the header of its message, if it came as one. `slot` is where it starts at once.
+    `body_hash` is the hash of what the client sent. `granted_parent` is the task of the submitter's grant. If the task
+    came as a message, `cause` is the event of the message and `header` its header. With a `slot` it starts at once.
     """
 
     principal: Principal
@@ -130,8 +130,7 @@ class SubmissionService:
                     # Locks are taken inside, by id and by key, so that other submissions need not wait.
                     lambda tx: self._submit(tx, submission),
                     NO_LOCKS,
-                    # Released not when this function ends, because a caller may cancel it while the transaction
-                    # continues.
+                    # Not in a `finally` here: the caller may cancel this coroutine while the transaction continues.
                     ended=None if slot is None else slot.release,
                 )
 
@@ -148,7 +147,7 @@ class SubmissionService:
         return self._durations.collect()
 
     async def _resolve_grant(self, principal: Principal, draft: TaskDraft) -> tuple[Authority | None, str | None]:
-        """Return what a grant of the caller's permits, and the task that it belongs to; None without a grant."""
+        """Return what the grant of the draft permits, and the task that it belongs to; None without a grant."""
         if draft.metadata.grant_id is None:
             return None, None
         return await self._grants.resolve_authority(principal, draft.metadata.grant_id)
@@ -157,7 +156,7 @@ class SubmissionService:
     async def prepare_submit(
         self, principal: Principal, draft: TaskDraft, cause: str | None = None, header: AtpHeader | None = None
     ) -> AsyncIterator[Callable[[Tx], StoredResponse]]:
-        """Route now and yield the write for a transaction of the caller's.
+        """Route now and yield the function that stores the task in the caller's transaction.
 
         For a message, `cause` is the event that the task follows from, and `header` its header.
 
@@ -215,7 +214,7 @@ class SubmissionService:
         begin = max(tx.now, draft.start_at or 0)
         start, completion = self._router.estimate_times(begin, principal.tenant, placement.agent_id, draft.type)
         denial, queue_timeout = placement.denial, draft.queue_timeout_seconds
-        # One that waits or needs an approval gets its deadline when it is queued.
+        # A task that waits or needs approval gets its queue deadline when it is queued.
         deadline = tx.now + queue_timeout * SECOND if queue_timeout and placement.status == "queued" else None
         task_id, provenance_id = draft.id or ids.new_id(), event_drafts[0].event_id
         return Task(
@@ -261,7 +260,7 @@ class SubmissionService:
     @contextmanager
     def _reject_concurrent(self, key: IdempotencyKey) -> Iterator[None]:
         """Reject a second request with the same Idempotency-Key while the first one runs in this process: Conflict."""
-        # Two processes meet later, at the lock of `find_response`; here the second is rejected before any work is done.
+        # Requests at different processes meet at the lock of `find_response`. This check saves work within one process.
         if key.scope in self._running:
             raise Conflict("A request with this Idempotency-Key is still running. Try again in a moment.")
         self._running.add(key.scope)
@@ -276,10 +275,10 @@ def _find_submitted(tx: Tx, submission: Submission) -> Task | None:
     principal, task_id = submission.principal, submission.draft.id
     if task_id is None:
         return None
-    # Two submissions with one id at two processes: the second must find the first one's row.
+    # If two processes receive submissions with the same id, the second must find the row of the first.
     tx.lock(locks.task_lock(principal.tenant, task_id))
     if task := store.find(tx, principal.tenant, task_id):
-        # A task that the caller may not read is a conflict too, or the caller could guess its input by trial.
+        # Also a conflict if the caller may not read the task: otherwise it could find out the input by trial and error.
         if task.body_hash != submission.body_hash or not visibility_queries.can_see(tx, principal, task):
             raise Conflict(f"A task with the id {task_id!r} and another body exists. Use another id.")
     elif is_archived(tx, principal.tenant, task_id):
@@ -289,13 +288,15 @@ def _find_submitted(tx: Tx, submission: Submission) -> Task | None:
 
 
 def _complete_draft(tx: Tx, submission: Submission) -> TaskDraft:
-    """Return the draft with its parent's limits and its trace. Raises InvalidRequest for what it may not refer to."""
+    """Return the draft with its parent's limits and its trace. Raises InvalidRequest for an invalid reference."""
     draft, principal = submission.draft, submission.principal
     if draft.metadata.parent_task_id is not None:
         parent = _require_parent(tx, principal, draft.metadata.parent_task_id, submission.granted_parent)
         draft = inherit_limits(draft, parent)
     if draft.deadline is not None and draft.deadline <= max(tx.now, draft.start_at or 0):
-        raise InvalidRequest("deadline: must be in the future and after start_at, as must that of the parent.")
+        raise InvalidRequest(
+            "deadline: must be in the future and after start_at. The deadline of a parent task applies too."
+        )
     if draft.metadata.session is not None:
         _require_usable_session(tx, principal, draft.metadata.session)
     # After the hash of the body, because each retry of a submission has another trace.
@@ -320,15 +321,15 @@ def _claim_new(
 
 
 def _require_parent(tx: Tx, principal: Principal, parent_task_id: str, granted_parent: str | None) -> Task:
-    """Return the parent. Raises InvalidRequest for one that the submitter does not see, and ParentCancelled."""
-    # The lock that its cancellation takes too: otherwise a child stored after it would never be cancelled.
+    """Return the parent. Raises InvalidRequest if the submitter cannot see it, and ParentCancelled."""
+    # The cancellation of the parent takes the same lock: a child stored after it would never be cancelled.
     tx.lock(locks.task_lock(principal.tenant, parent_task_id))
     parent = store.find(tx, principal.tenant, parent_task_id)
-    # The task of a grant is seen by those who gave it.
+    # The holder of a grant may not be able to see the grant's task, but may add subtasks to it.
     if parent is None or (parent_task_id != granted_parent and not visibility_queries.can_see(tx, principal, parent)):
         raise InvalidRequest(
             f"metadata.parent_task_id: there is no task with the id {parent_task_id!r}. Leave the field out for a task "
-            "of its own."
+            "without a parent."
         )
     if parent.status == "cancelled":
         raise ParentCancelled(f"The task {parent_task_id!r} was cancelled, so it can have no more subtasks.")
@@ -336,7 +337,7 @@ def _require_parent(tx: Tx, principal: Principal, parent_task_id: str, granted_p
 
 
 def _require_usable_session(tx: Tx, principal: Principal, session_id: str) -> None:
-    """Raise InvalidRequest for a session that the submitter may not use, whose content its task would show it."""
+    """Raise InvalidRequest for a session that the submitter may not use: its task could read the session."""
     try:
         require_session(tx, principal, session_id)
     except NotFound:

@@ -1,4 +1,4 @@
-"""Start the memory MCP server on its first request: the library of the protocol takes half a second and 25 MB."""
+"""Start the memory MCP server on its first request: importing the MCP library takes half a second and 25 MB."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class LazyMemoryServer:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         self._requested.set()
-        # Also set when the server has ended, so that no request waits for ever.
+        # Also set when the server has ended, so that no request waits forever.
         await self._settled.wait()
         if self._server is None:
             message = "The memory server could not be started. The service's log has the reason."

@@ -159,7 +159,9 @@ async def test_a_result_with_a_text_shows_it_before_the_json(site: Site) -> None
     task_id = await site.world.do(agent, result={"answer": "It is **done**.", "score": 7})
     page = await site.read(f"/tasks/{task_id}")
     assert "<p>It is <strong>done</strong>.</p>" in page
-    assert page.index("<strong>done</strong>") < page.index("All of it, as JSON") < page.index("&#34;score&#34;: 7")
+    assert (
+        page.index("<strong>done</strong>") < page.index("Complete result as JSON") < page.index("&#34;score&#34;: 7")
+    )
 
 
 @requirement("dashboard.page-tasks")

@@ -90,7 +90,7 @@ class FolderEvents:
             yield watch, mask, data[start - length : start].rstrip(b"\0")
 
     def _follow(self, mask: int, path: bytes) -> None:
-        """Watch what is at the path of a changed folder by now, which may be another folder."""
+        """Watch the folder that is now at this path, which may not be the one that the event is about."""
         if mask & (_MOVED_FROM | _MOVED_TO | _DELETE):
             self._forget(path)
         # A new folder may already have been found together with its parent.

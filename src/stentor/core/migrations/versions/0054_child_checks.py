@@ -1,7 +1,7 @@
-"""Tasks that ended while others waited for them, and new waits for a task, to be looked at by the job that ends waits.
+"""Queue of waits for a task that the background job must check: the task has ended, or the wait is new.
 
-A trigger, so that no way to end a task can forget it, nor a process of the version before. All open waits are looked at
-once: of some the task may have ended.
+A trigger fills it, so that no code path that ends a task can forget to, nor can a process of the previous version. The
+migration queues all open waits once, because some of their tasks may already have ended.
 """
 
 from alembic import op
@@ -21,7 +21,7 @@ STATEMENTS = (
     where state = 'started' and kind = 'child'""",
 )
 ENDS = "new.completion_time is not null and old.completion_time is null"
-# With an expression, for which no database reads all open waits of the tenant.
+# `tenant || ''` keeps the databases from using the index by tenant, which would read all its open waits.
 NOTE = """insert into child_checks (check_at, tenant, task_id, event_id)
     select 0, new.tenant, new.task_id, new.head_id where exists (select 1 from task_steps
         where reference = new.task_id and tenant || '' = new.tenant and state = 'started' and kind = 'child')

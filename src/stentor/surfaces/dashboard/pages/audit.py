@@ -87,7 +87,7 @@ class AuditLink(msgspec.Struct, frozen=True):
 
 
 class AuditRow(msgspec.Struct, frozen=True):
-    """An event for the list. `about` is what it was about, None if that is who did it."""
+    """An event for the list. `about` is the subject, None if that is the actor (`by`)."""
 
     event: JsonObject
     by: AuditLink
@@ -95,7 +95,7 @@ class AuditRow(msgspec.Struct, frozen=True):
 
     @property
     def adds_subject(self) -> bool:
-        """Whether the sentence does not name what it was about."""
+        """Whether the message does not name the subject."""
         return self.about is not None and self.about.text not in self.event["message"]
 
 
@@ -106,9 +106,9 @@ def present(
     webhooks: Mapping[str, str],
     schedules: Collection[str],
 ) -> AuditRow:
-    """Return a row. `names` are those of agents, `titles` of tasks, `webhooks` the addresses, each by id.
+    """Return a row. `names` of agents, `titles` of tasks and addresses of `webhooks` are by id.
 
-    `schedules` are the names of those that exist.
+    `schedules` are the names of the existing schedules.
     """
     by, agent = _find_actor(event, names), _agent_link(event, names)
     if agent:

@@ -246,11 +246,11 @@ class KubernetesJobs:
         async with self._open(method, path, timeout=timeout, params=query, json=body) as response:
             data = await read_body(response, MAX_ANSWER_BYTES)
         if data is None:
-            raise ClusterUnavailable(f"the answer of Kubernetes has more than {MAX_ANSWER_BYTES} bytes")
+            raise ClusterUnavailable(f"the response of Kubernetes has more than {MAX_ANSWER_BYTES} bytes")
         try:
             answer: JsonObject = jsontext.decode(data)
         except InvalidRequest as error:
-            raise ClusterUnavailable(f"the answer of Kubernetes is not valid: {error.message}") from None
+            raise ClusterUnavailable(f"the response of Kubernetes is not valid: {error.message}") from None
         return answer
 
     @asynccontextmanager
@@ -275,7 +275,7 @@ class KubernetesJobs:
                     raise refused
                 yield response
         except (aiohttp.ClientError, TimeoutError, OSError) as error:
-            raise ClusterUnavailable(f"{url}: {str(error) or 'no answer in time'}") from None
+            raise ClusterUnavailable(f"{url}: {str(error) or 'no response in time'}") from None
 
     def _open_session(self) -> aiohttp.ClientSession:
         if self._session is None:

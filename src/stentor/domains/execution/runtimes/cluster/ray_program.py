@@ -68,7 +68,7 @@ class RayProgram:
 
     def __init__(self, ray: Any, events: TextIO, *, is_client: bool) -> None:
         self._ray, self._events, self._is_client = ray, events, is_client
-        # Not repeated by Ray: Stentor decides about attempts, and records each.
+        # Ray must not retry: Stentor decides about attempts, and records each one.
         options = {"max_retries": 0} if is_client else {"max_retries": 0, "num_returns": "streaming"}
         self._function = ray.remote(**options)(collect_events if is_client else run_function)
         self._references: dict[str, Any] = {}
@@ -105,14 +105,14 @@ class RayProgram:
             reference = function.remote(command["entrypoint"], json.dumps(command["payload"]))
             self._references[job_id] = reference
             if self._is_client:
-                # Its start is unknown here: the time that it waits is counted as its own.
+                # Ray's client does not report the start, so the time in Ray's queue counts as run time.
                 self.write_event({"kind": "started", "job_id": job_id})
                 for text in await reference:
                     self.write_event({**json.loads(text), "job_id": job_id})
             else:
                 async for part in reference:
                     self.write_event({**json.loads(await part), "job_id": job_id})
-        except Exception as error:  # noqa: BLE001 - of Ray; the service decides
+        except Exception as error:  # noqa: BLE001 - Ray may raise anything; the service decides what it means
             self.write_event({**describe_failure(self._ray, error), "job_id": job_id})
         finally:
             self._references.pop(job_id, None)
@@ -128,7 +128,7 @@ def describe_failure(ray: Any, error: Exception) -> Event:
 
 def main(address: str) -> None:
     events = os.fdopen(os.dup(1), "w", encoding="utf-8")
-    # What Ray and its libraries print must not get between the events.
+    # Output of Ray and its libraries must not mix with the events.
     os.dup2(2, 1)
     try:
         import ray
