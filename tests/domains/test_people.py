@@ -113,6 +113,15 @@ async def test_somebody_in_several_groups_may_do_what_any_role_may(office: World
         assert (made["role"], made["permissions"]) == (role, permissions)
 
 
+@requirement("people.refusals")
+async def test_a_refusal_names_the_settings_that_bring_the_groups(office: World, provider: IdentityProvider) -> None:
+    without = (await sign_in(office, provider, Account("u-1", "e@example.com"))).json()["error"]["message"]
+    assert "SERVICE_OIDC_SCOPES" in without
+    assert "SERVICE_OIDC_GROUPS_CLAIM" in without
+    other = (await sign_in(office, provider, Account("u-2", "f@example.com", ["guests"]))).json()["error"]["message"]
+    assert "SERVICE_OIDC_ROLES" in other
+
+
 @requirement("people.roles", "people.refusals")
 async def test_without_a_role_nobody_signs_in_and_the_refusal_is_recorded_once_a_minute(
     office: World, provider: IdentityProvider, clock: FixedClock

@@ -157,8 +157,13 @@ class PeopleService:
         granted = model.grant(groups, self._settings.roles)
         if granted is None:
             await self._withdraw(str(claims["iss"]), str(claims["sub"]))
-            reason = "none of its groups has a role" if groups else "the provider sent no groups"
-            raise SignInRefused(f"This account may not sign in: {reason}. SERVICE_OIDC_ROLES gives groups a role.")
+            reason = (
+                "none of its groups has a role. SERVICE_OIDC_ROLES gives groups a role"
+                if groups
+                else f"the provider sent no groups in the claim {self._settings.groups_claim}. Ask for them with "
+                "SERVICE_OIDC_SCOPES, or name their claim with SERVICE_OIDC_GROUPS_CLAIM"
+            )
+            raise SignInRefused(f"This account may not sign in: {reason}.")
         return granted
 
     async def _withdraw(self, issuer: str, subject: str) -> None:
