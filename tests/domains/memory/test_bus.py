@@ -11,6 +11,7 @@ from ruamel.yaml.scanner import Scanner
 
 from stentor_vault.jsontext import JsonObject
 from stentor_vault.notes import yaml_parser
+from stentor_vault.notes.model import VaultUnavailable
 from tests.domains.memory.conftest import AGENTS, Notes
 from tests.requirements import requirement
 
@@ -567,6 +568,24 @@ async def test_without_the_run_log_nothing_is_written_or_read(notes: Notes) -> N
     assert [answer.status_code for answer in answers] == [503] * 5
     notes.world.runlog.broken = False
     assert [path.name for path in notes.root.iterdir()] == ["a.md"]
+    assert await notes.content("a.md") == "one"
+
+
+async def test_a_write_that_fails_and_cannot_be_taken_back_says_that_it_may_follow(
+    notes: Notes, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def fail(*args: Any) -> None:
+        notes.world.runlog.broken = True
+        raise VaultUnavailable("The disk is full.")
+
+    with monkeypatch.context() as full:
+        full.setattr(notes.world.memory.default.vault, "write", fail)
+        answer = await notes.write("a.md", "one")
+    notes.world.runlog.broken = False
+    assert answer.status_code == 503
+    assert "may still be made" in answer.json()["error"]["message"]
+    assert answer.headers["x-should-retry"] == "false"
+    await notes.world.memory.default.service.journal.recover()
     assert await notes.content("a.md") == "one"
 
 

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import time
+from contextlib import suppress
 from typing import Annotated
 
 from fastapi import Header, Path, Query
 from pydantic import AfterValidator
 
 from stentor.auth.principal import Principal
-from stentor.core.errors import Forbidden, InvalidRequest
+from stentor.core.errors import Forbidden, InvalidRequest, ServiceUnavailable
 from stentor.domains.memory import wire
 from stentor.domains.memory.history import NOBODY
 from stentor.domains.memory.model import MemoryCaller
@@ -82,9 +83,12 @@ class MemoryOperations:
         vault = self._vaults.get(body.vault)
         excluded = await vault.index.list_exclusions() if body.operation == "delete" else []
         result = await vault.memory.write(memory_caller, body.to_draft(if_match, if_none_match))
-        still = await vault.index.list_exclusions() if excluded else []
-        gone = {compose_path(body.document.path), *(exclusion.path for exclusion in still)}
-        returned = [exclusion.path for exclusion in excluded if exclusion.path not in gone]
+        returned: list[str] = []
+        # An outage now must not say that nothing was written.
+        with suppress(ServiceUnavailable):
+            still = await vault.index.list_exclusions() if excluded else []
+            gone = {compose_path(body.document.path), *(exclusion.path for exclusion in still)}
+            returned = [exclusion.path for exclusion in excluded if exclusion.path not in gone]
         ready_at = result.vectors_ready_at
         return wire.WrittenOut.of(
             result,

@@ -18,7 +18,7 @@ import msgspec
 from stentor.core import ids
 from stentor.core.clock import Clock
 from stentor.core.db import Database, Tx
-from stentor.core.errors import Conflict, InvalidRequest
+from stentor.core.errors import Conflict, InvalidRequest, ServiceUnavailable
 from stentor.core.jsontext import JsonObject
 from stentor.core.runlog import EventDraft, RunLog
 from stentor.domains.memory import model, store
@@ -53,6 +53,7 @@ MAX_COMPARED_VERSIONS = 20
 INLINE_MAX_CHARS = 8_000
 """Texts up to this length are processed on the event loop, longer ones in a thread."""
 LOCK_COUNT = 256
+_MAY_FOLLOW = "The write failed, and the database could not record that: the write may still be made later."
 log = logging.getLogger(__name__)
 
 TaskEventLookup = Callable[[Tx, str, str], str]
@@ -274,7 +275,11 @@ class MemoryService:
             failure = EventDraft("memory_written", "memory", f"{intent.path} could not be written.", meta)
             # After any other error the file may have the new bytes.
             refused = isinstance(error, ReadOnlyNote)
-            await self._db.write(lambda tx: self._cancel_write(tx, caller, intent, failure, hooks, refused=refused))
+            try:
+                await self._db.write(lambda tx: self._cancel_write(tx, caller, intent, failure, hooks, refused=refused))
+            except ServiceUnavailable as outage:
+                outage.message, outage.is_repeatable = _MAY_FOLLOW, False
+                raise
             raise
         # Before the entry is marked as done: after a crash in between, the start applies it again and indexes the note.
         await self._update_index(intent.path, change, after)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from itertools import count
 from typing import Any
 
 import pytest
@@ -309,10 +310,52 @@ async def test_a_source_that_did_not_reach_the_index_does_when_the_call_is_repea
 
     with monkeypatch.context() as full:
         full.setattr(notes.world.memory.default.index, "replace_sources", fail)
-        assert (await notes.post("invalidate", source=URL, reason="wrong")).status_code == 503
+        answer = await notes.post("invalidate", source=URL, reason="wrong")
+    assert answer.status_code == 503
+    assert answer.json()["error"]["message"].startswith("The change was made, but searches follow it only after")
+    assert answer.headers["x-should-retry"] == "false"
     assert await notes.found("zebra") == ["a.md"]
     assert (await notes.post("invalidate", source=URL, reason="wrong")).status_code == 409
     assert await notes.found("zebra") == []
+
+
+def fail_after_first(notes: Notes, patch: pytest.MonkeyPatch) -> None:
+    """The list of what is invalid is read before a change, and cannot be read after it."""
+    index, calls = notes.world.memory.default.index, count()
+    read = index.list_exclusions
+
+    async def list_exclusions() -> Any:
+        if next(calls):
+            raise StoreUnavailable.of_driver("The server is gone.")
+        return await read()
+
+    patch.setattr(index, "list_exclusions", list_exclusions)
+
+
+@pytest.mark.parametrize("target", [{"note": "a.md"}, {"source": URL}], ids=["note", "source"])
+async def test_an_outage_after_the_change_does_not_say_that_nothing_was_written(
+    notes: Notes, monkeypatch: pytest.MonkeyPatch, target: dict[str, Any]
+) -> None:
+    await notes.write("a.md", "zebra", frontmatter={"derived_from": URL})
+    for path, done in (("invalidate", "The mark was made,"), ("restore", "The mark was removed,")):
+        with monkeypatch.context() as outage:
+            fail_after_first(notes, outage)
+            answer = await notes.post(path, reason="wrong", **target)
+        assert answer.status_code == 503
+        assert answer.json()["error"]["message"].startswith(done)
+        assert answer.headers["x-should-retry"] == "false"
+        assert await notes.found("zebra") == ([] if path == "invalidate" else ["a.md"])
+
+
+async def test_a_deletion_is_a_success_though_what_returns_cannot_be_read(
+    notes: Notes, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await notes.write("a.md", "zebra", frontmatter={"invalid": "wrong"})
+    await notes.until_found("zebra", [])
+    fail_after_first(notes, monkeypatch)
+    answer = await notes.write("a.md", None, "delete")
+    assert (answer.status_code, answer.json()["status"]) == (200, "success")
+    assert not (notes.root / "a.md").exists()
 
 
 async def test_a_source_beyond_those_that_have_an_effect_is_refused(

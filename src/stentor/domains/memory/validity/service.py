@@ -6,14 +6,22 @@ a note: its mark is a row, of which each vault's index has a copy.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from functools import partial
 
 import msgspec
 
 from stentor.core.clock import Clock, format_iso
 from stentor.core.db import Database, Tx
-from stentor.core.errors import Conflict, Forbidden, InvalidRequest, NotFound, PreconditionFailed
+from stentor.core.errors import (
+    Conflict,
+    Forbidden,
+    InvalidRequest,
+    NotFound,
+    PreconditionFailed,
+    ServiceUnavailable,
+)
 from stentor.core.jsontext import JsonObject
 from stentor.domains.memory.index.index import SearchIndex
 from stentor.domains.memory.model import MemoryCaller, WriteDraft
@@ -28,6 +36,14 @@ from stentor_vault.text.passages import normalize_anchor
 MAX_ATTEMPTS = 8
 MAX_LISTED = 500
 """Notes of one outcome that are listed; all are counted."""
+
+
+_MARKED = "The mark was made, but the notes that left the searches could not be listed. Do not repeat the call."
+_RESTORED = "The mark was removed, but the notes that searches find again could not be listed. Do not repeat the call."
+_NOT_IN_INDEX = (
+    "The change was made, but searches follow it only after the next comparison of the vault with the index, "
+    "or when the call is repeated, which is then a conflict."
+)
 
 
 class InvalidationTarget(msgspec.Struct, frozen=True):
@@ -77,7 +93,8 @@ class InvalidationService:
             path, anchor = _split(target)
             mark = Mark(reason, caller.author, format_iso(self._clock.now()))
             await self._write_marks(caller, vault, path, reason, partial(marks.set_mark, anchor=anchor, mark=mark))
-        after = await self._list_exclusions()
+        with _after_change(_MARKED):
+            after = await self._list_exclusions()
         return _outcome(target, {key: why for key, why in after.items() if key not in before})
 
     async def restore(
@@ -96,7 +113,8 @@ class InvalidationService:
             path, anchor = _split(target)
             edit = partial(marks.remove_mark, anchor=anchor)
             await self._write_marks(caller, vault, path, reason, edit, replaces=True)
-        after = await self._list_exclusions()
+        with _after_change(_RESTORED):
+            after = await self._list_exclusions()
         return _outcome(target, {key: why for key, why in before.items() if key not in after})
 
     async def list_sources(self) -> list[store.SourceInvalidation]:
@@ -123,7 +141,10 @@ class InvalidationService:
             raise Forbidden("Only people can invalidate or restore a source: notes of others may be derived from it.")
         try:
             await self._db.write(work)
-        finally:  # also when the mark is there already: an earlier call may have failed between its row and the index
+        except Conflict:  # an earlier call may have failed between its row and the index
+            await self.sync()
+            raise
+        with _after_change(_NOT_IN_INDEX):
             await self.sync()
 
     def _insert_source(self, tx: Tx, caller: MemoryCaller, name: str, reason: str) -> None:
@@ -181,6 +202,16 @@ class InvalidationService:
             for vault, index in self._indexes.items()
             for exclusion in await index.list_exclusions()
         }
+
+
+@contextmanager
+def _after_change(text: str) -> Iterator[None]:
+    """Give an outage the text, because without one it says that nothing was written."""
+    try:
+        yield
+    except ServiceUnavailable as error:
+        error.message, error.is_repeatable = text, False
+        raise
 
 
 def _split(target: InvalidationTarget) -> tuple[str, str]:
