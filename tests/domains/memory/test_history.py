@@ -52,6 +52,18 @@ async def test_every_state_that_a_write_made_or_found_is_kept(notes: Notes) -> N
     assert (await one(notes, "a.md", found[1]["version"]))["content"] == "by hand"
 
 
+async def test_versions_without_a_cause_were_found_edited_or_written(notes: Notes) -> None:
+    (notes.root / "a.md").write_text("found")
+    await notes.write("a.md", "written", frontmatter={})
+    notes.world.clock.advance(seconds=1)
+    (notes.root / "a.md").write_text("edited")
+    await notes.write("a.md", "written again", frontmatter={})
+    before_causes = Sql("update memory_versions set cause = null")
+    await notes.world.kernel.infra.db.write(lambda tx: tx.run(before_causes))
+    causes = [version["cause"] for version in await versions(notes, "a.md")]
+    assert causes == ["written", "edited", "written", "found"]
+
+
 @requirement("memory.read-only-notes")
 async def test_what_a_read_only_note_did_not_take_is_no_version_of_it(notes: Notes) -> None:
     for text in ("one", "two"):

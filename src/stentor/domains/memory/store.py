@@ -82,7 +82,9 @@ _FIND_LAST_WRITTEN = Sql(
 # Versions from before migration 0036 have no cause.
 _LIST_VERSIONS = Sql(
     """select content_hash, size, origin, created_at, name,
-        coalesce(cause, case origin when 'bus' then 'written' else 'edited' end), first_at
+        coalesce(cause, case when origin = 'bus' then 'written'
+            when row_number() over (order by created_at, content_hash desc) = 1 then 'found'
+            else 'edited' end), first_at
     from memory_versions where path = :path order by created_at desc, content_hash limit :limit"""
 )
 _NAME_VERSION = Sql(
