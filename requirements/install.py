@@ -70,9 +70,13 @@ def install_with_uv(options: list[str]) -> bool:
 
 
 def main(options: list[str]) -> int:
-    if install_with_uv(options):
-        return 0
-    return subprocess.run([*PIP, "--quiet", "install", *options]).returncode
+    try:
+        if install_with_uv(options):
+            return 0
+        return subprocess.run([*PIP, "--quiet", "install", *options]).returncode
+    except KeyboardInterrupt:
+        sys.stderr.write("\nStopped. The same command continues the set-up.\n")
+        return 130
 
 
 if __name__ == "__main__":

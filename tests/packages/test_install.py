@@ -69,3 +69,14 @@ def test_pip_installs_where_uv_fails(
     monkeypatch.setenv("PIP_RETRIES", "0")
     assert installer.main(["--no-deps", "stentor-no-such-package==1"]) == 1
     assert "No matching distribution" in capfd.readouterr().err
+
+
+def test_ctrl_c_ends_the_set_up_without_a_traceback(
+    installer: ModuleType, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def interrupted(options: list[str]) -> bool:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(installer, "install_with_uv", interrupted)
+    assert installer.main([]) == 130
+    assert "Stopped." in capsys.readouterr().err
