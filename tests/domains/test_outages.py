@@ -246,6 +246,21 @@ def test_a_process_that_starts_forgives_those_that_were_not_tried_since_the_outa
 
 
 @requirement("routing.outage-at-the-start")
+def test_processes_that_each_saw_a_part_of_an_outage_at_the_start_forgive_all_of_it() -> None:
+    first = Process({})
+    first.end("third", "F")
+    second = Process(first.database)
+    for process, agent in ((first, "good"), (second, "good"), (first, "other"), (second, "other")):
+        process.end(agent, "FFF")
+    first.end("other", "S" * 4)
+    assert first.results("good") != "F" * 6, "what it knows"
+    for process in (first, second, first, second):
+        process.poll()
+        process.end("other", "S")
+    assert (first.results("good"), second.results("good")) == ("", "")
+
+
+@requirement("routing.outage-at-the-start")
 def test_a_process_that_starts_forgives_no_broken_agents() -> None:
     before = Process({})
     for agent in ("broken", "worse"):

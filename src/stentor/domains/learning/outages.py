@@ -12,7 +12,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping
 
 import msgspec
 
@@ -98,7 +98,12 @@ class FailureRun:
                 break
             counted += failures
             self._add(weight, failures, without_newest(weight, failures))
-        self._first_failures = _failures_at_the_start(weights) if self._has_succeeded else {}
+        self.find_first(weights)
+
+    def find_first(self, weights: Collection[Weight]) -> None:
+        """Find the failures before the first success in records, also those of which other processes knew first."""
+        if self._has_succeeded:
+            self._first_failures = _failures_at_the_start(weights)
 
     def current(self, stored: Weight, *, success: bool = False) -> Weight:
         """Return the record that counts in place of a stored one; with `success` the agent ends an outage, if any."""
@@ -125,15 +130,14 @@ class FailureRun:
         may be as good, but have only failures to show and would not be tried again.
         """
         own = self._first_failures.get(weight.agent_id, 0)
-        # Without that prefix if the database has the record after an earlier process forgave them.
-        since = weight.recent.removeprefix("F" * own)
+        since = weight.recent[_count_kept(weight, own) :]
         if not own or _chance_of_failures(own, since) > MAX_CHANCE_AT_THE_START:
             return []
         forgiven = []
         for agent_id, failures in self._first_failures.items():
             known = weights[agent_id]
-            if known.recent.startswith("F" * failures):
-                record = _without_oldest(known, failures)
+            if kept := _count_kept(known, failures):
+                record = _without_oldest(known, kept)
                 # The database may have another record than the known one since an outage that has just ended.
                 stored, _ = self._restored.get(agent_id, (known, known))
                 self._restored[agent_id] = stored, record
@@ -236,13 +240,13 @@ def without_outage(weight: Weight, max_chance: float = MAX_CHANCE) -> Weight:
     )
 
 
-def _failures_at_the_start(weights: Sequence[Weight]) -> dict[str, int]:
+def _failures_at_the_start(weights: Collection[Weight]) -> dict[str, int]:
     """Return the failures by agent that stored records may have from before the first success of any agent.
 
     Nothing if only one agent has several. The order of the outcomes is not stored, so it may be too much: an agent
     without a success counts if all outcomes up to its last one can have been failures.
     """
-    failures = {weight.agent_id: _count_first_failures(weight) for weight in weights}
+    failures = {weight.agent_id: count_first_failures(weight) for weight in weights}
     total = sum(failures.values())
     first = {
         weight.agent_id: failures[weight.agent_id]
@@ -252,7 +256,15 @@ def _failures_at_the_start(weights: Sequence[Weight]) -> dict[str, int]:
     return first if sum(first.values()) - max(first.values(), default=0) >= FAILURES_OF_OTHERS else {}
 
 
-def _count_first_failures(weight: Weight) -> int:
+def _count_kept(weight: Weight, first_failures: int) -> int:
+    """Return how many of an agent's first failures its record still has; some may have been forgiven before."""
+    if weight.recent.startswith("F" * first_failures):
+        return first_failures
+    kept = max(0, first_failures - (weight.samples - len(weight.recent)))
+    return kept if weight.recent.startswith("F" * kept) else 0
+
+
+def count_first_failures(weight: Weight) -> int:
     """Return the failures before the first success of a record, forgiven ones too; 0 if they may be displaced."""
     if len(weight.recent) >= evidence.MAX_OUTCOMES and weight.samples > len(weight.recent):
         return 0

@@ -12,7 +12,7 @@ from stentor.domains.learning import length as by_length
 from stentor.domains.learning import store
 from stentor.domains.learning.load import Factors, measure_effect
 from stentor.domains.learning.model import TaskTypeProgress, Weight
-from stentor.domains.learning.outages import FailureRun, OwnOutages
+from stentor.domains.learning.outages import FailureRun, OwnOutages, count_first_failures
 
 MAX_RECENT_OUTCOMES = 64.0
 MAX_RECENT_AT_ONE_TYPE = 16.0
@@ -98,6 +98,10 @@ class TaskTypeRecords:
             self._replace(weight)
         self._failures.rebuild(self.weights_by_agent.values())
 
+    def find_first_failures(self) -> None:
+        """Find the failures of before the first success again, because another process counted some."""
+        self._failures.find_first(self.weights_by_agent.values())
+
     def _replace(self, weight: Weight) -> None:
         previous = self.weights_by_agent.get(weight.agent_id)
         self.weights_by_agent[weight.agent_id] = weight
@@ -173,9 +177,14 @@ class LearningView:
             self.load(oldest_first)
             return
         agents = set[str]()
+        new_types = set[tuple[str, str]]()
         for tenant, weight in oldest_first:
             if (weight.task_type, weight.agent_id) not in written:
                 agents.update(self._set(tenant, weight))
+                if count_first_failures(weight):
+                    new_types.add((tenant, weight.task_type))
+        for key in new_types:
+            self._by_type[key].find_first_failures()
         for agent_id in agents:
             self._sum_recent(agent_id)
 
