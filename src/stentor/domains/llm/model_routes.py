@@ -86,17 +86,18 @@ class ModelRoutes:
         weights = self._groups[group].weights
         return [model if weight == 1 else f"{model}*{weight}" for model, weight in weights.items()]
 
-    def allows(self, allowed: Sequence[str], target: ModelTarget, providers: Container[str]) -> bool:
-        """Return whether a key may use a model; `allowed` are its patterns and groups, empty for all models.
+    def limit_to(self, allowed: Sequence[str], providers: Container[str]) -> Callable[[ModelTarget], bool]:
+        """Return a function that tells whether a key may use a model.
 
-        A pattern that does not begin with the name of one of the `providers` and a slash is for the model's name at any
-        provider, as in a request; the name of a group allows its models.
+        `allowed` are the key's patterns and groups, empty for all models. A pattern that does not begin with the name
+        of one of the `providers` and a slash is for the model's name at any provider, as in a request; the name of a
+        group allows its models.
         """
         if not allowed:
-            return True
+            return lambda target: True
         patterns = [glob.escape(name).replace("[*]", "*") for name in allowed]
         patterns += [glob.escape(model) for name in allowed for model in self.group_members(name) or ()]
-        return any(_matches(pattern, target, providers) for pattern in patterns)
+        return lambda target: any(_matches(pattern, target, providers) for pattern in patterns)
 
     def candidate_names(self, model: str) -> list[str]:
         """Return the names to try for a model or group, in order and without duplicates; takes a turn of a group."""

@@ -7,7 +7,7 @@ Every provider call goes through `call_guard`; names are resolved in `model_rout
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Sequence
 from functools import partial
 from typing import Protocol, TypeVar
 
@@ -145,14 +145,10 @@ class LlmGateway:
         listings = await self._catalog.listings(providers.values(), live=live)
         if not allowed:
             return listings
-        routes = self.routes.of(tenant)
+        is_allowed = self.routes.of(tenant).limit_to(allowed, providers)
 
         def select(listing: ProviderListing) -> ProviderListing:
-            usable = [
-                name
-                for name in listing.models or ()
-                if routes.allows(allowed, ModelTarget(listing.provider, name), providers)
-            ]
+            usable = (name for name in listing.models or () if is_allowed(ModelTarget(listing.provider, name)))
             return msgspec.structs.replace(listing, models=tuple(usable))
 
         return [select(listing) if listing.models else listing for listing in listings]
@@ -163,12 +159,12 @@ class LlmGateway:
         if not allowed:
             return routes.groups
         providers = await self.provider_registry.providers_of(tenant)
-        usable = []
-        for group in routes.groups:
-            targets = [await self.resolve_target(name, providers) for name in routes.group_members(group) or ()]
-            if any(target is not None and routes.allows(allowed, target, providers) for target in targets):
-                usable.append(group)
-        return usable
+        is_allowed = routes.limit_to(allowed, providers)
+        return [
+            group
+            for group in routes.groups
+            if any(map(is_allowed, await self._resolve_all(routes.group_members(group) or (), providers)))
+        ]
 
     async def auto_model_names(self, tenant: str, allowed: Sequence[str]) -> list[str]:
         """Return the names `auto` and `auto:<group>` that a key with the patterns `allowed` can use."""
@@ -213,12 +209,13 @@ class LlmGateway:
         if caller.models:
             # Before the fallbacks: they are for a model that fails, not for one that is refused.
             await self._require_allowed(caller, name, providers)
+        is_allowed = routes.limit_to(caller.models, providers)
         first_fault: ProviderFault | None = None
         mismatch: InvalidRequest | None = None
         for candidate in routes.candidate_names(name):
             # One by one and not all at first: the list of models of a provider that is not needed is not fetched.
             target = await self.resolve_target(candidate, providers)
-            if target is None or not routes.allows(caller.models, target, providers):
+            if target is None or not is_allowed(target):
                 continue
             try:
                 return await call(target)
@@ -237,9 +234,13 @@ class LlmGateway:
         """Raise Forbidden if the caller may not use the model, or no model of the group."""
         routes = self.routes.of(caller.tenant)
         names = routes.group_members(name) or [name]
-        targets = [target for name in names if (target := await self.resolve_target(name, providers))]
-        if targets and not any(routes.allows(caller.models, target, providers) for target in targets):
+        targets = await self._resolve_all(names, providers)
+        if targets and not any(map(routes.limit_to(caller.models, providers), targets)):
             raise not_allowed(caller, f"the model {targets[0].name!r}" if names == [name] else f"the group {name!r}")
+
+    async def _resolve_all(self, names: Iterable[str], providers: dict[str, Provider]) -> list[ModelTarget]:
+        """Return what those of the names that a provider has stand for."""
+        return [target for name in names if (target := await self.resolve_target(name, providers))]
 
     async def resolve_target(self, name: str, providers: dict[str, Provider]) -> ModelTarget | None:
         """Return the provider and model of a name, None if there is none.

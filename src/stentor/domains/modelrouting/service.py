@@ -157,7 +157,7 @@ class AutoModelRouter:
         `allowed` are the patterns of the models that the caller may use, empty for all.
         """
         providers = await self._gateway.provider_registry.providers_of(tenant)
-        routes = self._gateway.routes.of(tenant)
+        is_allowed = self._gateway.routes.of(tenant).limit_to(allowed, providers)
         targets: dict[str, ModelTarget] = {}
         denied: list[DeniedCandidate] = []
         for member in self._member_names(tenant, name, providers):
@@ -167,7 +167,7 @@ class AutoModelRouter:
             target = await self._gateway.resolve_target(member, providers)
             if target is None:
                 denied.append(DeniedCandidate(member, member, model.MODEL_NOT_FOUND))
-            elif not routes.allows(allowed, target, providers):
+            elif not is_allowed(target):
                 denied.append(DeniedCandidate(member, member, model.MODEL_NOT_ALLOWED))
             else:
                 targets[target.name] = target
