@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
 from starlette.responses import Response
 
 from stentor.core.clock import format_iso
@@ -28,14 +30,21 @@ PAGES = {
 """The page that shows more about an alert, by kind; alerts about an agent lead to the agent."""
 
 
-THRESHOLDS = (
-    ("failure_percent", "Failed tasks of an agent", "%"),
-    ("wait_minutes", "Waiting task, offline worker", "minutes"),
-    ("budget_percent", "Spent of a budget", "%"),
-)
-"""The fields of the form of thresholds, with labels and units."""
-FIELDS = {"failure_percent": 1, "wait_minutes": 60, "budget_percent": 1}
-"""How much of the gateway's unit that of each field has."""
+class ThresholdField(NamedTuple):
+    """A field of the form for the gateway's threshold `name`. One of its units is `scale` units of the gateway."""
+
+    name: str
+    label: str
+    unit: str
+    scale: int = 1
+
+
+THRESHOLDS = {
+    "failure_percent": ThresholdField("failure_percent", "Failed tasks of an agent", "%"),
+    "wait_minutes": ThresholdField("wait_seconds", "Waiting task, offline worker", "minutes", 60),
+    "budget_percent": ThresholdField("budget_percent", "Spent of a budget", "%"),
+}
+"""By the name of the field."""
 
 
 async def show_alerts(page: PageRequest) -> Response:
@@ -63,7 +72,7 @@ async def _render(
         values=values,
         defaults=_to_fields(limits["defaults"]) if limits else {},
         changed=_to_fields({name: limits[name] for name in limits["changed"]}) if limits else {},
-        form_problem=problem if form else None,
+        form_problem=_label_fields(problem.message) if problem and form else None,
         form_values=values | (form or {}),
         shown=read_shown(form) if form else values,
         recipients=listed["email_recipients"] if listed else [],
@@ -124,16 +133,22 @@ def alert_url(alert: Alert, is_admin: bool) -> str:
 
 def _to_fields(limits: JsonObject) -> dict[str, str]:
     """Return the thresholds of the gateway as the fields of the form."""
-    fields = {"wait_minutes" if name == "wait_seconds" else name: value for name, value in limits.items()}
-    return {name: f"{fields[name] / scale:g}" for name, scale in FIELDS.items() if name in fields}
+    return {name: f"{limits[field.name] / field.scale:g}" for name, field in THRESHOLDS.items() if field.name in limits}
+
+
+def _label_fields(message: str) -> str:
+    """Return the gateway's message about a threshold with the label of its field."""
+    for field in THRESHOLDS.values():
+        message = message.replace(f"{field.name}:", f"{field.label}:")
+    return message
 
 
 async def set_thresholds(page: PageRequest) -> Response:
     """Set the thresholds that differ from what the page had shown; an empty field resets one."""
     form = await page.read_form()
-    given = {name: form[name].strip() for name in FIELDS if name in form}
+    given = {name: form[name].strip() for name in THRESHOLDS if name in form}
     changes = find_changed(given, read_shown(form))
-    body = {name.replace("minutes", "seconds"): _to_threshold(text, FIELDS[name]) for name, text in changes.items()}
+    body = {THRESHOLDS[name].name: _to_threshold(text, THRESHOLDS[name].scale) for name, text in changes.items()}
     try:
         if body:
             await page.call("alerts.set_thresholds", body=body)
@@ -143,7 +158,7 @@ async def set_thresholds(page: PageRequest) -> Response:
 
 
 async def reset_thresholds(page: PageRequest) -> Response:
-    await page.call("alerts.set_thresholds", body=dict.fromkeys(("failure_percent", "wait_seconds", "budget_percent")))
+    await page.call("alerts.set_thresholds", body=dict.fromkeys(field.name for field in THRESHOLDS.values()))
     return page.redirect("/alerts", "thresholds-set")
 
 
