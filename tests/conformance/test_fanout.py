@@ -9,6 +9,7 @@ import subprocess
 import sys
 import time
 from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
@@ -200,39 +201,37 @@ async def test_a_payload_costs_postgresql_no_parsing_and_no_plan(postgres_url: s
     await transport.close()
 
 
-async def test_payloads_are_sent_and_received_whole_when_they_fill_every_buffer(postgres_url: str) -> None:
+@asynccontextmanager
+async def listening(postgres_url: str) -> AsyncIterator[tuple[FanoutTransport, list[bytes | str]]]:
+    """Yield a transport that sends and what another one, whose process is `me`, receives."""
     from stentor.core.fanout import postgres
 
     got: list[bytes | str] = []
     ready = asyncio.Event()
     receiver, sender = postgres.PostgresTransport(postgres_url), postgres.PostgresTransport(postgres_url)
-    listening = asyncio.create_task(receiver.listen("me", got.append, ready.set))
+    task = asyncio.create_task(receiver.listen("me", got.append, ready.set))
     await ready.wait()
-    payloads = [f"{n:05} {'x' * 7_000}".encode() for n in range(2_000)]
-    await sender.publish([("me", payload) for payload in payloads])
-    await soon(lambda: len(got) == len(payloads))
-    assert [text.encode() if isinstance(text, str) else text for text in got] == payloads
-    listening.cancel()
-    await asyncio.gather(listening, return_exceptions=True)
+    yield sender, got
+    task.cancel()
+    await asyncio.gather(task, return_exceptions=True)
     await sender.close()
+
+
+async def test_payloads_are_sent_and_received_whole_when_they_fill_every_buffer(postgres_url: str) -> None:
+    async with listening(postgres_url) as (sender, got):
+        payloads = [f"{n:05} {'x' * 7_000}".encode() for n in range(2_000)]
+        await sender.publish([("me", payload) for payload in payloads])
+        await soon(lambda: len(got) == len(payloads))
+        assert [text.encode() if isinstance(text, str) else text for text in got] == payloads
 
 
 async def test_a_payload_that_postgresql_refuses_does_not_keep_the_next_from_being_sent(postgres_url: str) -> None:
-    from stentor.core.fanout import postgres
-
-    got: list[bytes | str] = []
-    ready = asyncio.Event()
-    receiver, sender = postgres.PostgresTransport(postgres_url), postgres.PostgresTransport(postgres_url)
-    listening = asyncio.create_task(receiver.listen("me", got.append, ready.set))
-    await ready.wait()
-    with pytest.raises(psycopg.Error):
-        await sender.publish([("me", b"before"), ("me", b"x" * 9_000), ("me", b"after")])
-    await sender.publish([("me", b"good")])
-    await soon(lambda: got)
-    assert got == [b"good"]
-    listening.cancel()
-    await asyncio.gather(listening, return_exceptions=True)
-    await sender.close()
+    async with listening(postgres_url) as (sender, got):
+        with pytest.raises(psycopg.Error):
+            await sender.publish([("me", b"before"), ("me", b"x" * 9_000), ("me", b"after")])
+        await sender.publish([("me", b"good")])
+        await soon(lambda: got)
+        assert got == [b"good"]
 
 
 async def test_nats_is_ready_once_its_server_has_read_the_subscription() -> None:
