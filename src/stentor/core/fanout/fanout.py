@@ -52,7 +52,7 @@ class ProcessWorks(FanoutMessage, frozen=True, tag="h"):
 class TaskStopped(FanoutMessage, frozen=True, tag="s"):
     """A task has ended or is queued again; stop working on it in an attempt of this epoch or an earlier one.
 
-    Without an epoch in every attempt.
+    An `epoch` of None means every attempt.
     """
 
     tenant: str

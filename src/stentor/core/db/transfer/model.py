@@ -19,7 +19,6 @@ from stentor.core.errors import StartRefused
 VERSION_TABLE = "alembic_version"
 NOT_COPIED = frozenset((VERSION_TABLE, "task_search", "task_search_position"))
 """Tables that each database has for itself; the index of the search in tasks is rebuilt from the others."""
-_SCHEMA_TABLES = frozenset(re.findall(r"^create table (\w+)", migrations.SQLITE_SCHEMA.read_text("utf-8"), re.I | re.M))
 _DIGEST_BYTES = 32
 
 
@@ -110,7 +109,10 @@ def plan_copy(source: Mapping[str, Table], target: Mapping[str, Table]) -> CopyP
 
     Raises StartRefused if their columns differ, or if the source lacks a table of the schema.
     """
-    if missing := _SCHEMA_TABLES - NOT_COPIED - source.keys():
+    schema = re.findall(
+        r"^create table (\w+)", migrations.SQLITE_SCHEMA.read_text("utf-8"), re.IGNORECASE | re.MULTILINE
+    )
+    if missing := set(schema) - NOT_COPIED - source.keys():
         raise StartRefused(f"The source has no table {min(missing)}, so it is damaged or incomplete: restore a backup.")
     both = sorted(source.keys() & target.keys() - NOT_COPIED)
     for name in both:
