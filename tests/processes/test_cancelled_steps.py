@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import sys
 import threading
 import time
@@ -493,8 +494,10 @@ def test_the_end_of_an_attempt_is_no_second_timeout(
 @pytest.mark.skipif(sys.version_info < (3, 11), reason="has no TaskGroup")
 @pytest.mark.parametrize("is_closed", [False, True])
 def test_an_unknown_effect_in_a_task_group_cancels_no_step_for_the_next_attempt(
-    program: Program, outside: Outside, is_closed: bool
+    program: Program, outside: Outside, caplog: pytest.LogCaptureFixture, is_closed: bool
 ) -> None:
+    gc.collect()
+    caplog.clear()
     is_planning = asyncio.Event()
 
     async def plan() -> str:
@@ -530,6 +533,9 @@ def test_an_unknown_effect_in_a_task_group_cancels_no_step_for_the_next_attempt(
     task.post("heartbeat", {"lease_seconds": 1})
     assert program.result(handler) == "plan"
     assert len(set(outside.sent)) == 1
+    del task
+    gc.collect()
+    assert "never retrieved" not in caplog.text
 
 
 @requirement("steps.cancelled")

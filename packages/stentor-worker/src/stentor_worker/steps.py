@@ -94,6 +94,7 @@ async def _run_cancellable(journal: Journal, entry: Entry, function: Callable[[]
     within, late = Branch(), _take_late()
     before = count_cancellations() - late
     running = asyncio.ensure_future(_hold_exit(_run_step(journal, entry, function, call, within)))
+    running.add_done_callback(_retrieve)
     try:
         if late:
             raise asyncio.CancelledError
@@ -179,6 +180,12 @@ async def _is_end_cancelled(outcome: Awaitable[Any]) -> bool:
     except TaskCancelled:
         return True
     return False
+
+
+def _retrieve(running: asyncio.Future[Any]) -> None:
+    """Retrieve its error, which nobody reads where the attempt has ended: else asyncio logs it as never retrieved."""
+    if not running.cancelled():
+        running.exception()
 
 
 async def _hold_exit(coroutine: Coroutine[Any, Any, Any]) -> tuple[Any, BaseException | None]:
