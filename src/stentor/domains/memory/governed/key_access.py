@@ -37,7 +37,7 @@ def key_authority(
     """Return the authority of an API key, never more than its permissions; None without any capability.
 
     Without a configured access an admin's key may access everything, any other key the namespace of its name and
-    `shared`. `vaults` are the named vaults.
+    `shared`; a key named `vault` only `shared`. `vaults` are the named vaults.
     """
     capabilities = frozenset(
         capability
@@ -45,7 +45,9 @@ def key_authority(
         if principal.may(name)
     )
     everything = (*DEFAULT_ADMIN_NAMESPACES, *(NAMED_VAULT_PREFIX + name for name in vaults))
-    namespaces = everything if principal.may("admin") else (principal.name, SHARED_NAMESPACE)
+    # A vault must be granted by name: that a key is called `vault` grants nothing.
+    own = (SHARED_NAMESPACE,) if realm(principal.name) else (principal.name, SHARED_NAMESPACE)
+    namespaces = everything if principal.may("admin") else own
     access = find_access(principal.name) or MemoryAccess(namespaces, namespaces)
     try:
         return AuthorityContext(
