@@ -15,7 +15,7 @@ from bench import board, browsing
 from bench.figures import Figure, at_most, number, percentile
 from bench.service import KEY, Service, serving
 from bench.sizes import Scale, say
-from stentor.domains.tasks.chart_queries import CHART_RANGES
+from stentor.domains.tasks.reading.chart_queries import CHART_RANGES
 from stentor.surfaces.dashboard.pages import app
 from stentor.surfaces.dashboard.site.page import CACHE_SECONDS
 

@@ -15,7 +15,7 @@ from stentor.core.db import CounterTable, RowsSql, Sql
 
 OWN_SCHEMA = ("stentor.domains.memory.index.", "stentor.domains.tasks.search.sqlite_index")
 """The search indexes are other databases; their own tests run all of their statements on each kind."""
-ON_SQLITE = ("stentor.domains.tasks.lane_store",)
+ON_SQLITE = ("stentor.domains.tasks.queues.lane_store",)
 PROGRAMS = ("embedding.onnx_export",)
 PARAMETER = re.compile(r"(?<!:):([a-z_][a-z0-9_]*)")
 

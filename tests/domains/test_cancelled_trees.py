@@ -9,7 +9,8 @@ import pytest
 
 from stentor.core.db import Sql, Tx
 from stentor.domains.steps import wakeups
-from stentor.domains.tasks import store, subtask_store
+from stentor.domains.tasks import store
+from stentor.domains.tasks.queues import subtask_store
 from stentor.domains.tasks.store import TaskRef
 from tests.conftest import MakeWorld, World
 from tests.domains.test_steps import Attempt, begin_attempt, refused

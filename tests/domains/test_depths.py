@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from stentor.core.db import Sql, Tx
-from stentor.domains.tasks import queue_store
+from stentor.domains.tasks.queues import queue_store
 from tests.conftest import World
 from tests.requirements import requirement
 

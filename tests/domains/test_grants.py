@@ -8,7 +8,7 @@ import pytest
 
 from stentor.core.clock import format_iso
 from stentor.core.db import Sql
-from stentor.domains.tasks import queue_store
+from stentor.domains.tasks.queues import queue_store
 from tests.conftest import MakeWorld, World
 from tests.domains.messaging.conftest import form
 from tests.requirements import requirement

@@ -74,7 +74,7 @@ async def test_a_task_that_a_queue_lost_is_found_by_the_next_refill(make_world: 
 @requirement("tasks.long-queues")
 @pytest.mark.only("sqlite", reason="PostgreSQL has an index for each order")
 async def test_neither_a_refill_nor_a_read_of_a_queue_sorts_or_scans(make_world: MakeWorld) -> None:
-    from stentor.domains.tasks import lane_store
+    from stentor.domains.tasks.queues import lane_store
 
     world = await make_world()
     for name in ("_LIST_HEADS", "_OLDEST", "_LIST_LANE"):

@@ -23,7 +23,7 @@ from stentor.domains.execution.agent_queues import AgentQueues
 from stentor.domains.execution.in_memory_dispatcher import InMemoryDispatcher
 from stentor.domains.tasks import store
 from stentor.domains.tasks.model import QueuedTask, TaskClaim
-from stentor.domains.tasks.queue_store import QUEUED_COLUMNS, queued_from_row
+from stentor.domains.tasks.queues.queue_store import QUEUED_COLUMNS, queued_from_row
 from tests.databases import Databases
 from tests.patience import soon
 from tests.requirements import requirement

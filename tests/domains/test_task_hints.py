@@ -18,7 +18,7 @@ from stentor.core.db import Database
 from stentor.core.db.postgres import PostgresDriver
 from stentor.core.fanout import TaskQueued
 from stentor.domains.execution.postgres_dispatcher import PostgresDispatcher
-from stentor.domains.tasks import queue_store
+from stentor.domains.tasks.queues import queue_store
 from stentor.testing import FixedClock
 from tests.conftest import World, build_world
 from tests.domains import endpoint

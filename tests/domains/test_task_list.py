@@ -12,9 +12,9 @@ import pytest
 
 from stentor.core.clock import HOUR
 from stentor.core.db import Sql
-from stentor.domains.tasks import list_queries, own_list_queries
-from stentor.domains.tasks.list_model import TaskFilter
 from stentor.domains.tasks.model import TASK_STATUSES
+from stentor.domains.tasks.reading import list_queries, own_list_queries
+from stentor.domains.tasks.reading.list_model import TaskFilter
 from tests.conftest import World
 from tests.databases import Databases
 from tests.requirements import requirement

@@ -10,7 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from stentor.core.errors import InvalidRequest
-from stentor.domains.tasks import list_queries, queries
+from stentor.domains.tasks import queries
+from stentor.domains.tasks.reading import list_queries
 from stentor.domains.tasks.search import service
 from stentor.domains.tasks.search.model import Position, TaskText, parse_query, split_words
 from stentor.domains.tasks.search.postgres_index import build_tsvector

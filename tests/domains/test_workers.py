@@ -11,8 +11,8 @@ import pytest
 
 from stentor.core.clock import SECOND, format_iso
 from stentor.core.db import Sql, Tx
-from stentor.domains.tasks import lease_store
 from stentor.domains.tasks.model import TaskClaim
+from stentor.domains.tasks.queues import lease_store
 from tests.conftest import World
 from tests.domains.streams import watch, watched
 from tests.patience import soon

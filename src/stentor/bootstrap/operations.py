@@ -36,8 +36,8 @@ from stentor.domains.sessions import value_operations as session_values
 from stentor.domains.steps import operations as steps
 from stentor.domains.steps import wait_operations as waits
 from stentor.domains.tasks import bulk_operations as bulk
-from stentor.domains.tasks import grant_operations as grants
 from stentor.domains.tasks import operations as tasks
+from stentor.domains.tasks.grants import operations as grants
 from stentor.domains.trust import operations as trust
 from stentor.domains.webhooks import operations as webhooks
 from stentor.web.operations import Operation, bind, operations_of

@@ -35,7 +35,7 @@ from stentor.domains.provenance.witness.client import WitnessClient, parse_targe
 from stentor.domains.retention import parquet_files
 from stentor.domains.retention.service import TaskArchiver
 from stentor.domains.tasks import store as task_store
-from stentor.domains.tasks import visibility_queries
+from stentor.domains.tasks.reading import visibility_queries
 
 FLUSH_SECONDS = 5.0
 """How long a stop waits for the last events to be numbered; the next start numbers the rest."""

@@ -32,17 +32,17 @@ from stentor.domains.steps.wait_endings import WaitEndings
 from stentor.domains.steps.waits import WaitService, read_waits
 from stentor.domains.steps.wakeups import WaitScheduler
 from stentor.domains.tasks import rows
-from stentor.domains.tasks.damaged import DamagedTasks
 from stentor.domains.tasks.grades import GradeService
-from stentor.domains.tasks.grants import GrantService
-from stentor.domains.tasks.placement import TaskRouter
-from stentor.domains.tasks.reading import TaskReader
+from stentor.domains.tasks.grants.service import GrantService
+from stentor.domains.tasks.queues.damaged import DamagedTasks
+from stentor.domains.tasks.reading.reader import TaskReader
 from stentor.domains.tasks.search.model import TaskIndex
 from stentor.domains.tasks.search.postgres_index import PostgresTaskIndex
 from stentor.domains.tasks.search.service import TaskSearch
 from stentor.domains.tasks.search.sqlite_index import SqliteTaskIndex
 from stentor.domains.tasks.service import TaskService, refuse_to_archive
-from stentor.domains.tasks.submission import SubmissionService
+from stentor.domains.tasks.submission.placement import TaskRouter
+from stentor.domains.tasks.submission.service import SubmissionService
 
 
 @dataclass(frozen=True)

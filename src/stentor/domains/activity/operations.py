@@ -16,7 +16,7 @@ from stentor.domains.activity import model
 from stentor.domains.activity.model import MAX_EVENTS, TaskEvents
 from stentor.domains.activity.service import ActivityService
 from stentor.domains.tasks.model import Task
-from stentor.domains.tasks.progress import Notice, notice_fields
+from stentor.domains.tasks.reading.progress import Notice, notice_fields
 from stentor.domains.tasks.wire import TaskOut
 from stentor.web.operations import operation
 from stentor.web.sse import EventStreamResponse, SseEvent, StreamLimit

@@ -27,9 +27,9 @@ from stentor.domains.registry.agent_cache import AgentCache
 from stentor.domains.reports.service import VaultReport
 from stentor.domains.tasks import events as task_events
 from stentor.domains.tasks import store as task_store
-from stentor.domains.tasks import visibility_queries
 from stentor.domains.tasks.access import missing_task, require_task_id, require_visible_task
 from stentor.domains.tasks.model import Task, TaskStreamStep
+from stentor.domains.tasks.reading import visibility_queries
 
 LEARNING_FAILED_MESSAGE = "Learning from the outcome failed; it is retried later."
 NOT_VISIBLE_MESSAGE = "Closed because the key may not read the task."

@@ -44,11 +44,11 @@ from stentor.domains.registry.agent_cache import AgentCache
 from stentor.domains.registry.model import Agent
 from stentor.domains.sessions.model import Item, ItemDraft
 from stentor.domains.sessions.service import SessionService
-from stentor.domains.tasks.drafts import with_parent_task
 from stentor.domains.tasks.model import Task, TaskStreamStep, TenantTaskStream
-from stentor.domains.tasks.reading import TaskReader
+from stentor.domains.tasks.reading.reader import TaskReader
 from stentor.domains.tasks.service import TaskService
-from stentor.domains.tasks.submission import SubmissionService
+from stentor.domains.tasks.submission.drafts import with_parent_task
+from stentor.domains.tasks.submission.service import SubmissionService
 
 
 class AgentAnswerStream:

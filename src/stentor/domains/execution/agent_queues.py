@@ -14,9 +14,9 @@ from stentor.core.db import Database
 from stentor.core.db.polling import ConcurrentWrites, PollQuery
 from stentor.core.errors import StoreUnavailable
 from stentor.domains.execution.fair_queue import FairQueue, Lane, key_of, ref_of
-from stentor.domains.tasks import lane_store
-from stentor.domains.tasks.lane_store import QueueHeads
 from stentor.domains.tasks.model import QueuedTask
+from stentor.domains.tasks.queues import lane_store
+from stentor.domains.tasks.queues.lane_store import QueueHeads
 from stentor.domains.tasks.store import TaskRef
 
 MAX_WINDOW, MIN_WINDOW = 500, 8

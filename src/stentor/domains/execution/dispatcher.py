@@ -25,8 +25,8 @@ from stentor.domains.registry.model import Agent
 from stentor.domains.registry.presence import Presence
 from stentor.domains.routing.service import AgentLoad, LoadLookup
 from stentor.domains.tasks.model import QueuedTask, TaskClaim
-from stentor.domains.tasks.placement import TaskQueue
 from stentor.domains.tasks.store import TaskRef
+from stentor.domains.tasks.submission.placement import TaskQueue
 
 MAX_SKIPS = 3
 """How often an agent with an outdated copy is skipped; then the copy decides, so that its tasks do not wait forever."""

@@ -31,11 +31,12 @@ from stentor.domains.registry.agent_cache import AgentCache
 from stentor.domains.routing.model import RoutingRequest
 from stentor.domains.routing.service import RoutingEngine
 from stentor.domains.sessions.service import append_of_task
-from stentor.domains.tasks import lease_store, queries, store
+from stentor.domains.tasks import queries, store
 from stentor.domains.tasks.access import require_task
 from stentor.domains.tasks.events import started_event
-from stentor.domains.tasks.grants import GrantService
+from stentor.domains.tasks.grants.service import GrantService
 from stentor.domains.tasks.model import QueuedTask, Task, TaskClaim
+from stentor.domains.tasks.queues import lease_store
 from stentor.domains.tasks.service import is_late
 
 RENEWALS_PER_LEASE = 3

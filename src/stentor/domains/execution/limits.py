@@ -17,8 +17,8 @@ from stentor.core.db import NO_LOCKS, Database, Tx, locks
 from stentor.core.live import Hub
 from stentor.core.timers import tick_forever, wait_until_tick
 from stentor.domains.execution.dispatcher import Dispatcher
-from stentor.domains.tasks import limit_store as store
 from stentor.domains.tasks.model import MAX_LIMIT_SECONDS, QueuedTask, TaskClaim, TaskLimit
+from stentor.domains.tasks.queues import limit_store as store
 from stentor.domains.tasks.store import TaskRef
 
 BATCH_SIZE = 200

@@ -23,8 +23,9 @@ from stentor.domains.learning import store as learning
 from stentor.domains.learning.service import EligibleOutcome, LearningService, learning_skipped_event
 from stentor.domains.registry import authorization
 from stentor.domains.registry.agent_cache import AgentCache
-from stentor.domains.tasks import queries, store, visibility_queries
+from stentor.domains.tasks import queries, store
 from stentor.domains.tasks.model import Task, TaskClaim, TaskStatus
+from stentor.domains.tasks.reading import visibility_queries
 from stentor.domains.trust import model as trust_model
 from stentor.domains.trust import store as trust_store
 from stentor.domains.trust.model import ChangeKind

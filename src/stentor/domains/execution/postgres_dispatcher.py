@@ -21,8 +21,8 @@ from stentor.core.fanout import Fanout, Reconnected, TaskStopped
 from stentor.domains.execution.dispatcher import RegistryFreshness, RunningTasks, TaskPoll
 from stentor.domains.execution.executor import Reservation, TaskExecutor
 from stentor.domains.execution.task_hints import TaskHints
-from stentor.domains.tasks import queue_store
 from stentor.domains.tasks.model import QueuedTask, TaskClaim
+from stentor.domains.tasks.queues import queue_store
 
 RETRY_SECONDS = 1.0
 LAST_CLAIM_SECONDS = 10.0

@@ -22,9 +22,10 @@ from stentor.domains.execution.dispatcher import Dispatcher
 from stentor.domains.execution.outcomes import OutcomeRecorder
 from stentor.domains.learning.service import learning_skipped_event
 from stentor.domains.registry.agent_cache import AgentCache
-from stentor.domains.tasks import lease_store, limit_store, queries, store
+from stentor.domains.tasks import queries, store
 from stentor.domains.tasks.access import require_task
 from stentor.domains.tasks.model import QueuedTask, Task, TaskClaim, to_queued_task
+from stentor.domains.tasks.queues import lease_store, limit_store
 
 INTERVAL_SECONDS = 1.0
 RELEARN_TICKS = 10

@@ -30,7 +30,7 @@ from stentor.domains.registry.presence import Presence
 from stentor.domains.routing.model import Authority, RoutingDecision, RoutingRequest
 from stentor.domains.routing.service import RoutingEngine
 from stentor.domains.tasks import events, model, queries, store
-from stentor.domains.tasks.grants import GrantService
+from stentor.domains.tasks.grants.service import GrantService
 from stentor.domains.tasks.model import QueuedTask, Task
 
 INTERVAL_SECONDS = 1.0

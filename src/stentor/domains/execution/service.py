@@ -28,9 +28,10 @@ from stentor.domains.registry import store as agent_store
 from stentor.domains.registry.agent_cache import AgentCache
 from stentor.domains.registry.model import Agent
 from stentor.domains.registry.presence import Presence
-from stentor.domains.tasks import lease_store, queries
+from stentor.domains.tasks import queries
 from stentor.domains.tasks.access import check_epoch, require_held, require_task, require_writable
 from stentor.domains.tasks.model import Task, TaskClaim
+from stentor.domains.tasks.queues import lease_store
 from stentor.domains.tasks.service import is_late
 
 DISCONNECT_POLL_SECONDS = 1.0

@@ -21,7 +21,7 @@ from stentor.domains.messaging import store
 from stentor.domains.messaging.actions.kernel import task_to_json
 from stentor.domains.messaging.model import ActionResult, MessageStatus, StoredMessage, error_response
 from stentor.domains.tasks import store as task_store
-from stentor.domains.tasks import visibility_queries
+from stentor.domains.tasks.reading import visibility_queries
 from stentor.domains.tasks.service import TaskService
 
 BATCH, MAX_AWAITED = 200, 10_000

@@ -26,7 +26,7 @@ from stentor.domains.schedules.model import Occurrence, RunOutcome, Schedule, Sc
 from stentor.domains.schedules.service import record_change, task_of
 from stentor.domains.tasks import store as tasks
 from stentor.domains.tasks.model import TERMINAL_STATUSES
-from stentor.domains.tasks.submission import SubmissionService
+from stentor.domains.tasks.submission.service import SubmissionService
 
 BATCH_SIZE = 20
 """Schedules that one look acts on, at the same time: they share commits, and few enough that others wait little."""

@@ -14,7 +14,7 @@ from stentor.core.runlog import EventDraft, RunLog
 from stentor.domains.schedules import model, store
 from stentor.domains.schedules.model import CronTimes, Schedule, ScheduleRun
 from stentor.domains.tasks.model import SubmitResult, TaskDraft
-from stentor.domains.tasks.submission import SubmissionService
+from stentor.domains.tasks.submission.service import SubmissionService
 
 
 class ScheduleDraft(msgspec.Struct, frozen=True):

@@ -17,12 +17,12 @@ from stentor.domains.steps.service import ended_event
 from stentor.domains.steps.starts import is_start
 from stentor.domains.steps.store import OpenStep
 from stentor.domains.tasks import store as tasks
-from stentor.domains.tasks import waiting
 from stentor.domains.tasks.model import Task
-from stentor.domains.tasks.placement import TaskQueue, TaskRouter
+from stentor.domains.tasks.queues import waiting
+from stentor.domains.tasks.queues.waiting import ResumeCause
 from stentor.domains.tasks.service import TaskService
 from stentor.domains.tasks.store import TaskRef
-from stentor.domains.tasks.waiting import ResumeCause
+from stentor.domains.tasks.submission.placement import TaskQueue, TaskRouter
 
 BATCH_SIZE = 128
 """Waits that one transaction ends: what others write waits for it."""

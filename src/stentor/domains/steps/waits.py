@@ -26,10 +26,10 @@ from stentor.domains.steps.service import JournalEntry, begin_step, ended_event,
 from stentor.domains.steps.starts import AFTER, START
 from stentor.domains.steps.wait_endings import Ending, WaitEndings, child_outcome, lock_waits
 from stentor.domains.tasks import store as tasks
-from stentor.domains.tasks import waiting
 from stentor.domains.tasks.access import check_approver, require_held, require_visible_task
 from stentor.domains.tasks.model import TERMINAL_STATUSES, Task
-from stentor.domains.tasks.progress import MAX_WAITS, TaskWait
+from stentor.domains.tasks.queues import waiting
+from stentor.domains.tasks.reading.progress import MAX_WAITS, TaskWait
 from stentor.domains.tasks.service import is_late
 
 _BEGINS = {

@@ -25,8 +25,8 @@ from stentor.core.timers import wait_until_tick
 from stentor.domains.steps import store
 from stentor.domains.steps.store import ChildCheck, OpenStep
 from stentor.domains.steps.wait_endings import BATCH_SIZE, WaitEndings
-from stentor.domains.tasks import lease_store, subtask_store
-from stentor.domains.tasks.damaged import DamagedTasks
+from stentor.domains.tasks.queues import lease_store, subtask_store
+from stentor.domains.tasks.queues.damaged import DamagedTasks
 from stentor.domains.tasks.store import TaskRef
 
 INTERVAL_SECONDS = 1.0

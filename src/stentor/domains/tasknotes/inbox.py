@@ -24,7 +24,7 @@ from stentor.domains.tasknotes import inbox_notes, render, store
 from stentor.domains.tasknotes.inbox_notes import InboxNote, InvalidTaskNote
 from stentor.domains.tasknotes.model import INBOX_FOLDER, TASKS_FOLDER, is_in_inbox
 from stentor.domains.tasks.model import TaskDraft
-from stentor.domains.tasks.submission import SubmissionService
+from stentor.domains.tasks.submission.service import SubmissionService
 from stentor_vault.notes.model import (
     MAX_NOTE_BYTES,
     NO_FILE,

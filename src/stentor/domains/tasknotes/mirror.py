@@ -30,8 +30,8 @@ from stentor.domains.memory.index.protocols import IndexDifference, IndexMainten
 from stentor.domains.tasknotes import render, store
 from stentor.domains.tasknotes.model import TaskNoteRecord
 from stentor.domains.tasknotes.pending_changes import PendingChanges
-from stentor.domains.tasks import list_queries
-from stentor.domains.tasks.list_model import TaskFilter
+from stentor.domains.tasks.reading import list_queries
+from stentor.domains.tasks.reading.list_model import TaskFilter
 from stentor_vault.notes import projection
 from stentor_vault.notes.model import NameTaken, NoSuchNote, VaultUnavailable
 

@@ -13,8 +13,9 @@ from stentor.domains.registry import authorization
 from stentor.domains.registry import store as agent_store
 from stentor.domains.registry import store as agents
 from stentor.domains.registry.agent_cache import AgentCache
-from stentor.domains.tasks import model, store, visibility_queries
+from stentor.domains.tasks import model, store
 from stentor.domains.tasks.model import Task
+from stentor.domains.tasks.reading import visibility_queries
 
 
 def require_task(tx: Tx, tenant: str, task_id: str) -> Task:

@@ -19,7 +19,7 @@ from stentor.domains.learning.service import learning_skipped_event
 from stentor.domains.registry.model import Agent
 from stentor.domains.routing.model import RoutingDecision, describe_choice
 from stentor.domains.tasks.model import Task, TaskDraft
-from stentor.domains.tasks.placement import Placement
+from stentor.domains.tasks.submission.placement import Placement
 
 
 def submission_events(

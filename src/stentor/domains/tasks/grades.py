@@ -17,9 +17,10 @@ from stentor.core.runlog import EventDraft, RunLog
 from stentor.domains.learning.service import EligibleOutcome, LearningService
 from stentor.domains.registry import store as agents
 from stentor.domains.registry.authorization import authorize_change
-from stentor.domains.tasks import store, visibility_queries
+from stentor.domains.tasks import store
 from stentor.domains.tasks.access import require_visible_task
 from stentor.domains.tasks.model import Grade, Task
+from stentor.domains.tasks.reading import visibility_queries
 
 
 class GradeEligibility(Protocol):

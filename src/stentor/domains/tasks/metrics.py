@@ -19,8 +19,9 @@ from stentor.core.metrics import (
     labeled_gauge_family,
 )
 from stentor.core.runlog import RunLogEvent
-from stentor.domains.tasks import lane_store, queries, queue_store
+from stentor.domains.tasks import queries
 from stentor.domains.tasks.model import TASK_STATUSES, OutcomeClass
+from stentor.domains.tasks.queues import lane_store, queue_store
 
 OUTCOMES: tuple[str, ...] = get_args(OutcomeClass)
 _FIND_OLDEST = {"sqlite": lane_store.find_oldest_queued_at, "postgresql": queue_store.find_oldest_queued_at}

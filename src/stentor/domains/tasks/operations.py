@@ -1,7 +1,7 @@
 """Operations on tasks and their grades. Source: core contract, "Kernel (tasks)".
 
-The functions stand first, then the table. Their requests and responses are in `wire`; grants have their own module,
-`grant_operations`.
+The functions stand first, then the table. Their requests and responses are in `wire`; grants have their own operations
+in `grants`.
 """
 
 from __future__ import annotations
@@ -17,12 +17,12 @@ from stentor.core.errors import InvalidRequest, NotFound
 from stentor.domains.registry.agent_cache import AgentCache
 from stentor.domains.tasks import events, model
 from stentor.domains.tasks.grades import GradeService
-from stentor.domains.tasks.list_model import TaskFilter
 from stentor.domains.tasks.model import TaskStatus
-from stentor.domains.tasks.progress import notice_fields
-from stentor.domains.tasks.reading import TaskReader
+from stentor.domains.tasks.reading.list_model import TaskFilter
+from stentor.domains.tasks.reading.progress import notice_fields
+from stentor.domains.tasks.reading.reader import TaskReader
 from stentor.domains.tasks.service import TaskService
-from stentor.domains.tasks.submission import SubmissionService
+from stentor.domains.tasks.submission.service import SubmissionService
 from stentor.domains.tasks.wire import (
     CancelledOut,
     GradeIn,

@@ -19,12 +19,14 @@ from stentor.core.errors import Conflict
 from stentor.core.runlog import EventDraft, RunLog
 from stentor.domains.learning.service import learning_skipped_event
 from stentor.domains.registry.model import Agent
-from stentor.domains.tasks import events, model, queries, store, subtask_store
+from stentor.domains.tasks import events, model, queries, store
 from stentor.domains.tasks.access import check_approver, require_task, require_visible_task
-from stentor.domains.tasks.damaged import refuse_damaged
-from stentor.domains.tasks.drafts import draft_rerun
 from stentor.domains.tasks.model import Task, TaskStatus
-from stentor.domains.tasks.placement import (
+from stentor.domains.tasks.queues import subtask_store
+from stentor.domains.tasks.queues.damaged import refuse_damaged
+from stentor.domains.tasks.store import TaskRef
+from stentor.domains.tasks.submission.drafts import draft_rerun
+from stentor.domains.tasks.submission.placement import (
     AuthorityResolver,
     Placement,
     StartConditions,
@@ -32,7 +34,6 @@ from stentor.domains.tasks.placement import (
     TaskRouter,
     enqueue_after_commit,
 )
-from stentor.domains.tasks.store import TaskRef
 
 EventExtra = Mapping[str, Any]
 NO_EVENT_EXTRA: EventExtra = MappingProxyType({})

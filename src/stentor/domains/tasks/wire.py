@@ -13,9 +13,9 @@ from stentor.core.text_checks import check_start, check_title
 from stentor.domains.atp.model import Mode, Priority
 from stentor.domains.routing.penalties import Preference
 from stentor.domains.tasks import model
-from stentor.domains.tasks.drafts import MAX_TITLE_CHARACTERS
 from stentor.domains.tasks.model import OutcomeClass, TaskDraft, TaskMetadata, TaskStatus
-from stentor.domains.tasks.progress import NoticeCode, WaitingFor
+from stentor.domains.tasks.reading.progress import NoticeCode, WaitingFor
+from stentor.domains.tasks.submission.drafts import MAX_TITLE_CHARACTERS
 from stentor.web.routes import RequestModel, example_config
 from stentor.web.wire import (
     GradeComment,

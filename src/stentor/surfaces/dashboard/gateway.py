@@ -17,7 +17,7 @@ from stentor.auth.principal import Principal
 from stentor.core.errors import FeatureNotImplemented, StentorError
 from stentor.domains.activity.service import ActivityService
 from stentor.domains.tasks.model import TaskStreamStep
-from stentor.domains.tasks.submission import SubmissionService
+from stentor.domains.tasks.submission.service import SubmissionService
 from stentor.surfaces.dashboard.instruction import PlannedTask
 from stentor.web.operations import Operation, invoke
 

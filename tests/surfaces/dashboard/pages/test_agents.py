@@ -12,7 +12,7 @@ from stentor.core.db import Sql, Tx
 from stentor.domains.llm import queries as llm_queries
 from stentor.domains.llm import store as llm_store
 from stentor.domains.llm.store import CallRow
-from stentor.domains.tasks import chart_queries
+from stentor.domains.tasks.reading import chart_queries
 from tests.requirements import requirement
 from tests.surfaces.dashboard.signed_in import Site
 

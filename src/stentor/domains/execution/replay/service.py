@@ -33,7 +33,7 @@ from stentor.domains.steps.model import StepKind
 from stentor.domains.steps.service import JournalEntry, StepService
 from stentor.domains.steps.starts import is_start
 from stentor.domains.tasks.model import Task
-from stentor.domains.tasks.reading import TaskReader
+from stentor.domains.tasks.reading.reader import TaskReader
 
 
 class ReplayService:

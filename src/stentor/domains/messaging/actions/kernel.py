@@ -33,12 +33,12 @@ from stentor.domains.registry.agent_cache import AgentCache
 from stentor.domains.routing.model import RoutingRequest, describe_choice
 from stentor.domains.routing.service import RoutingEngine
 from stentor.domains.tasks.access import require_task
-from stentor.domains.tasks.drafts import measure_input
-from stentor.domains.tasks.list_model import TaskFilter, TaskSummary
 from stentor.domains.tasks.model import TASK_STATUSES, Task, TaskDraft, TaskMetadata
-from stentor.domains.tasks.reading import TaskReader
+from stentor.domains.tasks.reading.list_model import TaskFilter, TaskSummary
+from stentor.domains.tasks.reading.reader import TaskReader
 from stentor.domains.tasks.service import TaskService
-from stentor.domains.tasks.submission import SubmissionService
+from stentor.domains.tasks.submission.drafts import measure_input
+from stentor.domains.tasks.submission.service import SubmissionService
 
 INTERNAL_ROUTE = MessageRoute((), "Executed by the kernel; no agent is needed.")
 SANDBOXED_RUNTIME = "command"

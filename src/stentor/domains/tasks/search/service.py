@@ -16,8 +16,8 @@ from stentor.core.db.leader import LeaderElection
 from stentor.core.errors import Conflict, StoreUnavailable
 from stentor.core.timers import sleep_until_tick
 from stentor.domains.provenance import store as numbered_events
-from stentor.domains.tasks import list_queries
-from stentor.domains.tasks.list_model import TaskFilter, TaskPage, TaskSummary
+from stentor.domains.tasks.reading import list_queries
+from stentor.domains.tasks.reading.list_model import TaskFilter, TaskPage, TaskSummary
 from stentor.domains.tasks.search.model import Position, TaskIndex, parse_query
 
 EVENTS_PER_BATCH = 1_000

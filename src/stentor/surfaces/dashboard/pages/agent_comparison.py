@@ -11,8 +11,8 @@ from stentor.core.errors import InvalidRequest
 from stentor.core.jsontext import JsonObject
 from stentor.domains.learning import evidence
 from stentor.domains.learning import store as learning_store
-from stentor.domains.tasks import chart_queries
-from stentor.domains.tasks.chart_queries import AgentResults
+from stentor.domains.tasks.reading import chart_queries
+from stentor.domains.tasks.reading.chart_queries import AgentResults
 from stentor.surfaces.dashboard.pages.agents import FIGURE_DAYS, read_figures
 from stentor.surfaces.dashboard.presenters import agent_view
 from stentor.surfaces.dashboard.site.page import PageRequest

@@ -25,8 +25,8 @@ from stentor.domains.registry import queries as registry_queries
 from stentor.domains.registry import store as registry_store
 from stentor.domains.registry.authorization import AgentAction
 from stentor.domains.registry.queries import AgentListFilter
-from stentor.domains.tasks import chart_queries
-from stentor.domains.tasks.chart_queries import AgentResults
+from stentor.domains.tasks.reading import chart_queries
+from stentor.domains.tasks.reading.chart_queries import AgentResults
 from stentor.domains.trust import store as trust_store
 from stentor.domains.trust.model import TrustChange
 from stentor.surfaces.dashboard.gateway import GatewayError, quote_segment

@@ -13,8 +13,8 @@ from stentor.domains.audit.store import CATEGORIES
 from stentor.domains.memory.vaults import DEFAULT_VAULT
 from stentor.domains.registry import queries as registry_queries
 from stentor.domains.schedules import store as schedule_store
-from stentor.domains.tasks import list_queries
-from stentor.domains.tasks.list_model import TaskFilter
+from stentor.domains.tasks.reading import list_queries
+from stentor.domains.tasks.reading.list_model import TaskFilter
 from stentor.domains.webhooks import store as webhook_store
 from stentor.surfaces.dashboard.gateway import quote_segment
 from stentor.surfaces.dashboard.presenters.filters import SERVICE, name_actor, shorten_id, shorten_ids

@@ -21,9 +21,9 @@ from stentor.domains.learning import store as learning_store
 from stentor.domains.llm.queries import has_calls, read_cost_series
 from stentor.domains.registry import queries as registry_queries
 from stentor.domains.steps import queries as step_queries
-from stentor.domains.tasks import chart_queries
 from stentor.domains.tasks import queries as task_queries
-from stentor.domains.tasks.chart_queries import CHART_RANGES
+from stentor.domains.tasks.reading import chart_queries
+from stentor.domains.tasks.reading.chart_queries import CHART_RANGES
 from stentor.domains.webhooks import queries as webhook_queries
 from stentor.surfaces.dashboard.gateway import GatewayError
 from stentor.surfaces.dashboard.pages import recent_changes

@@ -15,8 +15,8 @@ from stentor.domains.provenance import store as provenance_store
 from stentor.domains.provenance.recent_check import RecentCheck, check_recent
 from stentor.domains.provenance.signed_note import NoteError, NoteVerifier, parse_verifier
 from stentor.domains.registry import queries as registry_queries
-from stentor.domains.tasks import list_queries
-from stentor.domains.tasks.list_model import TaskFilter
+from stentor.domains.tasks.reading import list_queries
+from stentor.domains.tasks.reading.list_model import TaskFilter
 from stentor.surfaces.dashboard.gateway import GatewayError, quote_segment
 from stentor.surfaces.dashboard.presenters import provenance_view
 from stentor.surfaces.dashboard.presenters.provenance_view import ProofCheck, check_proof

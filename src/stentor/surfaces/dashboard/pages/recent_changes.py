@@ -20,8 +20,8 @@ from stentor.domains.llm import trend_queries
 from stentor.domains.llm.trend_queries import ModelWeek
 from stentor.domains.registry import queries as registry_queries
 from stentor.domains.schedules import store as schedule_store
-from stentor.domains.tasks import chart_queries
-from stentor.domains.tasks.chart_queries import AgentResults
+from stentor.domains.tasks.reading import chart_queries
+from stentor.domains.tasks.reading.chart_queries import AgentResults
 from stentor.surfaces.dashboard.pages.alerts import alert_reader, alert_url
 from stentor.surfaces.dashboard.presenters import recent_changes
 from stentor.surfaces.dashboard.presenters.recent_changes import Rate

@@ -16,7 +16,7 @@ from stentor.core.text_checks import is_readable
 from stentor.domains.llm import queries as llm_queries
 from stentor.domains.registry import queries as registry_queries
 from stentor.domains.tasks import queries as task_queries
-from stentor.domains.tasks.chart_queries import CHART_RANGES, MINUTE_US
+from stentor.domains.tasks.reading.chart_queries import CHART_RANGES, MINUTE_US
 from stentor.domains.tasks.search.service import EVENTS_PER_BATCH
 from stentor.surfaces.dashboard.gateway import GatewayError, quote_segment
 from stentor.surfaces.dashboard.pages import task_selection

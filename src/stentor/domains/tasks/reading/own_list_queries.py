@@ -10,10 +10,10 @@ from typing import Any, NamedTuple
 import msgspec
 
 from stentor.core.db import Sql, Tx
-from stentor.domains.tasks import list_queries
-from stentor.domains.tasks.list_model import TaskFilter, TaskSummary
-from stentor.domains.tasks.list_queries import COLUMNS, NEWEST_FIRST, RANKED_COLUMNS
-from stentor.domains.tasks.visibility_queries import ASSIGNED, OWN_AGENTS
+from stentor.domains.tasks.reading import list_queries
+from stentor.domains.tasks.reading.list_model import TaskFilter, TaskSummary
+from stentor.domains.tasks.reading.list_queries import COLUMNS, NEWEST_FIRST, RANKED_COLUMNS
+from stentor.domains.tasks.reading.visibility_queries import ASSIGNED, OWN_AGENTS
 
 _AGENTS_PER_STATEMENT = (1, 8, 64)
 """Agents whose tasks one statement looks for agent by agent; a few sizes, so that there are only a few statements."""

@@ -12,10 +12,11 @@ from stentor.core.errors import Conflict, CorruptRow
 from stentor.core.jsontext import JsonObject
 from stentor.core.runlog import EventDraft, EventType, RunLog
 from stentor.domains.learning.service import learning_skipped_event
-from stentor.domains.tasks import damage_store, queries
-from stentor.domains.tasks.damage_store import TaskStub
+from stentor.domains.tasks import queries
 from stentor.domains.tasks.model import OutcomeClass, Task
-from stentor.domains.tasks.placement import TaskQueue
+from stentor.domains.tasks.queues import damage_store
+from stentor.domains.tasks.queues.damage_store import TaskStub
+from stentor.domains.tasks.submission.placement import TaskQueue
 
 OUTCOME_CLASS: OutcomeClass = "provider_failure"
 """Of something that the agent depends on: it is not evidence about the agent."""

@@ -24,17 +24,19 @@ from stentor.domains.atp.model import AtpHeader
 from stentor.domains.atp.text_format import content_for_agent
 from stentor.domains.routing.model import Authority
 from stentor.domains.sessions.service import require_session
-from stentor.domains.tasks import events, model, queries, store, visibility_queries
+from stentor.domains.tasks import events, model, queries, store
 from stentor.domains.tasks.access import is_archived
-from stentor.domains.tasks.drafts import (
+from stentor.domains.tasks.model import SubmitResult, Task, TaskClaim, TaskDraft
+from stentor.domains.tasks.reading import visibility_queries
+from stentor.domains.tasks.reading.progress import describe_offline, describe_unused_session, notice_fields
+from stentor.domains.tasks.submission.drafts import (
     derive_title,
     inherit_limits,
     with_input_length,
     with_parent_task,
     with_traceparent,
 )
-from stentor.domains.tasks.model import SubmitResult, Task, TaskClaim, TaskDraft
-from stentor.domains.tasks.placement import (
+from stentor.domains.tasks.submission.placement import (
     AuthorityResolver,
     Placement,
     ReservedSlot,
@@ -43,7 +45,6 @@ from stentor.domains.tasks.placement import (
     TaskRouter,
     start_or_enqueue,
 )
-from stentor.domains.tasks.progress import describe_offline, describe_unused_session, notice_fields
 
 _NO_KEY = nullcontext()
 _DENIALS_BY_CODE = {error.code: error for error in all_errors() if issubclass(error, RoutingDenied)}

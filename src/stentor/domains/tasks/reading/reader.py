@@ -16,11 +16,13 @@ from stentor.core.errors import CorruptRecord
 from stentor.domains.atp.text_format import content_for_agent
 from stentor.domains.registry.agent_cache import AgentCache
 from stentor.domains.routing.service import RoutingEngine
-from stentor.domains.tasks import limit_store, list_queries, own_list_queries, queries, visibility_queries
+from stentor.domains.tasks import queries
 from stentor.domains.tasks.access import require_visible_task
-from stentor.domains.tasks.list_model import TaskFilter, TaskPage
 from stentor.domains.tasks.model import Task
-from stentor.domains.tasks.progress import (
+from stentor.domains.tasks.queues import limit_store
+from stentor.domains.tasks.reading import list_queries, own_list_queries, visibility_queries
+from stentor.domains.tasks.reading.list_model import TaskFilter, TaskPage
+from stentor.domains.tasks.reading.progress import (
     MAX_WAITS,
     Notice,
     TaskState,

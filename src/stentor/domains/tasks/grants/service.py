@@ -1,6 +1,6 @@
 """Grants: an agent delegates part of its authority to another agent, for the task that it executes.
 
-The rules are in `grant_model`; a request is checked against an authority in `routing/model.py`.
+The rules are in `model`; a request is checked against an authority in `routing/model.py`.
 See docs/delegation.md.
 """
 
@@ -18,11 +18,12 @@ from stentor.domains.registry.agent_cache import AgentCache
 from stentor.domains.registry.model import Agent
 from stentor.domains.routing.model import Authority
 from stentor.domains.routing.service import RoutingEngine
-from stentor.domains.tasks import grant_store, visibility_queries
 from stentor.domains.tasks import store as tasks
 from stentor.domains.tasks.access import missing_task, require_task, require_task_id, require_visible_task
-from stentor.domains.tasks.grant_model import NO_AUTHORITY, Grant, GrantRequest, effective_authority, limit_grant
+from stentor.domains.tasks.grants import store as grant_store
+from stentor.domains.tasks.grants.model import NO_AUTHORITY, Grant, GrantRequest, effective_authority, limit_grant
 from stentor.domains.tasks.model import MAX_ID_LENGTH, Task
+from stentor.domains.tasks.reading import visibility_queries
 
 
 class GrantService:

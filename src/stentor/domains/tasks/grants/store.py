@@ -9,7 +9,7 @@ import msgspec
 from stentor.core import jsontext
 from stentor.core.db import Sql, Tx
 from stentor.core.errors import CorruptRecord
-from stentor.domains.tasks.grant_model import MAX_DELEGATION_DEPTH, Grant
+from stentor.domains.tasks.grants.model import MAX_DELEGATION_DEPTH, Grant
 
 MAX_LISTED_GRANTS = 1_000
 _FIELDS = Grant.__struct_fields__

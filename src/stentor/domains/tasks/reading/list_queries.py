@@ -16,10 +16,10 @@ from typing import Any
 from stentor.core.clock import HOUR
 from stentor.core.db import Sql, Tx
 from stentor.core.ids import LAST_GROUP_START, UUID_LENGTH
-from stentor.domains.tasks.list_model import TaskFilter, TaskSummary
 from stentor.domains.tasks.queries import ALL_HOURS
+from stentor.domains.tasks.reading.list_model import TaskFilter, TaskSummary
+from stentor.domains.tasks.reading.visibility_queries import ASSIGNED, OWN_AGENTS, VISIBLE
 from stentor.domains.tasks.search.model import TaskText
-from stentor.domains.tasks.visibility_queries import ASSIGNED, OWN_AGENTS, VISIBLE
 
 MAX_TOTAL = 10_000
 """Tasks that are looked at, the newest first, to count those of a list with a condition that no counts are kept for."""

@@ -11,8 +11,8 @@ from stentor.core.errors import LeaseLost, StoreConflict
 from stentor.core.runlog import EventDraft, RunLog
 from stentor.domains.tasks import queries, store
 from stentor.domains.tasks.model import Task
-from stentor.domains.tasks.placement import TaskQueue, TaskRouter, enqueue_after_commit
 from stentor.domains.tasks.store import TaskRef
+from stentor.domains.tasks.submission.placement import TaskQueue, TaskRouter, enqueue_after_commit
 
 ResumeCause = tuple[str, str]
 """Message of the event, and the event that ended the wait."""

@@ -9,7 +9,7 @@ import msgspec
 
 from stentor.core.db import RowsSql, Sql, Tx
 from stentor.domains.tasks.model import QueuedTask
-from stentor.domains.tasks.queue_store import QUEUED_COLUMNS, queued_from_row
+from stentor.domains.tasks.queues.queue_store import QUEUED_COLUMNS, queued_from_row
 
 _NEXT = """(select t.rowid from tasks as t where t.status = 'queued' and t.parked = 0{more}
     order by t.assigned_agent, t.priority, t.submitted_by, t.queued_at, t.task_id limit 1)"""

@@ -10,8 +10,8 @@ from pydantic import AfterValidator, Field
 from stentor.auth.principal import Role
 from stentor.domains.registry.agent_cache import AgentCache
 from stentor.domains.registry.model import AgentStatus
-from stentor.domains.tasks.grant_model import MAX_GRANT_CAPABILITIES, MAX_GRANT_SECONDS, GrantRequest
-from stentor.domains.tasks.grants import GrantService
+from stentor.domains.tasks.grants.model import MAX_GRANT_CAPABILITIES, MAX_GRANT_SECONDS, GrantRequest
+from stentor.domains.tasks.grants.service import GrantService
 from stentor.web.operations import operation
 from stentor.web.request_context import decode_path_segment
 from stentor.web.routes import RequestModel, example_config

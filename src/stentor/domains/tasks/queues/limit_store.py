@@ -8,7 +8,7 @@ from __future__ import annotations
 from stentor.core.clock import SECOND
 from stentor.core.db import Sql, Tx
 from stentor.domains.tasks.model import MAX_LIMIT_SECONDS, QueuedTask, TaskLimit
-from stentor.domains.tasks.queue_store import QUEUED_COLUMNS, queued_from_row
+from stentor.domains.tasks.queues.queue_store import QUEUED_COLUMNS, queued_from_row
 
 CHECK_EVERY_US = SECOND
 MAX_PERIODS = 100

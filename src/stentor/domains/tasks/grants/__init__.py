@@ -1,0 +1,1 @@
+"""Grants: authority that an agent delegates to another agent for one task. See docs/delegation.md."""
