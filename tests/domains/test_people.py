@@ -148,6 +148,8 @@ WRONG: dict[str, Spoil] = {
     "issued in the future": lambda c: c | {"iat": c["iat"] + 3_600},
     "no expiry": lambda c: {name: value for name, value in c.items() if name != "exp"},
     "expiry as text": lambda c: c | {"exp": "never"},
+    "valid from a later time": lambda c: c | {"nbf": c["iat"] + 120},
+    "valid from no time": lambda c: c | {"nbf": "now"},
     "infinite expiry": lambda c: c | {"exp": 1e300},
     "nobody": lambda c: c | {"sub": ""},
     "a subject that no text can be": lambda c: c | {"sub": "u\0-1"},
@@ -252,6 +254,15 @@ async def test_new_keys_of_the_provider_are_found_and_made_up_ones_do_not_call_i
     assert (await sign_in(office, provider)).status_code == 201
     provider.sign = None
     assert (await sign_in(office, provider)).status_code == 403  # the provider has withdrawn the old one
+
+
+@requirement("people.keys")
+async def test_a_provider_with_more_keys_than_can_be_tried_is_refused(
+    office: World, provider: IdentityProvider
+) -> None:
+    provider.keys = [KEY.as_dict(private=False)] * 101
+    answer = await sign_in(office, provider)
+    assert (answer.status_code, "101 keys" in answer.json()["error"]["message"]) == (503, True)
 
 
 @requirement("people.keys")
@@ -377,6 +388,29 @@ async def test_a_lower_role_applies_to_the_sessions_of_before(office: World, pro
         assert (await client.get("/api/v1/people")).status_code == 200
         await session(office, provider, Account("u-1", "anna@example.com", ["staff"]))
         assert (await client.get("/api/v1/people")).status_code == 403
+
+
+@requirement("people.end")
+@pytest.mark.parametrize(
+    "changed",
+    [
+        {"SERVICE_OIDC_ROLES": "platform=admin,reviewers=approver,staff=viewer"},
+        {"SERVICE_OIDC_TENANT": "another"},
+        {"SERVICE_OIDC_GROUPS_CLAIM": "realm_access.roles"},
+    ],
+)
+async def test_a_session_ends_when_the_settings_that_gave_its_role_change(
+    office: World, provider: IdentityProvider, make_world: MakeWorld, changed: dict[str, str]
+) -> None:
+    before = await session(office, provider)
+    reordered = ",".join(reversed(provider.settings["SERVICE_OIDC_ROLES"].split(",")))
+    same = await make_world(**provider.settings | {"SERVICE_OIDC_ROLES": reordered})
+    assert await whoami(same, before) == 200
+    other = await make_world(**provider.settings | changed)
+    assert await whoami(other, before) == 401
+    if "SERVICE_OIDC_TENANT" not in changed:  # else she is not of the tenant whose people are listed
+        (listed,) = (await other.admin.get("/api/v1/people")).json()["people"]
+        assert listed["sessions"] == 0
 
 
 @requirement("people.end")

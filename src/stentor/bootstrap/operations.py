@@ -133,7 +133,7 @@ def operations(kernel: Kernel, context: SurfaceContext) -> dict[str, Operation]:
             known_agents.find_name,
         ),
         keys.KeyOperations(kernel.keys, infra.clock),
-        people.PeopleOperations(kernel.people, infra.clock),
+        people.PeopleOperations(kernel.people),
         _llm_operations(kernel, context),
         calls.CallOperations(infra.db, kernel.llm.contents, _acts_for(known_agents)),
         model_settings.RuntimeSettingsOperations(kernel.llm.runtime_settings, infra.clock),

@@ -62,6 +62,9 @@ def verify(token: str, keys: Iterable[Key], *, issuer: str, client_id: str, nonc
         raise SignInFailed("The ID token has expired.")
     if not now - MAX_AGE_US <= _time(claims, "iat") <= now + LEEWAY_US:
         raise SignInFailed("The ID token was not issued just now: compare the clocks of the provider and this machine.")
+    # RFC 7519, section 4.1.5: no token may be accepted before this time.
+    if "nbf" in claims and _time(claims, "nbf") > now + LEEWAY_US:
+        raise SignInFailed("The ID token is not valid yet: compare the clocks of the provider and this machine.")
     subject = claims.get("sub")
     # Core 1.0, section 2: ASCII. PostgreSQL takes no NUL, and nothing takes an unpaired surrogate.
     if not isinstance(subject, str) or not subject or not subject.isprintable():

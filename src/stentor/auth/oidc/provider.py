@@ -39,6 +39,8 @@ MIN_REFRESH_US = 30 * SECOND
 """Between two requests for an unknown key: tokens with made-up keys must not call the provider each time."""
 TIMEOUT_SECONDS = 10
 MAX_BODY_BYTES = 2_000_000
+MAX_KEYS = 100
+"""Of the provider. All of them may have to be tried, and a key can be made to take milliseconds."""
 
 
 class ProviderDescription(msgspec.Struct, frozen=True):
@@ -213,6 +215,8 @@ class OidcProvider:
             entries = msgspec.json.decode(body, type=_ProviderKeys).keys
         except (msgspec.MsgspecError, UnicodeDecodeError):
             raise ServiceUnavailable("The provider's keys cannot be read.") from None
+        if len(entries) > MAX_KEYS:
+            raise ServiceUnavailable(f"The provider publishes {len(entries)} keys; at most {MAX_KEYS} are read.")
         keys = []
         for entry in entries:
             try:

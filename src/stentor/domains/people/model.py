@@ -21,12 +21,16 @@ _SEPARATORS = frozenset(":,*/\\")
 
 
 class PersonSession(msgspec.Struct, frozen=True):
-    """One sign-in. Only the SHA-256 digest of its secret is stored, in hex. Times in microseconds."""
+    """One sign-in. Only the SHA-256 digest of its secret is stored, in hex. Times in microseconds.
+
+    `rules` is the digest of the settings that gave the role; the session counts only under the same ones.
+    """
 
     digest: str
     created_at: int
     expires_at: int
     address: str = ""
+    rules: str = ""
 
 
 class Person(msgspec.Struct, frozen=True):

@@ -8,7 +8,6 @@ from fastapi import Path
 from pydantic import AfterValidator, StringConstraints
 
 from stentor.auth.principal import Role
-from stentor.core.clock import Clock
 from stentor.domains.people.model import Person
 from stentor.domains.people.service import PeopleService
 from stentor.web.operations import operation
@@ -86,8 +85,8 @@ class PersonList(ResponseModel):
 class PeopleOperations:
     """Operations on people."""
 
-    def __init__(self, people: PeopleService, clock: Clock) -> None:
-        self._people, self._clock = people, clock
+    def __init__(self, people: PeopleService) -> None:
+        self._people = people
 
     @operation("people.sign_in", PUBLIC, "POST /people/sign-in", 201, (404,))
     async def sign_in(self, body: SignInIn) -> OpenedSession:
@@ -129,7 +128,7 @@ class PeopleOperations:
         return self._output(await self._people.release(caller, name))
 
     def _output(self, person: Person) -> PersonOut:
-        sessions = len(person.sessions_at(self._clock.now()))
+        sessions = self._people.count_sessions(person)
         return PersonOut.of(person, permissions=sorted(person.permissions), status=_status(person), sessions=sessions)
 
 

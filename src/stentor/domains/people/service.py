@@ -59,6 +59,7 @@ class PeopleService:
         self._db, self._runlog, self._clock, self._roles = db, runlog, clock, roles
         self._settings, self._provider = settings, provider
         self._lifetime_us = int(session_hours * HOUR)
+        self._rules = _digest_rules(settings)
         self._by_name: dict[str, Person] = {}
         self._by_digest: dict[bytes, tuple[Person, PersonSession]] = {}
         self._refusals: dict[str, int] = {}
@@ -75,9 +76,11 @@ class PeopleService:
     def find(self, digest: bytes) -> Principal | None:
         """Return who holds a session, by the digest of its secret; None for an unknown or ended one."""
         entry = self._by_digest.get(digest)
-        if entry is None or entry[1].expires_at <= self._clock.now():
-            return None
-        return entry[0].principal
+        return entry[0].principal if entry is not None and self._is_open(entry[1]) else None
+
+    def count_sessions(self, person: Person) -> int:
+        """Return how many sessions of a person this process accepts."""
+        return sum(map(self._is_open, person.sessions))
 
     def poll_query(self, since: int) -> PollQuery:
         """Return the poll that loads the people that changed since a time in microseconds."""
@@ -152,6 +155,10 @@ class PeopleService:
         """
         return await self._change(caller, name, "released", {"sessions": (), "subject": None})
 
+    def _is_open(self, session: PersonSession) -> bool:
+        # The groups are not stored, so what other settings would have granted is not known before the next sign-in.
+        return session.expires_at > self._clock.now() and session.rules == self._rules
+
     async def _grant(self, claims: JsonObject) -> Granted:
         groups = model.read_groups(claims, self._settings.groups_claim)
         granted = model.grant(groups, self._settings.roles)
@@ -187,7 +194,7 @@ class PeopleService:
             # A stolen token would open sessions again after an admin ended them. `verify` refuses an older one.
             if not use_store.insert_use(tx, use, tx.now + MAX_AGE_US + 2 * LEEWAY_US):
                 raise SignInFailed("The ID token was used already. Sign in again.")
-            session = PersonSession(digest_key(secret).hex(), tx.now, tx.now + self._lifetime_us, address)
+            session = PersonSession(digest_key(secret).hex(), tx.now, tx.now + self._lifetime_us, address, self._rules)
             fields: dict[str, Any] = {"role": granted.role, "permissions": granted.permissions}
             fields |= {"tenant": self._settings.tenant, "issuer": issuer, "subject": subject}
             fields |= {"last_sign_in_at": tx.now, "updated_at": tx.now}
@@ -265,6 +272,12 @@ class PeopleService:
                 self._by_digest[bytes.fromhex(session.digest)] = person, session
             is_active = person.blocked_at is None and person.subject is not None and self.is_enabled
             self._roles.set_role(person.principal, is_active=is_active, expires_at=None, changed_at=person.updated_at)
+
+
+def _digest_rules(settings: SignInSettings) -> str:
+    """Return a digest of the settings that decide who a person is and which role it gets."""
+    rules = [settings.issuer, settings.tenant, settings.groups_claim, settings.name_claim, *sorted(settings.roles)]
+    return canonical_json.digest(rules)
 
 
 def _find_account(tx: Tx, issuer: str, subject: str, name: str) -> Person | None:
