@@ -8,7 +8,7 @@ from itertools import takewhile
 from typing import Any
 
 from stentor.auth.api_keys import admin_key_file
-from stentor.surfaces.dashboard.pages.overview import STEPS
+from stentor.surfaces.dashboard.pages.overview.overview import STEPS
 from tests.cli.program import Program
 from tests.requirements import requirement
 

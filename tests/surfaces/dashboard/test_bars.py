@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from stentor.surfaces.dashboard.pages.models import MAX_BARS, CostBar, rank_bars
+from stentor.surfaces.dashboard.pages.models.models import MAX_BARS, CostBar, rank_bars
 
 
 def test_the_largest_come_first_and_the_others_are_one_bar() -> None:

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from stentor.surfaces.dashboard.pages.agent_editing import build_patch, describe_changes
+from stentor.surfaces.dashboard.pages.agents.agent_editing import build_patch, describe_changes
 from stentor.surfaces.dashboard.presenters.whitelist_form import EMPTY_WHITELIST, build_whitelist, read_fields
 from tests.requirements import requirement
 from tests.surfaces.dashboard.signed_in import Site, shown

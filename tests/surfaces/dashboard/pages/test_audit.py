@@ -9,7 +9,7 @@ from html import unescape
 import httpx
 import pytest
 
-from stentor.surfaces.dashboard.pages.audit import AuditLink, present
+from stentor.surfaces.dashboard.pages.access.audit import AuditLink, present
 from tests.requirements import requirement
 from tests.surfaces.dashboard.signed_in import Site
 

@@ -16,8 +16,8 @@ from stentor.core.jsontext import JsonObject
 from stentor.domains.memory import history
 from stentor.domains.memory.embedding_worker import PREPARING
 from stentor.domains.memory.index.index import SearchIndex
-from stentor.surfaces.dashboard.pages import memory as memory_page
-from stentor.surfaces.dashboard.pages import memory_editing
+from stentor.surfaces.dashboard.pages.memory import memory as memory_page
+from stentor.surfaces.dashboard.pages.memory import memory_editing
 from stentor.surfaces.dashboard.presenters import note_rendering
 from stentor.surfaces.dashboard.site.page import PageRequest
 from tests.conftest import MakeWorld

@@ -14,7 +14,7 @@ from stentor.domains.alerts.model import Finding
 from stentor.domains.llm import store as llm_store
 from stentor.domains.llm.store import CallRow
 from stentor.domains.tasks.reading import chart_queries
-from stentor.surfaces.dashboard.pages import overview
+from stentor.surfaces.dashboard.pages.overview import overview
 from stentor.surfaces.dashboard.site.page import PACKAGE_DIR
 from tests.conftest import KEYS
 from tests.requirements import requirement

@@ -8,8 +8,8 @@ import shlex
 
 import pytest
 
-from stentor.surfaces.dashboard.pages import task_steps
-from stentor.surfaces.dashboard.pages import tasks as task_pages
+from stentor.surfaces.dashboard.pages.tasks import task_steps
+from stentor.surfaces.dashboard.pages.tasks import tasks as task_pages
 from tests.domains.test_steps import Attempt, begin_attempt, retry
 from tests.domains.test_waits import suspend, wait
 from tests.requirements import requirement

@@ -9,8 +9,8 @@ from typing import Any
 import httpx
 import pytest
 
-from stentor.surfaces.dashboard.pages import task_batches, task_list
-from stentor.surfaces.dashboard.pages.task_batches import Batch
+from stentor.surfaces.dashboard.pages.tasks import task_batches, task_list
+from stentor.surfaces.dashboard.pages.tasks.task_batches import Batch
 from stentor.surfaces.dashboard.site.sessions import MAX_KEPT
 from tests.domains.test_task_search import index
 from tests.patience import soon

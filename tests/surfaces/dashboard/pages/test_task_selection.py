@@ -8,7 +8,7 @@ from typing import Any
 import httpx
 import pytest
 
-from stentor.surfaces.dashboard.pages import task_list
+from stentor.surfaces.dashboard.pages.tasks import task_list
 from stentor.surfaces.dashboard.site.sessions import MAX_KEPT
 from tests.conftest import KEYS, World
 from tests.requirements import requirement

@@ -17,7 +17,7 @@ from stentor.core.db import Sql, Tx
 from stentor.core.runlog import EventDraft
 from stentor.domains.llm import store as llm_store
 from stentor.domains.llm.store import CallRow
-from stentor.surfaces.dashboard.pages import task_list, tasks
+from stentor.surfaces.dashboard.pages.tasks import task_list, tasks
 from stentor.surfaces.dashboard.presenters.filters import render_sentence
 from tests.domains.retention.archives import archive
 from tests.domains.test_task_search import index

@@ -7,7 +7,7 @@ from base64 import urlsafe_b64decode
 
 import httpx
 
-from stentor.surfaces.dashboard.pages.recent_changes import VISIT_COOKIE
+from stentor.surfaces.dashboard.pages.overview.recent_changes import VISIT_COOKIE
 from tests.patience import soon
 from tests.requirements import requirement
 from tests.surfaces.dashboard.signed_in import Site

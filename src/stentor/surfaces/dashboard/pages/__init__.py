@@ -1,1 +1,1 @@
-"""The dashboard's HTML pages, one module per area. They call the gateway with the key of the signed-in user."""
+"""The dashboard's HTML pages, by area. They call the gateway with the key of the signed-in user."""

@@ -21,38 +21,20 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 
 from stentor.core.errors import ServiceUnavailable, StentorError, drop_tracebacks
 from stentor.surfaces.dashboard.gateway import GatewayError
-from stentor.surfaces.dashboard.pages import (
-    agent_comparison,
-    agent_editing,
-    agents,
-    alerts,
-    audit,
-    console,
+from stentor.surfaces.dashboard.pages import console, downloads, messages, provenance, schedules, sessions, webhooks
+from stentor.surfaces.dashboard.pages.access import audit, keys, sign_in, single_sign_on
+from stentor.surfaces.dashboard.pages.agents import agent_comparison, agent_editing, agents, governance
+from stentor.surfaces.dashboard.pages.memory import memory, memory_editing
+from stentor.surfaces.dashboard.pages.models import model_budgets, model_calls, model_providers, models, playground
+from stentor.surfaces.dashboard.pages.overview import alerts, overview
+from stentor.surfaces.dashboard.pages.tasks import (
     decisions,
-    downloads,
-    governance,
-    keys,
-    memory,
-    memory_editing,
-    messages,
-    model_budgets,
-    model_calls,
-    model_providers,
-    models,
-    overview,
-    playground,
-    provenance,
-    schedules,
-    sessions,
-    sign_in,
-    single_sign_on,
     task_batches,
     task_list,
     task_runs,
     task_selection,
     task_steps,
     tasks,
-    webhooks,
 )
 from stentor.surfaces.dashboard.site import assets, forms
 from stentor.surfaces.dashboard.site import sessions as browser_sessions

@@ -22,7 +22,7 @@ from stentor.domains.tasks import queries as task_queries
 from stentor.surfaces.dashboard import instruction
 from stentor.surfaces.dashboard.gateway import GatewayError, quote_segment
 from stentor.surfaces.dashboard.instruction import Instruction
-from stentor.surfaces.dashboard.pages.agents import label_agents
+from stentor.surfaces.dashboard.pages.agents.agents import label_agents
 from stentor.surfaces.dashboard.site.forms import int_or_text
 from stentor.surfaces.dashboard.site.page import PageRequest
 

@@ -24,7 +24,8 @@ from stentor.domains.llm import queries as llm_queries
 from stentor.domains.registry import queries as registry_queries
 from stentor.domains.steps.model import MAX_INLINE_BYTES
 from stentor.surfaces.dashboard.gateway import GatewayError
-from stentor.surfaces.dashboard.pages import model_calls, task_list
+from stentor.surfaces.dashboard.pages.models import model_calls
+from stentor.surfaces.dashboard.pages.tasks import task_list
 from stentor.surfaces.dashboard.site.page import PageRequest
 
 ROWS_PER_READ = 500

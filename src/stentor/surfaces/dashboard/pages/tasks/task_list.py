@@ -19,9 +19,9 @@ from stentor.domains.tasks import queries as task_queries
 from stentor.domains.tasks.reading.chart_queries import CHART_RANGES, MINUTE_US
 from stentor.domains.tasks.search.service import EVENTS_PER_BATCH
 from stentor.surfaces.dashboard.gateway import GatewayError, quote_segment
-from stentor.surfaces.dashboard.pages import task_selection
-from stentor.surfaces.dashboard.pages.agents import read_agent_choices
-from stentor.surfaces.dashboard.pages.overview import TASK_STATUSES
+from stentor.surfaces.dashboard.pages.agents.agents import read_agent_choices
+from stentor.surfaces.dashboard.pages.overview.overview import TASK_STATUSES
+from stentor.surfaces.dashboard.pages.tasks import task_selection
 from stentor.surfaces.dashboard.presenters.filters import shorten_id
 from stentor.surfaces.dashboard.site.page import PageRequest, encode_query
 

@@ -22,7 +22,7 @@ from stentor.domains.registry import queries as registry_queries
 from stentor.domains.schedules import store as schedule_store
 from stentor.domains.tasks.reading import chart_queries
 from stentor.domains.tasks.reading.chart_queries import AgentResults
-from stentor.surfaces.dashboard.pages.alerts import alert_reader, alert_url
+from stentor.surfaces.dashboard.pages.overview.alerts import alert_reader, alert_url
 from stentor.surfaces.dashboard.presenters import recent_changes
 from stentor.surfaces.dashboard.presenters.recent_changes import Rate
 from stentor.surfaces.dashboard.site.page import PageRequest

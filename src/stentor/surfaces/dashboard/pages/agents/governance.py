@@ -17,7 +17,7 @@ from stentor.domains.governance import store as governance_store
 from stentor.domains.governance.operations import parse_tier
 from stentor.domains.registry import queries as registry_queries
 from stentor.surfaces.dashboard.gateway import GatewayError, quote_segment
-from stentor.surfaces.dashboard.pages.agents import list_allowed, read_agent_choices
+from stentor.surfaces.dashboard.pages.agents.agents import list_allowed, read_agent_choices
 from stentor.surfaces.dashboard.presenters import agent_view, change_review
 from stentor.surfaces.dashboard.site.forms import int_or_text
 from stentor.surfaces.dashboard.site.page import PageRequest, encode_query

@@ -11,7 +11,7 @@ from starlette.responses import Response
 from stentor.core import jsontext
 from stentor.domains.llm.contents.store import find_short_texts
 from stentor.domains.registry import queries as registry_queries
-from stentor.surfaces.dashboard.pages.agents import read_agent_choices
+from stentor.surfaces.dashboard.pages.agents.agents import read_agent_choices
 from stentor.surfaces.dashboard.presenters.conversation import Conversation, read_request, read_response
 from stentor.surfaces.dashboard.site.forms import times_of_days
 from stentor.surfaces.dashboard.site.page import PageRequest, action, encode_query

@@ -19,8 +19,8 @@ from stentor.domains.registry import queries as registry_queries
 from stentor.domains.registry.queries import AgentListFilter
 from stentor.domains.tasks import queries as task_queries
 from stentor.surfaces.dashboard.gateway import GatewayError, quote_segment
-from stentor.surfaces.dashboard.pages.agents import label_agents
-from stentor.surfaces.dashboard.pages.tasks import show_task
+from stentor.surfaces.dashboard.pages.agents.agents import label_agents
+from stentor.surfaces.dashboard.pages.tasks.tasks import show_task
 from stentor.surfaces.dashboard.presenters.change_review import review_diff
 from stentor.surfaces.dashboard.presenters.filters import explain_denial, format_input
 from stentor.surfaces.dashboard.presenters.replay_view import SUMMARIES, build_rows, color_of

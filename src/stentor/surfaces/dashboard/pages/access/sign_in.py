@@ -11,7 +11,7 @@ from starlette.responses import HTMLResponse, RedirectResponse, Response
 
 from stentor.core.errors import ServiceUnavailable
 from stentor.surfaces.dashboard.gateway import GatewayError
-from stentor.surfaces.dashboard.pages.recent_changes import read_visit
+from stentor.surfaces.dashboard.pages.overview.recent_changes import read_visit
 from stentor.surfaces.dashboard.site.page import PageRequest, Site
 from stentor.surfaces.dashboard.site.sessions import (
     HOST_SESSION_COOKIE,

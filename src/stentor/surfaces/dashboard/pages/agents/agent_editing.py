@@ -10,7 +10,7 @@ from stentor.core.json_diff import diff_lines
 from stentor.core.jsontext import JsonObject
 from stentor.core.security.redaction import MASK
 from stentor.surfaces.dashboard.gateway import GatewayError, quote_segment
-from stentor.surfaces.dashboard.pages.agents import list_allowed
+from stentor.surfaces.dashboard.pages.agents.agents import list_allowed
 from stentor.surfaces.dashboard.presenters import agent_view, whitelist_form
 from stentor.surfaces.dashboard.presenters.agent_view import present_prompt, url_origin
 from stentor.surfaces.dashboard.presenters.whitelist_form import split_words

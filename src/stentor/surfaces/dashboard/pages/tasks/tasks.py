@@ -29,10 +29,10 @@ from stentor.domains.tasks import queries as task_queries
 from stentor.domains.tasks import store as task_store
 from stentor.domains.tasks.wire import GradeOut
 from stentor.surfaces.dashboard.gateway import quote_segment
-from stentor.surfaces.dashboard.pages import task_selection, task_steps
-from stentor.surfaces.dashboard.pages.agents import label_agents
-from stentor.surfaces.dashboard.pages.decisions import CHOICES
-from stentor.surfaces.dashboard.pages.task_list import selectable_agents
+from stentor.surfaces.dashboard.pages.agents.agents import label_agents
+from stentor.surfaces.dashboard.pages.tasks import task_selection, task_steps
+from stentor.surfaces.dashboard.pages.tasks.decisions import CHOICES
+from stentor.surfaces.dashboard.pages.tasks.task_list import selectable_agents
 from stentor.surfaces.dashboard.presenters import agent_view
 from stentor.surfaces.dashboard.presenters.filters import escape_bidi
 from stentor.surfaces.dashboard.presenters.task_view import (

@@ -13,7 +13,7 @@ from stentor.domains.learning import evidence
 from stentor.domains.learning import store as learning_store
 from stentor.domains.tasks.reading import chart_queries
 from stentor.domains.tasks.reading.chart_queries import AgentResults
-from stentor.surfaces.dashboard.pages.agents import FIGURE_DAYS, read_figures
+from stentor.surfaces.dashboard.pages.agents.agents import FIGURE_DAYS, read_figures
 from stentor.surfaces.dashboard.presenters import agent_view
 from stentor.surfaces.dashboard.site.page import PageRequest
 

@@ -11,8 +11,8 @@ from starlette.responses import RedirectResponse, Response
 
 from stentor.core.errors import ServiceUnavailable, SignInFailed, SignInRefused
 from stentor.surfaces.dashboard.gateway import GatewayError
-from stentor.surfaces.dashboard.pages.recent_changes import read_visit
-from stentor.surfaces.dashboard.pages.sign_in import open_session, render_sign_in
+from stentor.surfaces.dashboard.pages.access.sign_in import open_session, render_sign_in
+from stentor.surfaces.dashboard.pages.overview.recent_changes import read_visit
 from stentor.surfaces.dashboard.site.page import Site
 from stentor.surfaces.dashboard.site.sessions import is_tls_request
 from stentor.surfaces.dashboard.site.single_sign_on import (

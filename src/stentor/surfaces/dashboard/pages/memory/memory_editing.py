@@ -13,7 +13,7 @@ from starlette.responses import Response
 from stentor.core.jsontext import JsonObject
 from stentor.domains.memory.vaults import DEFAULT_VAULT
 from stentor.surfaces.dashboard.gateway import GatewayError
-from stentor.surfaces.dashboard.pages.memory import current_version, read_document, read_versions
+from stentor.surfaces.dashboard.pages.memory.memory import current_version, read_document, read_versions
 from stentor.surfaces.dashboard.presenters import note_rendering
 from stentor.surfaces.dashboard.presenters.note_rendering import note_url, vault_param
 from stentor.surfaces.dashboard.site.page import PageRequest

@@ -19,9 +19,9 @@ from stentor.core.errors import ServiceUnavailable
 from stentor.core.jsontext import JsonObject
 from stentor.domains.registry import queries as registry_queries
 from stentor.surfaces.dashboard.gateway import GatewayError
-from stentor.surfaces.dashboard.pages import task_selection
-from stentor.surfaces.dashboard.pages.task_list import SINCE, TaskListSearch, read_matching, read_search
-from stentor.surfaces.dashboard.pages.task_selection import ACTIONS, CONFIRMATION
+from stentor.surfaces.dashboard.pages.tasks import task_selection
+from stentor.surfaces.dashboard.pages.tasks.task_list import SINCE, TaskListSearch, read_matching, read_search
+from stentor.surfaces.dashboard.pages.tasks.task_selection import ACTIONS, CONFIRMATION
 from stentor.surfaces.dashboard.presenters.filters import humanize
 from stentor.surfaces.dashboard.site.page import PageRequest
 

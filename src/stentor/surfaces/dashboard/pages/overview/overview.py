@@ -26,8 +26,8 @@ from stentor.domains.tasks.reading import chart_queries
 from stentor.domains.tasks.reading.chart_queries import CHART_RANGES
 from stentor.domains.webhooks import queries as webhook_queries
 from stentor.surfaces.dashboard.gateway import GatewayError
-from stentor.surfaces.dashboard.pages import recent_changes
-from stentor.surfaces.dashboard.pages.alerts import MAX_LISTED, alert_reader, present_open_alerts
+from stentor.surfaces.dashboard.pages.overview import recent_changes
+from stentor.surfaces.dashboard.pages.overview.alerts import MAX_LISTED, alert_reader, present_open_alerts
 from stentor.surfaces.dashboard.site.page import PageRequest
 from stentor.surfaces.dashboard.site.sessions import is_https_request
 

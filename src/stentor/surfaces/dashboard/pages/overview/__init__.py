@@ -1,0 +1,1 @@
+"""The overview, what changed recently, and the alerts."""
