@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import zlib
 
 import pytest
 from hypothesis import given
@@ -23,10 +24,16 @@ def test_what_would_not_get_smaller_or_take_long_stays_as_it_is() -> None:
     assert deflate(b"a" * (MIN_BYTES - 1)) is None
     assert deflate(b"a" * (MAX_BYTES + 1)) is None
     assert deflate(os.urandom(1_000)) is None
-    assert deflate(b"a" * MAX_BYTES) is not None
+    longest = deflate(b"a" * MAX_BYTES)
+    assert longest is not None
+    assert inflate(longest, "it") == b"a" * MAX_BYTES
 
 
-@pytest.mark.parametrize("damaged", [b"", b"no", (deflate(b"a" * 1_000) or b"")[:-1]])
+TOO_LONG = zlib.compress(b"a" * (MAX_BYTES + 2))
+"""More than is ever stored so, in a thousand bytes: somebody else wrote it."""
+
+
+@pytest.mark.parametrize("damaged", [b"", b"no", (deflate(b"a" * 1_000) or b"")[:-1], TOO_LONG])
 def test_damage_is_told(damaged: bytes) -> None:
     with pytest.raises(CorruptRecord, match="The value is damaged"):
         inflate(damaged, "The value")

@@ -26,7 +26,12 @@ def deflate(content: bytes) -> bytes | None:
 
 def inflate(content: bytes, what: str) -> bytes:
     """Return what `deflate` was given. Raises CorruptRecord, with `what` it is, if it is damaged."""
+    stream = zlib.decompressobj()
     try:
-        return zlib.decompress(content)
+        # A few stored kilobytes can be made to fill the memory.
+        inflated = stream.decompress(content, MAX_BYTES + 1)
     except zlib.error as error:
         raise CorruptRecord(f"{what} is damaged: {error}.") from None
+    if not stream.eof:
+        raise CorruptRecord(f"{what} is damaged: it is cut off, or longer than anything that is stored so.")
+    return inflated
