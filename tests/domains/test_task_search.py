@@ -9,15 +9,32 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from stentor.core import migrations
+from stentor.core.db import NO_LOCKS, Database, Sql, Tx
+from stentor.core.db.pipeline import Pipeline
+from stentor.core.db.postgres import PostgresDriver
 from stentor.core.errors import InvalidRequest
 from stentor.domains.tasks import queries
 from stentor.domains.tasks.reading import list_queries
 from stentor.domains.tasks.search import service
 from stentor.domains.tasks.search.model import Position, TaskText, parse_query, split_words
-from stentor.domains.tasks.search.postgres_index import build_tsvector
+from stentor.domains.tasks.search.postgres_index import PostgresTaskIndex, build_tsvector
+from stentor.domains.tasks.search.service import LAST_DOCUMENT
 from stentor.domains.tasks.search.sqlite_index import INDEX_FILE, SqliteTaskIndex
 from tests.conftest import MakeWorld, World
 from tests.requirements import requirement
+
+ADD_TASKS = Sql(
+    """insert into tasks (tenant, task_id, status, type, title, priority, created_at, queued_at, timeout_seconds, epoch,
+        attempt_epoch, provenance_id, head_id, submitted_by, submitted_status, estimated_start, estimated_completion,
+        input, body_hash, metadata, required_capabilities)
+    select 't', 'task ' || n, 'waiting', 'kind', 'title', 2, n, n, 60, 1,
+        0, 'p', 'h', 'someone', 'queued', 0, 0, '"text\\n' || n || '"', 'b', '{}', '[]'
+    from generate_series(1, 8000) as n"""
+)
+BLOCKS_READ = Sql(
+    """select sum(pg_stat_get_xact_blocks_fetched(indexrelid)) from pg_index where indrelid = 'tasks'::regclass"""
+)
 
 
 @pytest.fixture
@@ -74,6 +91,52 @@ async def test_tasks_are_found_by_words_of_title_type_input_result_and_error(wor
         "nowhere": [],
     }.items():
         assert await found(world, text=text) == expected, text
+
+
+@requirement("tasks.search")
+async def test_many_tasks_are_indexed_in_few_statements_and_in_their_order(
+    postgres_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    driver = PostgresDriver(postgres_url)
+    migrations.upgrade(driver)
+    database = Database(driver)
+    index = PostgresTaskIndex(database)
+    sent: list[int] = []
+    run = Pipeline.run
+
+    def counted(self: Pipeline, statements: Any) -> Any:
+        sent.append(len(statements))
+        return run(self, statements)
+
+    monkeypatch.setattr(Pipeline, "run", counted)
+    await index.put([TaskText("t", f"task {n}", f"word number{n}") for n in range(90)], Position(1, "one"))
+    assert sum(sent) < 30
+    changed = [TaskText("t", "task 5", "word again"), TaskText("t", "task 90", "word"), TaskText("t", "task 4", "word")]
+    await index.put(changed, Position(2, "two"))
+    every = await index.find("t", parse_query("word"), LAST_DOCUMENT, 200)
+    assert [task_id for _, task_id in every[:4]] == ["task 4", "task 90", "task 5", "task 89"]
+    assert len(every) == 91
+    assert await index.find("t", parse_query("number4"), LAST_DOCUMENT, 9) == []
+    database.close()
+
+
+async def test_texts_of_tasks_are_read_by_key_before_their_table_was_analyzed(bare_url: str) -> None:
+    driver = PostgresDriver(bare_url)
+    migrations.upgrade(driver)
+    database = Database(driver)
+    await database.write(lambda tx: tx.run(ADD_TASKS), NO_LOCKS)
+
+    def read(tx: Tx) -> tuple[list[TaskText], int]:
+        texts = list_queries.read_texts(tx, [("t", "task 9"), ("t", "none"), ("t", "task 700")])
+        return texts, int(tx.rows(BLOCKS_READ)[0][0])
+
+    texts, blocks = await database.read(read)
+    assert sorted((text.task_id, text.text.split()) for text in texts) == [
+        ("task 700", ["title", "kind", '"text', '700"']),
+        ("task 9", ["title", "kind", '"text', '9"']),
+    ]
+    assert blocks < 50
+    database.close()
 
 
 @requirement("tasks.search")

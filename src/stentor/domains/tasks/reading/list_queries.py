@@ -8,13 +8,11 @@ Also many tasks by their ids: their rows of the list, and the texts by which the
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Sequence
-from itertools import groupby
-from operator import itemgetter
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from stentor.core.clock import HOUR
-from stentor.core.db import Sql, Tx
+from stentor.core.db import RowsSql, Sql, Tx
 from stentor.core.ids import LAST_GROUP_START, UUID_LENGTH
 from stentor.domains.tasks.queries import ALL_HOURS
 from stentor.domains.tasks.reading.list_model import TaskFilter, TaskSummary
@@ -94,9 +92,15 @@ _LIST_MATCHING = Sql(
     and (cast(:session as text) is null or session_id = :session)
     and +created_at > :created_after and {VISIBLE}"""
 )
-_READ_TEXTS = Sql(
-    f"""select task_id, title, type, substr(input, 1, {MAX_SEARCHED}), substr(result, 1, {MAX_SEARCHED}),
-    substr(error, 1, {MAX_SEARCHED}) from tasks where tenant = :tenant and task_id in ({_PARAMETERS_OF_IDS})"""
+_TEXT = " || ".join(
+    f"coalesce({part} || ' ', '')"
+    for part in ("title", "type", *(f"substr({name}, 1, {MAX_SEARCHED})" for name in ("input", "result", "error")))
+)
+# Not a join: for a table without statistics, as after a restore, PostgreSQL would read all tasks of the tenant.
+_READ_TEXTS = RowsSql(
+    ("tenant", "task_id"),
+    f"""select tenant, task_id, (select {_TEXT} from tasks
+        where tasks.tenant = given.tenant and tasks.task_id = given.task_id limit 1) from given""",
 )
 _ESCAPE = re.compile(r"\\(?:u[0-9a-fA-F]{4}|.)")
 
@@ -274,21 +278,15 @@ def list_matching(tx: Tx, tenant: str, task_filter: TaskFilter, ids: Sequence[st
     return [TaskSummary(*row) for row in tx.rows(_LIST_MATCHING, key=task_filter.key, **params)]
 
 
-def read_texts(tx: Tx, tasks: Iterable[tuple[str, str]]) -> list[TaskText]:
-    """Return what the search knows of tasks, given as (tenant, task id) and sorted, in any order."""
-    texts = []
-    for tenant, group in groupby(tasks, key=itemgetter(0)):
-        ids = [task_id for _, task_id in group]
-        for start in range(0, len(ids), IDS_PER_STATEMENT):
-            rows = tx.rows(_READ_TEXTS, tenant=tenant, **_id_params(ids[start : start + IDS_PER_STATEMENT]))
-            texts += [TaskText(tenant, str(task_id), _join_texts(parts)) for task_id, *parts in rows]
-    return texts
-
-
-def _join_texts(parts: Iterable[str | None]) -> str:
-    """Return the texts together, without JSON's escapes, whose letters would join the words after them."""
-    text = " ".join(part for part in parts if part)
-    return _ESCAPE.sub(" ", text) if "\\" in text else text
+def read_texts(tx: Tx, tasks: Sequence[tuple[str, str]]) -> list[TaskText]:
+    """Return what the search knows of tasks, given as (tenant, task id), in any order."""
+    return [
+        # Without JSON's escapes, whose letters would join the words after them.
+        TaskText(tenant, task_id, _ESCAPE.sub(" ", text) if "\\" in text else text)
+        for sql, values in _READ_TEXTS.padded_chunks(tasks)
+        for tenant, task_id, text in tx.rows(sql, **values)
+        if text is not None
+    ]
 
 
 def _id_params(ids: Sequence[str]) -> dict[str, Any]:

@@ -4,17 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from stentor.core.db import NO_LOCKS, Database, Sql, Tx
+from stentor.core.db import NO_LOCKS, Database, RowsSql, Sql, Tx
 from stentor.domains.tasks.search.model import Phrase, Position, TaskText, split_words
 
 MAX_POSITIONS = 16_383
 """A tsvector counts no further, so the words after that many are found, but not as parts of a phrase."""
 MAX_WORD_POSITIONS = 255
 """Positions that a tsvector keeps of one word."""
-_PUT = Sql(
-    """insert into task_search (tenant, task_id, words) values (:tenant, :task_id, cast(:words as tsvector))
+_PUT = RowsSql(
+    ("tenant", "task_id", "words"),
+    """insert into task_search (tenant, task_id, words) select tenant, task_id, cast(words as tsvector) from given
     on conflict (tenant, task_id) do update set
-        doc_id = nextval('task_search_documents'), words = excluded.words"""
+        doc_id = nextval('task_search_documents'), words = excluded.words""",
 )
 _READ_POSITION = Sql("select number, event_id from task_search_position")
 _DROP_POSITION = Sql("delete from task_search_position")
@@ -39,8 +40,9 @@ class PostgresTaskIndex:
 
     async def put(self, texts: Sequence[TaskText], position: Position) -> None:
         def work(tx: Tx) -> None:
-            rows = [(text, build_tsvector(split_words(text.text))) for text in texts]
-            tx.many(_PUT, [{"tenant": text.tenant, "task_id": text.task_id, "words": words} for text, words in rows])
+            rows = [(text.tenant, text.task_id, build_tsvector(split_words(text.text))) for text in texts]
+            for put, params in _PUT.chunks(rows):
+                tx.run(put, **params)
             tx.run(_DROP_POSITION)
             tx.run(_SET_POSITION, number=position.number, event_id=position.event_id)
 

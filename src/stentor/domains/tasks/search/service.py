@@ -71,7 +71,7 @@ class TaskSearch:
             return 0
         order = {(e.tenant, e.task_id): e.number for e in events if e.task_id and e.event_type in INDEXED_EVENTS}
         # The texts as they are now, perhaps newer than these events: the later ones index the same again.
-        texts = await self._db.read(lambda tx: list_queries.read_texts(tx, sorted(order)))
+        texts = await self._db.read(lambda tx: list_queries.read_texts(tx, list(order)))
         texts.sort(key=lambda text: order[text.tenant, text.task_id])
         await index.put(texts, Position(events[-1].number, events[-1].event_id))
         return len(events)
