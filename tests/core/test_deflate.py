@@ -33,7 +33,11 @@ TOO_LONG = zlib.compress(b"a" * (MAX_BYTES + 2))
 """More than is ever stored so, in a thousand bytes: somebody else wrote it."""
 
 
-@pytest.mark.parametrize("damaged", [b"", b"no", (deflate(b"a" * 1_000) or b"")[:-1], TOO_LONG])
+@pytest.mark.parametrize(
+    "damaged",
+    [b"", b"no", (deflate(b"a" * 1_000) or b"")[:-1], TOO_LONG],
+    ids=["empty", "other", "cut off", "too long"],
+)
 def test_damage_is_told(damaged: bytes) -> None:
     with pytest.raises(CorruptRecord, match="The value is damaged"):
         inflate(damaged, "The value")
