@@ -143,7 +143,7 @@ async def test_a_provider_of_anthropics_format_gets_what_the_client_sent(
         "metadata": {"user_id": "u-1"},
         "stop_sequences": ["END"],
         "extra_body": {"context_management": {"edits": []}},
-        "extra_headers": {"anthropic-beta": "context-management-2025-06-27"},
+        "extra_headers": {"anthropic-beta": "context-management-2025-06-27", "anthropic-version": "2026-10-21"},
     }
     await ask(client, streamed=streamed, model=ANTHROPIC, **original)
     sent = upstream.asked[-1]
@@ -151,7 +151,7 @@ async def test_a_provider_of_anthropics_format_gets_what_the_client_sent(
     expected |= {"model": "sea-large", "max_tokens": 100, "context_management": {"edits": []}}
     assert sent["body"] == expected | ({"stream": True} if streamed else {})
     assert sent["headers"]["anthropic-beta"] == "context-management-2025-06-27"
-    assert sent["headers"]["anthropic-version"] == "2023-06-01"
+    assert sent["headers"]["anthropic-version"] == "2026-10-21"
 
 
 async def searching(request: web.Request) -> web.StreamResponse:
@@ -249,7 +249,7 @@ async def test_other_providers_get_what_their_format_can_express(
         "temperature": 0.5,
         "response_format": {"type": "json_schema", "json_schema": {"name": "answer", "schema": SCHEMA}},
     }
-    assert "anthropic-beta" not in upstream.asked[-1]["headers"]
+    assert not [name for name in upstream.asked[-1]["headers"] if name.lower().startswith("anthropic-")]
 
 
 @requirement("llm.anthropic-compatible")
@@ -382,7 +382,7 @@ async def test_a_stream_shows_a_search_of_the_provider_before_its_first_text(wor
     upstream.mood = slow
     upstream.go.clear()
     raw: Any = {"model": ANTHROPIC, "max_tokens": 100, "messages": ASKED, "tools": [SEARCH]}
-    request = MessagesIn.model_validate(raw).to_request(raw, "")
+    request = MessagesIn.model_validate(raw).to_request(raw, {})
     stream = await world.kernel.llm.gateway.stream(LlmCaller("default", "admin"), request)
     deltas = aiter(stream)
     shown = [await anext(deltas) for _ in range(2)]

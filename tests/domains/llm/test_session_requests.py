@@ -167,6 +167,17 @@ async def test_a_request_that_fails_or_is_wrong_adds_nothing_and_costs_nothing(
 
 
 @requirement("llm.sessions")
+@pytest.mark.parametrize("path", ["chat/completions", "responses"])
+async def test_a_session_of_opencode_itself_is_not_one_of_stentor(world: World, upstream: Upstream, path: str) -> None:
+    Script(upstream, "one")
+    headers = {"X-Session-Id": "ses_dd1fa1af9ffe", "X-Session-Affinity": "ses_dd1fa1af9ffe"}
+    text = {"input": "1"} if path == "responses" else {"messages": [user("1")]}
+    answer = await world.admin.post(f"/v1/{path}", json={"model": MODEL, **text}, headers=headers)
+    assert answer.status_code == 200, answer.text
+    assert await conversation(world) == []
+
+
+@requirement("llm.sessions")
 async def test_of_two_answers_to_the_same_conversation_one_is_kept(world: World, upstream: Upstream) -> None:
     async def change() -> None:
         await ok(world, "POST", "/sessions/s/items", {"items": [{"value": user("meanwhile")}]})

@@ -35,7 +35,8 @@ def session_id(http: HttpRequest, named: str | None = None) -> str | None:
     Raises InvalidRequest if they name different ones.
     """
     header = find_header(http.scope, b"x-session-id")
-    if header is None:
+    # opencode sends an id of its own under this name, and again as the affinity; it keeps the conversation itself.
+    if header is None or header == find_header(http.scope, b"x-session-affinity"):
         return named
     if not 0 < len(header) <= 255 or not header.isprintable() or named not in (None, header):
         reason = "the body names another session" if named is not None else "must be the id of a session"

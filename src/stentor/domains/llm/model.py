@@ -111,12 +111,12 @@ class AnthropicOriginal(msgspec.Struct, frozen=True):
     """What a client sent in Anthropic's format, which only providers of that format can get as it was.
 
     `fields` are those of the body for which the neutral form has less room, such as `messages` with their cache marks;
-    `betas` is the header `anthropic-beta`. `feature` names a part that no other format can express, empty if none is;
-    `other_tokens` estimates the tokens of all such blocks.
+    `headers` are those that choose the version of the API. `feature` names a part that no other format can express,
+    empty if none is; `other_tokens` estimates the tokens of all such blocks.
     """
 
     fields: JsonObject
-    betas: str = ""
+    headers: dict[str, str] = {}
     feature: str = ""
     other_tokens: int = 0
 

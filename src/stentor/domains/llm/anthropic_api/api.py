@@ -40,7 +40,7 @@ def router(chats: ChatRouter, streams: StreamLimit) -> APIRouter:
         body = validate_body(MessagesIn, raw)
         if caller.models:
             require_one_model(raw, caller.name)
-        chat = body.to_request(raw, find_header(request.scope, b"anthropic-beta") or "")
+        chat = body.to_request(raw, _anthropic_headers(request))
         session, task = session_id(request), task_header(request)
         if not body.stream:
             work = chats.chat(caller, chat, task_id=task, session_id=session)
@@ -59,12 +59,18 @@ def router(chats: ChatRouter, streams: StreamLimit) -> APIRouter:
 
     async def count_tokens(request: HttpRequest, caller: Caller) -> Response:
         raw = await read_object(request)
-        counted = validate_body(CountIn, raw).to_request(raw, "")
+        counted = validate_body(CountIn, raw).to_request(raw, {})
         return JsonResponse({"input_tokens": model.estimate_input_tokens(counted)})
 
     api.add_api_route("/messages", create_message, methods=["POST"], route_class_override=FastRoute)
     api.add_api_route("/messages/count_tokens", count_tokens, methods=["POST"], route_class_override=FastRoute)
     return api
+
+
+def _anthropic_headers(request: HttpRequest) -> dict[str, str]:
+    # The client reads the reply as its version of the API describes it.
+    values = {name: find_header(request.scope, name.encode()) for name in ("anthropic-version", "anthropic-beta")}
+    return {name: value for name, value in values.items() if value}
 
 
 async def _frames(stream: AnswerStream, events: MessageEvents) -> AsyncIterator[bytes]:

@@ -129,9 +129,7 @@ def build_chat_request(request: ChatRequest, quirks: ProviderQuirks, *, stream: 
         stream=True if stream else None,
         **(_neutral_fields(request) if original is None else _original_fields(original)),
     )
-    return ProviderRequest(
-        "/v1/messages", body, {"anthropic-beta": original.betas} if original and original.betas else {}
-    )
+    return ProviderRequest("/v1/messages", body, original.headers if original else {})
 
 
 def _neutral_fields(request: ChatRequest) -> JsonObject:

@@ -196,8 +196,8 @@ class ProviderTransport:
         url, body = self._checked_url(provider, call.path), jsontext.encode(call.body)
         headers = {
             "Content-Type": "application/json",
-            **call.headers,
             **form.build_headers(provider.key, provider.quirks),
+            **call.headers,
             **trace_context.outbound_headers(evidence.traceparent),
         }
         # Clears the status of an earlier attempt: an attempt that reaches no server must not be recorded with it.
