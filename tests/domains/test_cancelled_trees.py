@@ -114,16 +114,44 @@ async def test_many_subtasks_are_cancelled_a_part_at_a_time(world: World, monkey
     leaves = [await child_of(world, child) for child in children]
     lengths, list_open = list[int](), subtask_store.list_open
 
-    def counted(*args: Any) -> list[tuple[str, str, str]]:
-        found = list_open(*args)
+    def counted(*args: Any) -> Any:
+        found, *rest = list_open(*args)
         lengths.append(len(found))
-        return found
+        return found, *rest
 
     monkeypatch.setattr(subtask_store, "list_open", counted)
     await cancel(world, attempt.task_id)
     await become(world, "cancelled", *children, *leaves)
     await nothing_is_noted(world)
     assert max(lengths) == 5
+
+
+@requirement("steps.children")
+async def test_a_cancelled_task_says_how_many_subtasks_are_left_and_reads_none_twice(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    attempt = await begin_attempt(world)
+    children = [await child_of(world, attempt.task_id) for _ in range(12)]
+    list_parents, db = subtask_store.list_parents, world.kernel.infra.db
+
+    def look(tx: Tx) -> list[str]:
+        found, moved, over = subtask_store.list_open(tx, list_parents(tx, 10), 5)
+        subtask_store.save_positions(tx, moved, over)
+        return [task_id for _, task_id, _ in found]
+
+    with monkeypatch.context() as patch:
+        patch.setattr(subtask_store, "list_parents", lambda tx, limit: [])
+        await cancel(world, attempt.task_id)
+        for first, left in ((0, 12), (5, 7), (10, 2)):
+            task = await world.task(attempt.task_id)
+            assert task["notice"] == f"Its subtasks are being cancelled: {left} left, without theirs."
+            assert task["notice_code"] == "CANCELLING_SUBTASKS"
+            assert await db.write(look) == children[first : first + 5]
+        assert (await world.task(attempt.task_id))["notice"] is None
+        assert await db.write(look) == children[:5], "what is still open is read again before the task is forgotten"
+    await become(world, "cancelled", *children)
+    await nothing_is_noted(world)
+    assert (await world.task(attempt.task_id))["notice"] is None
 
 
 @requirement("steps.children")

@@ -871,7 +871,7 @@ CREATE INDEX tasks_parked_by_period on tasks (tenant, limit_key, limit_seconds, 
 CREATE INDEX tasks_with_deadline on tasks (end_by) where end_by is not null and completion_time is null;
 CREATE TRIGGER tasks_moves before update of status on tasks when old.status <> new.status and instr(' queued>executing queued>failed queued>cancelled queued>aborted pending_approval>queued pending_approval>waiting pending_approval>aborted pending_approval>cancelled executing>completed executing>failed executing>aborted executing>queued executing>cancelled executing>waiting waiting>queued waiting>cancelled waiting>aborted failed>queued failed>pending_approval aborted>queued aborted>pending_approval ', ' ' || old.status || '>' || new.status || ' ') = 0
         begin select raise(abort, 'a task does not make this move'); end;
-CREATE TABLE cancelled_parents (tenant text not null, task_id text not null, primary key (tenant, task_id));
+CREATE TABLE cancelled_parents (tenant text not null, task_id text not null, seen_created_at bigint not null default 0, seen_task_id text not null default '', primary key (tenant, task_id));
 CREATE TABLE child_checks (
         check_at bigint not null,
         tenant text not null,
@@ -892,4 +892,4 @@ CREATE TABLE alert_thresholds (
     set_at bigint not null
 );
 CREATE INDEX events_audited on events (tenant, event_id) where event_type = 'agent_registered' or event_type = 'agent_status_changed' or event_type = 'agent_updated' or event_type = 'alert_thresholds_changed' or event_type = 'approval_given' or event_type = 'approval_refused' or event_type = 'authority_granted' or event_type = 'authority_revoked' or event_type = 'budget_changed' or event_type = 'checkpoint_taken' or event_type = 'connection_changed' or event_type = 'content_deleted' or event_type = 'dispatch_denied' or event_type = 'history_accepted' or event_type = 'key_changed' or event_type = 'memory_invalidated' or event_type = 'memory_restored' or event_type = 'model_route_changed' or event_type = 'person_changed' or event_type = 'provider_changed' or event_type = 'rollback_completed' or event_type = 'rollback_failed' or event_type = 'rollback_started' or event_type = 'schedule_changed' or event_type = 'session_deleted' or event_type = 'sign_in_refused' or event_type = 'signed_in' or event_type = 'tool_denied' or event_type = 'trust_changed' or event_type = 'update_approved' or event_type = 'update_deployed' or event_type = 'update_rejected' or event_type = 'update_rolled_back' or event_type = 'update_submitted' or event_type = 'violation_recorded' or event_type = 'webhook_changed' or event_type = 'webhook_disabled';
-insert into alembic_version values ('0057');
+insert into alembic_version values ('0058');

@@ -27,6 +27,7 @@ from stentor.domains.steps.store import ChildCheck, OpenStep
 from stentor.domains.steps.wait_endings import BATCH_SIZE, WaitEndings
 from stentor.domains.tasks.queues import lease_store, subtask_store
 from stentor.domains.tasks.queues.damaged import DamagedTasks
+from stentor.domains.tasks.queues.subtask_store import CancelledParent
 from stentor.domains.tasks.store import TaskRef
 
 INTERVAL_SECONDS = 1.0
@@ -81,7 +82,7 @@ class WaitScheduler:
     async def tick(self) -> float:
         """End everything that is due now; return the seconds until something is due again, at least PAUSE_SECONDS."""
 
-        def look(tx: Tx) -> tuple[int, int | None, int | None, bool, list[ChildCheck], list[TaskRef]]:
+        def look(tx: Tx) -> tuple[int, int | None, int | None, bool, list[ChildCheck], list[CancelledParent]]:
             due_at, deadline = store.next_due_at(tx), lease_store.next_deadline(tx)
             noted, cancelled = store.list_checks(tx, BATCH_SIZE), subtask_store.list_parents(tx, BATCH_SIZE)
             return tx.now, due_at, deadline, store.has_open_children(tx), noted, cancelled
@@ -132,19 +133,19 @@ class WaitScheduler:
         if len(noted) == BATCH_SIZE:
             self._wake.set()
 
-    async def _cancel_subtasks(self, parents: list[TaskRef]) -> None:
+    async def _cancel_subtasks(self, parents: list[CancelledParent]) -> None:
         """Cancel subtasks of these cancelled tasks. The next check follows at once, and continues one level deeper."""
+        refs = [parent.ref for parent in parents]
         # First the tasks that they wait for: otherwise their waits would end as if a child had failed.
-        await self._end_each(lambda tx: store.list_orphans_of(tx, parents, BATCH_SIZE), self._endings.end_orphans)
-        found = await self._db.poll(lambda tx: subtask_store.list_open(tx, parents, SUBTASKS))
+        await self._end_each(lambda tx: store.list_orphans_of(tx, refs, BATCH_SIZE), self._endings.end_orphans)
+        found, moved, over = await self._db.poll(lambda tx: subtask_store.list_open(tx, parents, SUBTASKS))
         for start in range(0, len(found), BATCH_SIZE):
             batch = {(tenant, task_id): parent for tenant, task_id, parent in found[start : start + BATCH_SIZE]}
             held = [task_lock(*ref) for ref in batch]
             await self._db.write(partial(self._endings.cancel_subtasks, parents=batch), held)
-        if len(found) < SUBTASKS:
-            busy = {(tenant, parent) for tenant, _, parent in found}
-            if over := [parent for parent in parents if parent not in busy]:
-                await self._db.write(partial(subtask_store.forget, parents=over), NO_LOCKS)
+        if moved or over:
+            # Only now: after a crash those of the last look are read again.
+            await self._db.write(partial(subtask_store.save_positions, moved=moved, over=over), NO_LOCKS)
         self._wake.set()
 
     async def _end_each(self, list_open: List, end: End) -> None:

@@ -227,8 +227,9 @@ def _metadata_to_json(metadata: TaskMetadata) -> JsonObject:
 class TaskOut(ResponseModel):
     """A task. `duration_ms` is that of the last attempt, `total_duration_ms` the time from the first start to the end.
 
-    `notice` says why it is still queued, or that its agent is silent; a program compares `notice_code`. `agent_name`
-    and `waits_for`, at most 20 waits, are only in the response that reads one task.
+    `notice` says why it is still queued, that its agent is silent, or how many subtasks are still to be cancelled; a
+    program compares `notice_code`. `agent_name` and `waits_for`, at most 20 waits, are only in the response that reads
+    one task.
     """
 
     task_id: str

@@ -28,6 +28,7 @@ NoticeCode = Literal[
     "AGENT_SILENT",
     "ATTEMPT_LOST",
     "SESSION_UNUSED",
+    "CANCELLING_SUBTASKS",
 ]
 
 
@@ -103,6 +104,13 @@ def describe_unused_session(runtime_kind: str | None, agent_name: str | None, se
         return None
     text = f"{agent_name} is a builtin agent, which neither reads nor extends the session {session!r}"
     return Notice("SESSION_UNUSED", text)
+
+
+def describe_cancel(left: int) -> Notice | None:
+    """Return that subtasks of a cancelled task are still to be cancelled, at most `left`; None for 0."""
+    if not left:
+        return None
+    return Notice("CANCELLING_SUBTASKS", f"Its subtasks are being cancelled: {left:,} left, without theirs.")
 
 
 def describe_limit(limit: TaskLimit, used: int) -> Notice | None:

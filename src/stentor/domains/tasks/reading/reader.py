@@ -19,7 +19,7 @@ from stentor.domains.routing.service import RoutingEngine
 from stentor.domains.tasks import queries
 from stentor.domains.tasks.access import require_visible_task
 from stentor.domains.tasks.model import Task
-from stentor.domains.tasks.queues import limit_store
+from stentor.domains.tasks.queues import limit_store, subtask_store
 from stentor.domains.tasks.reading import list_queries, own_list_queries, visibility_queries
 from stentor.domains.tasks.reading.list_model import TaskFilter, TaskPage
 from stentor.domains.tasks.reading.progress import (
@@ -28,6 +28,7 @@ from stentor.domains.tasks.reading.progress import (
     TaskState,
     TaskWait,
     WaitReader,
+    describe_cancel,
     describe_inactive,
     describe_limit,
     describe_lost_attempt,
@@ -64,7 +65,7 @@ class TaskReader:
         return await self._db.read(read)
 
     async def get_state(self, principal: Principal, task_id: str) -> TaskState:
-        """Return a task, why it is still queued or seems to be lost if that is so, and what it waits for.
+        """Return a task, why it is still queued, seems to be lost, or still cancels subtasks, and what it waits for.
 
         Raises NotFound.
         """
@@ -73,6 +74,8 @@ class TaskReader:
             task = require_visible_task(tx, principal, task_id)
             if task.status == "waiting":
                 return TaskState(task, None, self._read_waits(tx, task))
+            if task.status == "cancelled":
+                return TaskState(task, describe_cancel(subtask_store.count_left(tx, task.tenant, task_id)), [])
             limit = task.metadata.limit if task.status == "queued" else None
             if limit is None:
                 return TaskState(task, describe_silence(task, tx.now), [])

@@ -140,7 +140,7 @@ async def _read_state(page: PageRequest, task: JsonObject | None) -> JsonObject:
     if task is None:
         return state
     # The activity has neither.
-    if task["status"] not in ("pending_approval", "queued", "waiting", "executing"):
+    if task["status"] not in ("pending_approval", "queued", "waiting", "executing", "cancelled"):
         return state
     found = await page.find("tasks.get", task_id=task["task_id"])
     return found if found is not None and found["status"] == task["status"] else state
