@@ -18,7 +18,7 @@ from stentor.bootstrap.kernel import build
 from stentor.core import migrations, settings
 from stentor.core.clock import SystemClock
 from stentor.core.db import Database
-from stentor.core.db.sqlite import SqliteDriver
+from stentor.core.db.sqlite.driver import SqliteDriver
 from stentor.domains.registry.model import AllowedTool, SandboxWhitelist
 from stentor.domains.registry.service import AgentDraft
 from stentor.domains.sandbox.broker.model import SandboxRun

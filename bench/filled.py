@@ -17,7 +17,7 @@ from bench.rows import AGENTS, TENANTS, Rows
 from bench.sizes import say
 from stentor.core import jsontext, migrations
 from stentor.core.clock import HOUR, SECOND, SystemClock
-from stentor.core.db.sqlite import SqliteDriver
+from stentor.core.db.sqlite.driver import SqliteDriver
 from stentor.core.runlog import RunLogEvent
 from stentor.domains.registry.model import Agent
 from stentor.domains.tasks.model import Task

@@ -14,8 +14,8 @@ from bench.sizes import Scale, say
 from stentor.core import ids, migrations
 from stentor.core.clock import SystemClock
 from stentor.core.db import Database
-from stentor.core.db.leader import SEQUENCER_LOCK_ID, LeaderElection
-from stentor.core.db.sqlite import SqliteDriver
+from stentor.core.db.locks.leader import SEQUENCER_LOCK_ID, LeaderElection
+from stentor.core.db.sqlite.driver import SqliteDriver
 from stentor.core.live import Hub
 from stentor.core.runlog import EventDraft, RunLog, leaf_hash
 from stentor.domains.provenance.audit.verification import verify_run_log

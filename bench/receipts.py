@@ -22,7 +22,7 @@ from stentor.auth.authority.receipts import ReceiptVerifier, ReplayGuard
 from stentor.core import migrations
 from stentor.core.clock import SystemClock
 from stentor.core.db import Database
-from stentor.core.db.sqlite import SqliteDriver
+from stentor.core.db.sqlite.driver import SqliteDriver
 
 TITLE = "the authority boundary"
 AUDIENCE, BODY = "stentor", b'{"jsonrpc":"2.0","id":1,"method":"tools/call"}'

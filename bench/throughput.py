@@ -16,7 +16,7 @@ from bench.figures import Figure, at_least, percentile, spread
 from bench.service import Service, serving
 from bench.sizes import Scale, say
 from stentor.core.db import Sql
-from stentor.core.db.sqlite import SqliteDriver
+from stentor.core.db.sqlite.driver import SqliteDriver
 
 TITLE = "submit to completed, 32 at a time"
 CONCURRENCY = 32

@@ -30,7 +30,7 @@ from stentor.cli import reference
 from stentor.core import settings
 from stentor.core.db import Database
 from stentor.core.db.driver import Driver
-from stentor.core.db.sqlite import SqliteDriver
+from stentor.core.db.sqlite.driver import SqliteDriver
 from stentor.core.live import Hub
 from stentor.testing import BrokenRunLog, FixedClock
 from tests import ahead, certificates, forkserver, order, parallel, warm

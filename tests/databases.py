@@ -25,8 +25,8 @@ import pytest
 
 from stentor.core import migrations
 from stentor.core.clock import Clock
-from stentor.core.db.postgres import PostgresDriver
-from stentor.core.db.sqlite import SqliteDriver
+from stentor.core.db.postgres.driver import PostgresDriver
+from stentor.core.db.sqlite.driver import SqliteDriver
 from tests import parallel
 from tests.reused import PostgresDatabase, ReusedPostgresDriver, SqliteFiles
 

@@ -18,9 +18,9 @@ import psycopg
 from psycopg.pq import TransactionStatus
 
 from stentor.core.clock import Clock
-from stentor.core.db.postgres import PostgresDriver
-from stentor.core.db.postgres_connection import PostgresConnection
-from stentor.core.db.sqlite import SqliteConnection, SqliteDriver
+from stentor.core.db.postgres.connection import PostgresConnection
+from stentor.core.db.postgres.driver import PostgresDriver
+from stentor.core.db.sqlite.driver import SqliteConnection, SqliteDriver
 
 C = TypeVar("C", SqliteConnection, PostgresConnection)
 

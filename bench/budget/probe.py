@@ -22,7 +22,7 @@ from typing import Any
 
 from bench.budget import parts
 from stentor.core.db import driver as port
-from stentor.core.db import sqlite
+from stentor.core.db.sqlite import driver as sqlite
 
 Totals = Callable[[], dict[str, float]]
 _WORDS = 90
@@ -109,7 +109,7 @@ def count_all() -> Totals:
 
     setattr(sqlite.SqliteDriver, "writer", writer)  # noqa: B010 - pyrefly refuses the assignment
     try:
-        from stentor.core.db.postgres_connection import PostgresConnection
+        from stentor.core.db.postgres.connection import PostgresConnection
     except ImportError:
         return statements.totals
     count(PostgresConnection, statements, joint=True)

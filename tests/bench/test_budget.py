@@ -16,7 +16,7 @@ from bench.budget.probed import probed
 from bench import llmpeers
 from stentor.core import runlog
 from stentor.core.db import Sql, Tx
-from stentor.core.db.sqlite import SqliteConnection, SqliteDriver
+from stentor.core.db.sqlite.driver import SqliteConnection, SqliteDriver
 
 INSERT = Sql("insert into events (event_id) values (:event_id)")
 

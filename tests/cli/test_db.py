@@ -12,7 +12,7 @@ import pytest
 
 from stentor.bootstrap.storage import open_driver
 from stentor.core import migrations, settings
-from stentor.core.db.sqlite import SqliteDriver
+from stentor.core.db.sqlite.driver import SqliteDriver
 from stentor.core.errors import StartRefused
 from tests import forkserver
 from tests.cli.program import Program
@@ -184,7 +184,7 @@ def test_an_address_that_is_none_is_refused_without_repeating_it(program: Progra
 def test_whoever_means_another_database_is_not_sent_to_install_the_client(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setitem(sys.modules, "stentor.core.db.postgres", None)
+    monkeypatch.setitem(sys.modules, "stentor.core.db.postgres.driver", None)
     for url, answer in (("mysql://h/d", "SERVICE_DATABASE_URL must be a URL"), ("postgresql://h/d", "needs the extra")):
         with pytest.raises(StartRefused, match=answer):
             open_driver(settings.load({"SERVICE_DATABASE_URL": url}))

@@ -14,7 +14,7 @@ import numpy as np
 import psycopg
 from numpy.typing import NDArray
 
-from stentor.core.db.postgres import PostgresDriver
+from stentor.core.db.postgres.driver import PostgresDriver
 from stentor.domains.memory.index import sqlite
 from stentor.domains.memory.index.index import SearchIndex
 from stentor.domains.memory.index.model import (

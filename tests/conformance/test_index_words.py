@@ -12,7 +12,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from stentor.core.db import Sql
-from stentor.core.db.postgres import PostgresDriver
+from stentor.core.db.postgres.driver import PostgresDriver
 from stentor.core.errors import StoreUnavailable
 from stentor.domains.memory.index import sqlite
 from stentor.domains.memory.index.index import SearchIndex

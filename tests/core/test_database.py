@@ -12,11 +12,13 @@ from typing import Any
 
 import pytest
 
-from stentor.core.db import Database, Sql, Tx, group_commit, rebuildable, server_waits
+from stentor.core.db import Database, Sql, Tx, group_commit
 from stentor.core.db.driver import DbConnection, Driver, Insert, Locks, Params, Read, Row, RowUpdate
-from stentor.core.db.lock_session import LockSession
-from stentor.core.db.postgres import PostgresDriver
-from stentor.core.db.sqlite import SqliteDriver
+from stentor.core.db.locks.session import LockSession
+from stentor.core.db.postgres import server_waits
+from stentor.core.db.postgres.driver import PostgresDriver
+from stentor.core.db.sqlite import rebuildable
+from stentor.core.db.sqlite.driver import SqliteDriver
 from stentor.core.errors import StartRefused, StoreUnavailable
 from stentor.testing import FixedClock
 from tests.requirements import requirement

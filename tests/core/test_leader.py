@@ -11,10 +11,10 @@ from pathlib import Path
 import psycopg
 import pytest
 
-from stentor.core.db.leader import VAULT_LOCK_ID, LeaderElection
-from stentor.core.db.postgres import PostgresDriver
-from stentor.core.db.postgres_connection import PostgresConnection
-from stentor.core.db.sqlite import SqliteDriver
+from stentor.core.db.locks.leader import VAULT_LOCK_ID, LeaderElection
+from stentor.core.db.postgres.connection import PostgresConnection
+from stentor.core.db.postgres.driver import PostgresDriver
+from stentor.core.db.sqlite.driver import SqliteDriver
 from tests.patience import soon
 
 EVERY = 0.02
@@ -178,8 +178,8 @@ async def test_an_outage_is_no_lead_and_ends_by_itself(postgres_url: str) -> Non
 
 HOLDER = """
 import asyncio, sys
-from stentor.core.db.leader import VAULT_LOCK_ID, LeaderElection
-from stentor.core.db.postgres import PostgresDriver
+from stentor.core.db.locks.leader import VAULT_LOCK_ID, LeaderElection
+from stentor.core.db.postgres.driver import PostgresDriver
 from tests.patience import soon
 
 async def main():

@@ -24,7 +24,7 @@ def test_wiring_the_service_imports_no_library_that_its_start_can_do_without() -
 def test_the_schema_of_a_new_file_is_created_without_alembic(tmp_path: Path) -> None:
     code = (
         "import sys; from pathlib import Path; from stentor.core import migrations;"
-        "from stentor.core.db.sqlite import SqliteDriver;"
+        "from stentor.core.db.sqlite.driver import SqliteDriver;"
         "print(len(migrations.upgrade(SqliteDriver(Path(sys.argv[1]))).applied));"
         f"print(*sorted(set({HEAVY!r}) & set(sys.modules)))"
     )

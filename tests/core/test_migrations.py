@@ -10,10 +10,10 @@ import pytest
 from alembic.config import Config
 
 from stentor.core import migrations
-from stentor.core.db import backup
 from stentor.core.db.driver import Driver, Sql
-from stentor.core.db.postgres import PostgresDriver
-from stentor.core.db.sqlite import SqliteDriver
+from stentor.core.db.postgres.driver import PostgresDriver
+from stentor.core.db.sqlite import backup
+from stentor.core.db.sqlite.driver import SqliteDriver
 from stentor.core.errors import StartRefused, StoreUnavailable
 from stentor.core.migrations import runner
 from tests.cli.program import Program

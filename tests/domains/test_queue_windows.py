@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 
 from stentor.core.clock import SECOND
 from stentor.core.db import NO_LOCKS, Database, Sql, Tx
-from stentor.core.db.sqlite import SqliteDriver
+from stentor.core.db.sqlite.driver import SqliteDriver
 from stentor.core.errors import StoreUnavailable
 from stentor.domains.execution import agent_queues
 from stentor.domains.execution.agent_queues import AgentQueues

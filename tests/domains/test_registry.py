@@ -12,7 +12,7 @@ from stentor.bootstrap.view_refresh import ViewRefresher
 from stentor.core.clock import SECOND, format_iso
 from stentor.core.db import Sql
 from stentor.core.db.polling import BURST
-from stentor.core.db.postgres import PostgresDriver
+from stentor.core.db.postgres.driver import PostgresDriver
 from stentor.core.errors import RegistryRecordError
 from stentor.domains.registry import store
 from tests.conftest import MakeWorld, World

@@ -15,7 +15,7 @@ import pytest
 from aiohttp import web
 
 from stentor.core.db import Database
-from stentor.core.db.postgres import PostgresDriver
+from stentor.core.db.postgres.driver import PostgresDriver
 from stentor.core.fanout import TaskQueued
 from stentor.domains.execution.postgres_dispatcher import PostgresDispatcher
 from stentor.domains.tasks.queues import queue_store

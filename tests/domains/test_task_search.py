@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 
 from stentor.core import migrations
 from stentor.core.db import NO_LOCKS, Database, Sql, Tx
-from stentor.core.db.pipeline import Pipeline
-from stentor.core.db.postgres import PostgresDriver
+from stentor.core.db.postgres.driver import PostgresDriver
+from stentor.core.db.postgres.pipeline import Pipeline
 from stentor.core.errors import InvalidRequest
 from stentor.domains.tasks import queries
 from stentor.domains.tasks.reading import list_queries

@@ -10,8 +10,8 @@ import pytest
 from stentor.core import ids
 from stentor.core.clock import SECOND
 from stentor.core.db import NO_LOCKS, Sql, Tx
-from stentor.core.db.postgres import PostgresDriver
-from stentor.core.db.sqlite import SqliteDriver
+from stentor.core.db.postgres.driver import PostgresDriver
+from stentor.core.db.sqlite.driver import SqliteDriver
 from stentor.core.errors import StoreUnavailable
 from stentor.domains.steps import store, wakeups
 from stentor.domains.steps.store import OpenStep

@@ -19,9 +19,9 @@ from typing import Any
 from stentor.core.clock import SystemClock
 from stentor.core.db import Database, Sql, Tx
 from stentor.core.db.driver import DbConnection, Driver
-from stentor.core.db.lock_session import LockSession
-from stentor.core.db.postgres import PostgresDriver
-from stentor.core.db.sqlite import SqliteDriver
+from stentor.core.db.locks.session import LockSession
+from stentor.core.db.postgres.driver import PostgresDriver
+from stentor.core.db.sqlite.driver import SqliteDriver
 from stentor.core.live import Hub
 from stentor.core.runlog import RunLog
 from stentor.domains.provenance.audit.verification import verify_run_log

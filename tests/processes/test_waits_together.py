@@ -12,7 +12,7 @@ import httpx
 import psycopg
 import pytest
 
-from stentor.core.db import locks
+from stentor.core.db.locks import locks
 from tests.patience import until
 from tests.processes.calls import claim, known, post, register, submit, task
 from tests.processes.conftest import Installation

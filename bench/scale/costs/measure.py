@@ -11,7 +11,7 @@ from bench.scale.costs.kept import Costs
 from bench.scale.costs.server import Server, server
 from bench.sizes import Scale, say
 from stentor.core import migrations
-from stentor.core.db.postgres import PostgresDriver
+from stentor.core.db.postgres.driver import PostgresDriver
 
 _PARTS: dict[str, Callable[[Server, Path, Scale], Costs]] = {
     "tasks and idle processes": tasks.measured,

@@ -12,7 +12,7 @@ from bench.sizes import Scale
 from stentor.core.clock import SystemClock
 from stentor.core.db import Database
 from stentor.core.db.polling import apply_polls
-from stentor.core.db.postgres import PostgresDriver
+from stentor.core.db.postgres.driver import PostgresDriver
 from stentor.core.live import Hub
 from stentor.core.runlog import RunLog
 from stentor.domains.learning import store as weights

@@ -13,9 +13,9 @@ from bench.sizes import Scale
 from stentor.core.clock import SystemClock
 from stentor.core.db import Database
 from stentor.core.db.driver import Locks
-from stentor.core.db.leader import SEQUENCER_LOCK_ID, LeaderElection
-from stentor.core.db.locks import MESSAGES_LOCK
-from stentor.core.db.postgres import PostgresDriver
+from stentor.core.db.locks.leader import SEQUENCER_LOCK_ID, LeaderElection
+from stentor.core.db.locks.locks import MESSAGES_LOCK
+from stentor.core.db.postgres.driver import PostgresDriver
 from stentor.core.live import Hub
 from stentor.core.runlog import EventDraft, RunLog
 from stentor.domains.messaging import store as messages

@@ -30,7 +30,7 @@ from stentor.bootstrap.parts.tasks import Schedules, TaskServices, open_schedule
 from stentor.bootstrap.view_refresh import ViewRefresher
 from stentor.core.clock import Clock
 from stentor.core.db import Database
-from stentor.core.db.leader import JOBS_LOCK_ID, LeaderElection
+from stentor.core.db.locks.leader import JOBS_LOCK_ID, LeaderElection
 from stentor.core.errors import StoreUnavailable
 from stentor.core.live import Hub
 from stentor.core.runlog import RunLog

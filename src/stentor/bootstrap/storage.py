@@ -9,7 +9,7 @@ import importlib
 
 from stentor.core.db import database_url
 from stentor.core.db.driver import Driver
-from stentor.core.db.sqlite import SqliteDriver
+from stentor.core.db.sqlite.driver import SqliteDriver
 from stentor.core.errors import StartRefused
 from stentor.core.lazy_import import install_command
 from stentor.core.settings import Settings
@@ -23,7 +23,7 @@ def open_driver(settings: Settings) -> Driver:
     # Checked before the import: a user who meant another database must not be told to install this one's client.
     url = _postgres_url("SERVICE_DATABASE_URL", settings.storage.database_url)
     try:
-        module = importlib.import_module("stentor.core.db.postgres")
+        module = importlib.import_module("stentor.core.db.postgres.driver")
     except ImportError:
         raise StartRefused(f"PostgreSQL needs the extra: {install_command('postgres')}.") from None
     session_url = settings.storage.session_url and _postgres_url(

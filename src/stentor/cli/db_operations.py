@@ -22,9 +22,9 @@ from stentor.cli.provenance import view as provenance_view
 from stentor.cli.provenance.checkpoint_sources import load_verifiers
 from stentor.core import migrations
 from stentor.core.clock import SystemClock, format_iso
-from stentor.core.db import backup as backups
 from stentor.core.db import database_url
 from stentor.core.db.database_url import DatabaseUrl, parse_database_url
+from stentor.core.db.sqlite import backup as backups
 from stentor.core.db.transfer import CopiedTable, DatabaseCopy, Side, open_side
 from stentor.core.db.transfer.database_copy import Progress as TableProgress
 from stentor.core.errors import StartRefused, StentorError

@@ -9,7 +9,7 @@ import pytest
 
 from stentor.auth.authority.receipts import ReceiptVerifier, ReplayGuard
 from stentor.core.db import Database
-from stentor.core.db.sqlite import SqliteDriver
+from stentor.core.db.sqlite.driver import SqliteDriver
 from stentor.testing import FixedClock
 from tests.auth.authority.forging import AUDIENCE, ISSUERS, NOW
 from tests.databases import Databases

@@ -14,8 +14,8 @@ from typing import Any
 import psycopg
 import pytest
 
-from stentor.core.db.postgres import PostgresDriver
-from stentor.core.db.sqlite import SqliteDriver
+from stentor.core.db.postgres.driver import PostgresDriver
+from stentor.core.db.sqlite.driver import SqliteDriver
 from stentor.domains.memory.text import excerpts, tokenizer
 from stentor.domains.memory.text.excerpts import (
     PassageSource,

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 import pytest
 
 from stentor.core.db import Database
-from stentor.core.db.leader import SEQUENCER_LOCK_ID, LeaderElection
+from stentor.core.db.locks.leader import SEQUENCER_LOCK_ID, LeaderElection
 from stentor.core.live import Hub
 from stentor.core.runlog import EventDraft, RunLog
 from stentor.domains.provenance import store

@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from stentor.core.db import Database
-from stentor.core.db.sqlite import SqliteDriver
+from stentor.core.db.sqlite.driver import SqliteDriver
 from stentor.core.runlog import EVENT_COLUMNS, leaf_hash
 from stentor.domains.provenance import merkle
 from stentor.domains.provenance.audit.checkpoint_claims import CheckpointClaim, parse_claim

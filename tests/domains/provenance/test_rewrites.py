@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from stentor.core import ids
-from stentor.core.db.sqlite import SqliteDriver
+from stentor.core.db.sqlite.driver import SqliteDriver
 from stentor.core.runlog import EVENT_COLUMNS, leaf_hash
 from stentor.domains.provenance import merkle
 from stentor.domains.provenance.audit.checkpoint_claims import parse_claim

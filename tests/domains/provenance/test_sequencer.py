@@ -10,7 +10,7 @@ import pytest
 
 from stentor.core.db import Database, Sql, Tx
 from stentor.core.db.driver import Driver
-from stentor.core.db.sqlite import SqliteDriver
+from stentor.core.db.sqlite.driver import SqliteDriver
 from stentor.core.errors import RunLogDamaged, ServiceUnavailable, StoreUnavailable
 from stentor.core.live import Hub
 from stentor.core.runlog import ENTRY_EVENTS, EVENT_COLUMNS, EventDraft, RunLog, leaf_hash
@@ -108,7 +108,7 @@ async def test_concurrent_sequencers_assign_each_number_once(log: Log) -> None:
 
 
 async def test_second_process_on_postgresql_takes_over_numbering(postgres_url: str, clock: FixedClock) -> None:
-    from stentor.core.db.postgres import PostgresDriver
+    from stentor.core.db.postgres.driver import PostgresDriver
 
     first, second = (Log(Database(PostgresDriver(postgres_url, clock)), clock) for _ in range(2))
     await first.write(3)
@@ -129,7 +129,7 @@ async def test_second_process_on_postgresql_takes_over_numbering(postgres_url: s
 async def test_a_signature_on_request_waits_until_the_leader_has_numbered(
     postgres_url: str, clock: FixedClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from stentor.core.db.postgres import PostgresDriver
+    from stentor.core.db.postgres.driver import PostgresDriver
 
     first, second = (Log(Database(PostgresDriver(postgres_url, clock)), clock) for _ in range(2))
     assert await first.sequencer.number_batch() == 0  # leads

@@ -11,7 +11,7 @@ import pytest
 
 from stentor.cli.provenance import run_log
 from stentor.core.db import Sql
-from stentor.core.db.postgres import PostgresDriver
+from stentor.core.db.postgres.driver import PostgresDriver
 from stentor.domains.provenance.audit.verification import verify_run_log
 from stentor.domains.provenance.export import EventSelection
 from stentor.domains.retention import parquet_files

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from stentor.core.db.driver import DbConnection, Driver, Insert, Params, RowUpdate, Sql
-from stentor.core.db.lock_session import LockSession
+from stentor.core.db.locks.session import LockSession
 from stentor.core.errors import StoreUnavailable
 
 

@@ -13,8 +13,8 @@ from pathlib import Path
 
 import pytest
 
-from stentor.core.db.postgres import PostgresDriver
-from stentor.core.db.sqlite import SqliteDriver
+from stentor.core.db.postgres.driver import PostgresDriver
+from stentor.core.db.sqlite.driver import SqliteDriver
 from stentor.testing import FixedClock
 from tests.databases import thorough
 from tests.faults.checker import check

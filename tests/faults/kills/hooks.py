@@ -14,8 +14,8 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from stentor.core.db.postgres_connection import PostgresConnection
-from stentor.core.db.sqlite import SqliteConnection
+from stentor.core.db.postgres.connection import PostgresConnection
+from stentor.core.db.sqlite.driver import SqliteConnection
 from tests.faults.kills.mortality import KillLog, When, choose, death
 
 LOG, COMMITS, POSTMASTER = "KILLS_LOG", "KILLS_COMMITS", "KILLS_POSTMASTER"

@@ -11,8 +11,8 @@ from prometheus_client.parser import text_string_to_metric_families
 from stentor import __version__
 from stentor.core.db import Database, Sql, idempotency
 from stentor.core.db.driver import Driver
-from stentor.core.db.postgres import PostgresDriver
-from stentor.core.db.sqlite import SqliteDriver
+from stentor.core.db.postgres.driver import PostgresDriver
+from stentor.core.db.sqlite.driver import SqliteDriver
 from stentor.core.errors import StoreUnavailable
 from stentor.domains.monitoring import service
 from stentor.domains.monitoring.api import PUBLIC_PATHS

@@ -15,7 +15,7 @@ from stentor.bootstrap.infrastructure import Infrastructure
 from stentor.core.clock import SECOND
 from stentor.core.db import Tx
 from stentor.core.db.driver import Driver
-from stentor.core.db.leader import VAULT_LOCK_ID, LeaderElection
+from stentor.core.db.locks.leader import VAULT_LOCK_ID, LeaderElection
 from stentor.core.errors import StartRefused, StoreUnavailable
 from stentor.core.settings import Settings
 from stentor.domains.activity.service import ReportLookup, no_reports

@@ -19,7 +19,7 @@ from stentor.bootstrap.storage import external_state
 from stentor.core.clock import SECOND
 from stentor.core.db import Tx
 from stentor.core.db.driver import Row
-from stentor.core.db.leader import SEQUENCER_LOCK_ID, LeaderElection
+from stentor.core.db.locks.leader import SEQUENCER_LOCK_ID, LeaderElection
 from stentor.core.errors import StartRefused, StoreUnavailable
 from stentor.core.http_client.outbound import OutboundHttp
 from stentor.core.runlog import EventDraft

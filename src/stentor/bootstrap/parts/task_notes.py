@@ -9,7 +9,7 @@ from stentor.bootstrap.infrastructure import Infrastructure
 from stentor.bootstrap.parts.memory import Memory
 from stentor.bootstrap.parts.tasks import TaskServices
 from stentor.core.clock import SECOND
-from stentor.core.db.leader import LeaderElection
+from stentor.core.db.locks.leader import LeaderElection
 from stentor.domains.memory.index.protocols import IndexMaintenance
 from stentor.domains.notes.plugin_vault import PluginVault
 from stentor.domains.registry.agent_cache import AgentCache

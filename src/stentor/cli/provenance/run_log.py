@@ -25,7 +25,7 @@ from stentor.cli.output import EXIT_USAGE, CommandFailed
 from stentor.core.clock import micros_from_datetime
 from stentor.core.db import Tx
 from stentor.core.db.driver import Driver
-from stentor.core.db.sqlite import SqliteDriver
+from stentor.core.db.sqlite.driver import SqliteDriver
 from stentor.core.jsontext import JsonObject
 from stentor.core.settings import Settings
 from stentor.domains.provenance import export, keyfile, merkle, signing_guard, store

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, LiteralString, Protocol, cast
 from stentor.core.errors import StoreUnavailable
 
 if TYPE_CHECKING:
-    from stentor.core.db.lock_session import LockSession
+    from stentor.core.db.locks.session import LockSession
 
 Params = Mapping[str, Any]
 Locks = Collection[str] | None

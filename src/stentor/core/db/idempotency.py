@@ -13,7 +13,8 @@ import msgspec
 
 from stentor.core import jsontext
 from stentor.core.clock import HOUR
-from stentor.core.db import Sql, Tx, locks
+from stentor.core.db import Sql, Tx
+from stentor.core.db.locks import locks
 from stentor.core.errors import IdempotencyMismatch
 
 T = TypeVar("T")

@@ -19,7 +19,7 @@ from psycopg.errors import error_from_result
 from psycopg.pq import ExecStatus
 from psycopg.pq.abc import PGresult
 
-from stentor.core.db.pipeline import take_results
+from stentor.core.db.postgres.pipeline import take_results
 from stentor.core.fanout.fanout import Address
 
 CHANNEL = "stentor"

@@ -16,9 +16,9 @@ from pathlib import Path
 
 import msgspec
 
-from stentor.core.db import backup
 from stentor.core.db.driver import Driver, Sql
-from stentor.core.db.sqlite import SqliteDriver
+from stentor.core.db.sqlite import backup
+from stentor.core.db.sqlite.driver import SqliteDriver
 from stentor.core.errors import StartRefused
 
 HEAD = "0058"

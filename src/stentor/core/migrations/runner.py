@@ -12,9 +12,9 @@ from sqlalchemy import Connection, Engine, create_engine, event, text
 from sqlalchemy.exc import DBAPIError
 from sqlalchemy.pool import NullPool
 
-from stentor.core.db import locks
 from stentor.core.db.driver import Driver
-from stentor.core.db.sqlite import SqliteDriver
+from stentor.core.db.locks import locks
+from stentor.core.db.sqlite.driver import SqliteDriver
 from stentor.core.errors import StartRefused
 from stentor.core.migrations import pending_revisions, revisions, scripts_folder
 

@@ -18,7 +18,7 @@ from stentor.auth.principal import Principal
 from stentor.core import ids
 from stentor.core.clock import DAY, Clock, format_iso
 from stentor.core.db import Database, Tx
-from stentor.core.db.leader import LeaderElection
+from stentor.core.db.locks.leader import LeaderElection
 from stentor.core.errors import Conflict, Forbidden, InvalidRequest, ServiceUnavailable
 from stentor.core.mail import Mailer, MailError
 from stentor.core.runlog import EventDraft, RunLog

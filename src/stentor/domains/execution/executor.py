@@ -15,7 +15,8 @@ import msgspec
 
 from stentor.core import ids
 from stentor.core.clock import SECOND
-from stentor.core.db import NO_LOCKS, Database, Tx, locks
+from stentor.core.db import NO_LOCKS, Database, Tx
+from stentor.core.db.locks import locks
 from stentor.core.errors import LeaseLost, NotFound, RoutingDenied, StoreUnavailable
 from stentor.core.live import Hub
 from stentor.core.runlog import EventDraft, RunLog

@@ -8,7 +8,8 @@ from __future__ import annotations
 import msgspec
 
 from stentor.core.clock import Clock
-from stentor.core.db import Database, Tx, locks
+from stentor.core.db import Database, Tx
+from stentor.core.db.locks import locks
 from stentor.core.jsontext import JsonObject
 from stentor.core.runlog import EventDraft, RunLog
 from stentor.domains.learning import model, store

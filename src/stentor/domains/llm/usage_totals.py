@@ -7,7 +7,7 @@ import time
 from functools import partial
 
 from stentor.core.db import NO_LOCKS, Database
-from stentor.core.db.leader import LeaderElection
+from stentor.core.db.locks.leader import LeaderElection
 from stentor.domains.llm import usage_store
 
 INTERVAL_SECONDS = 60.0

@@ -15,7 +15,7 @@ from prometheus_client.core import Metric
 
 from stentor.core.clock import SECOND, format_iso_or_none
 from stentor.core.db import Tx
-from stentor.core.db.leader import LeaderElection
+from stentor.core.db.locks.leader import LeaderElection
 from stentor.core.jsontext import JsonObject
 from stentor.core.metrics import gauge_family
 from stentor.domains.memory import store

@@ -13,7 +13,8 @@ from collections.abc import Awaitable, Callable, Mapping
 from contextlib import AsyncExitStack
 
 from stentor.core.clock import SECOND, Clock, ClockWatch, JumpWatch
-from stentor.core.db import NO_LOCKS, Database, Tx, locks
+from stentor.core.db import NO_LOCKS, Database, Tx
+from stentor.core.db.locks import locks
 from stentor.core.errors import Forbidden, StentorError, StoreUnavailable
 from stentor.core.live import TERMINAL_EVENTS, Hub
 from stentor.core.timers import sleep_until_tick

@@ -12,7 +12,8 @@ import msgspec
 
 from stentor.auth.principal import IsActive, Principal, RoleRegistry, require_active
 from stentor.core.clock import DAY
-from stentor.core.db import Database, Tx, locks
+from stentor.core.db import Database, Tx
+from stentor.core.db.locks import locks
 from stentor.core.db.polling import ConcurrentWrites, PollQuery
 from stentor.core.errors import Conflict, Forbidden, NotFound, StoreUnavailable
 from stentor.core.jsontext import JsonObject

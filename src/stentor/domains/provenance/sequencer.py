@@ -15,8 +15,9 @@ from contextlib import suppress
 from functools import partial
 
 from stentor.core.clock import SECOND, Clock
-from stentor.core.db import Database, Tx, locks
-from stentor.core.db.leader import LeaderElection
+from stentor.core.db import Database, Tx
+from stentor.core.db.locks import locks
+from stentor.core.db.locks.leader import LeaderElection
 from stentor.core.errors import RunLogDamaged, ServiceUnavailable, StentorError, StoreUnavailable
 from stentor.core.timers import sleep_until_tick, wait_until_tick
 from stentor.domains.provenance import store

@@ -17,7 +17,8 @@ import msgspec
 from stentor.auth.principal import Principal, RoleRegistry
 from stentor.core import ids
 from stentor.core.clock import SECOND, ClockWatch
-from stentor.core.db import Database, Tx, locks
+from stentor.core.db import Database, Tx
+from stentor.core.db.locks import locks
 from stentor.core.errors import CorruptRow, InvalidRequest, StentorError, StoreUnavailable
 from stentor.core.runlog import RunLog
 from stentor.core.timers import sleep_until_tick, tick_forever

@@ -8,7 +8,8 @@ import msgspec
 
 from stentor.auth.principal import IsActive, Principal, require_active
 from stentor.core import ids, text_checks
-from stentor.core.db import Database, Tx, locks
+from stentor.core.db import Database, Tx
+from stentor.core.db.locks import locks
 from stentor.core.errors import Conflict, InvalidRequest, NotFound, RoutingDenied
 from stentor.core.runlog import EventDraft, RunLog
 from stentor.domains.schedules import model, store

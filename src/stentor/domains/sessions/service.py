@@ -12,8 +12,9 @@ import msgspec
 
 from stentor.auth.principal import IsActive, Principal, require_active
 from stentor.core import ids, jsontext
-from stentor.core.db import Database, Tx, idempotency, locks
+from stentor.core.db import Database, Tx, idempotency
 from stentor.core.db.idempotency import IdempotencyKey
+from stentor.core.db.locks import locks
 from stentor.core.errors import Conflict, InvalidRequest, NotFound
 from stentor.core.jsontext import JsonObject
 from stentor.core.runlog import EventDraft, RunLog

@@ -7,7 +7,8 @@ from collections.abc import Mapping
 import msgspec
 
 from stentor.core import ids
-from stentor.core.db import Tx, locks
+from stentor.core.db import Tx
+from stentor.core.db.locks import locks
 from stentor.core.errors import CorruptRecord
 from stentor.core.jsontext import JsonObject
 from stentor.core.runlog import RunLog

@@ -17,7 +17,7 @@ from functools import partial
 
 from stentor.core.clock import SECOND
 from stentor.core.db import NO_LOCKS, Database, Tx
-from stentor.core.db.locks import task_lock, waits_lock
+from stentor.core.db.locks.locks import task_lock, waits_lock
 from stentor.core.errors import CorruptRow, StoreUnavailable
 from stentor.core.live import TERMINAL_EVENTS, Hub
 from stentor.core.runlog import EventDraft

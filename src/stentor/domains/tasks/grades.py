@@ -11,7 +11,8 @@ from __future__ import annotations
 from typing import Protocol
 
 from stentor.auth.principal import IsActive, Principal, require_active
-from stentor.core.db import Database, Tx, locks
+from stentor.core.db import Database, Tx
+from stentor.core.db.locks import locks
 from stentor.core.errors import Conflict, Forbidden
 from stentor.core.runlog import EventDraft, RunLog
 from stentor.domains.learning.service import EligibleOutcome, LearningService

@@ -14,7 +14,8 @@ from typing import Any
 import msgspec
 
 from stentor.auth.principal import IsActive, Principal, require_active
-from stentor.core.db import NO_LOCKS, Database, Tx, locks
+from stentor.core.db import NO_LOCKS, Database, Tx
+from stentor.core.db.locks import locks
 from stentor.core.errors import Conflict
 from stentor.core.runlog import EventDraft, RunLog
 from stentor.domains.learning.service import learning_skipped_event

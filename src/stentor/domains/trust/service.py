@@ -9,7 +9,8 @@ from collections import Counter
 from collections.abc import Callable
 
 from stentor.core.clock import DAY, Clock
-from stentor.core.db import Database, Tx, locks
+from stentor.core.db import Database, Tx
+from stentor.core.db.locks import locks
 from stentor.core.db.polling import ConcurrentWrites, PollQuery
 from stentor.core.errors import NotFound
 from stentor.core.jsontext import JsonObject

@@ -16,7 +16,8 @@ from contextlib import suppress
 
 from stentor.core import ids
 from stentor.core.clock import ClockWatch
-from stentor.core.db import NO_LOCKS, Database, Tx, locks
+from stentor.core.db import NO_LOCKS, Database, Tx
+from stentor.core.db.locks import locks
 from stentor.core.db.polling import PollQuery
 from stentor.core.errors import CorruptRecord, CorruptRow, ServiceUnavailable, StoreUnavailable
 from stentor.core.runlog import EventDraft, RunLog

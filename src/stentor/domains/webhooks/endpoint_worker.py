@@ -12,7 +12,8 @@ from collections.abc import Awaitable, Callable
 
 import msgspec
 
-from stentor.core.db import Database, Tx, locks
+from stentor.core.db import Database, Tx
+from stentor.core.db.locks import locks
 from stentor.core.errors import StoreUnavailable
 from stentor.domains.webhooks import store
 from stentor.domains.webhooks.model import AttemptResult, Delivery, DeliveryDecision, WebhookSubscription

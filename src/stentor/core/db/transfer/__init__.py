@@ -2,7 +2,7 @@
 
 `database_copy` runs the copy, `model` plans and validates it, `sqlite` and `postgres` are the two databases.
 `tenant_split` moves tenants between two PostgreSQL databases (`stentor db split`); import it from its module, which
-needs PostgreSQL's client. Backups of a SQLite file are in `db/backup`. See docs/decisions/0027-moving-up.md and
+needs PostgreSQL's client. Backups of a SQLite file are in `db/sqlite/backup`. See docs/decisions/0027-moving-up.md and
 0071-split.md.
 """
 

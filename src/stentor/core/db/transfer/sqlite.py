@@ -8,9 +8,9 @@ from contextlib import closing, contextmanager
 from pathlib import Path
 
 from stentor.core.clock import SystemClock, format_iso
-from stentor.core.db import backup
 from stentor.core.db.driver import Row
-from stentor.core.db.sqlite import SqliteDriver
+from stentor.core.db.sqlite import backup
+from stentor.core.db.sqlite.driver import SqliteDriver
 from stentor.core.db.transfer.model import VERSION_TABLE, Column, Table, require_current_schema
 from stentor.core.errors import StartRefused, StoreUnavailable
 from stentor.core.filesystem import DataFolderLock, read_lock_holder

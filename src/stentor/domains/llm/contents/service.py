@@ -15,7 +15,7 @@ from stentor.auth.principal import Principal
 from stentor.core import jsontext
 from stentor.core.clock import DAY, format_iso_or_none
 from stentor.core.db import NO_LOCKS, Database, Tx
-from stentor.core.db.leader import LeaderElection
+from stentor.core.db.locks.leader import LeaderElection
 from stentor.core.jsontext import JsonObject
 from stentor.core.runlog import EventDraft, RunLog
 from stentor.core.security.content_redaction import ContentRedactor

@@ -12,7 +12,7 @@ from pathlib import Path
 
 from stentor.core import jsontext
 from stentor.core.db import Sql, Tx
-from stentor.core.db.rebuildable import open_rebuildable
+from stentor.core.db.sqlite.rebuildable import open_rebuildable
 from stentor.domains.memory.index.in_memory_vectors import InMemoryVectorStore
 from stentor.domains.memory.index.index import SearchIndex
 from stentor.domains.memory.index.model import (

@@ -16,7 +16,7 @@ import msgspec
 
 from stentor.core.db import Tx
 from stentor.core.db.driver import Driver, Row
-from stentor.core.db.sqlite import SqliteConnection
+from stentor.core.db.sqlite.driver import SqliteConnection
 from stentor.core.errors import StoreUnavailable
 from stentor.core.runlog import EVENT_COLUMNS, leaf_hash
 from stentor.domains.provenance import archived_store, merkle

@@ -12,7 +12,7 @@ import time
 from collections.abc import Callable, Sequence
 
 from stentor.core.db import Database, Tx
-from stentor.core.db.leader import LeaderElection
+from stentor.core.db.locks.leader import LeaderElection
 from stentor.core.errors import Conflict, StoreUnavailable
 from stentor.core.timers import sleep_until_tick
 from stentor.domains.provenance import store as numbered_events

@@ -13,7 +13,7 @@ from hashlib import sha256
 from pathlib import Path
 
 from stentor.core.db import NO_LOCKS, Sql, Tx
-from stentor.core.db.rebuildable import open_rebuildable
+from stentor.core.db.sqlite.rebuildable import open_rebuildable
 from stentor.domains.tasks.search.model import MAX_WORD_CHARACTERS, Phrase, Position, TaskText, split_words
 
 INDEX_FILE = "search.db"

@@ -15,8 +15,9 @@ from prometheus_client.core import Metric
 from stentor.auth.principal import Principal
 from stentor.core import ids, trace_context
 from stentor.core.clock import SECOND
-from stentor.core.db import NO_LOCKS, Database, Tx, idempotency, locks
+from stentor.core.db import NO_LOCKS, Database, Tx, idempotency
 from stentor.core.db.idempotency import IdempotencyKey, StoredResponse
+from stentor.core.db.locks import locks
 from stentor.core.errors import Conflict, InvalidRequest, NotFound, ParentCancelled, RoutingDenied, all_errors
 from stentor.core.metrics import REQUEST_BUCKETS_S, Histogram
 from stentor.core.runlog import EventDraft, RunLog, read_task_events

@@ -15,9 +15,9 @@ import msgspec
 import psycopg
 
 from stentor.core.db import Database, Sql, Tx
-from stentor.core.db.leader import INDEX_LOCK_ID
-from stentor.core.db.postgres import PostgresDriver
-from stentor.core.db.postgres_connection import PostgresConnection, TableMissing
+from stentor.core.db.locks.leader import INDEX_LOCK_ID
+from stentor.core.db.postgres.connection import PostgresConnection, TableMissing
+from stentor.core.db.postgres.driver import PostgresDriver
 from stentor.core.errors import StartRefused, StoreUnavailable
 from stentor.domains.memory.index.index import SearchIndex
 from stentor.domains.memory.index.postgres.keywords import PostgresKeywordStore

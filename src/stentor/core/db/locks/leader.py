@@ -1,4 +1,4 @@
-"""Leader election: one process runs a job, elected by an advisory lock on the connection of `lock_session.py`.
+"""Leader election: one process runs a job, elected by an advisory lock on the connection of `session.py`.
 
 The server frees the lock when the connection ends, so another process takes over the jobs of one that died. A database
 that is not shared has one process, which is always the leader. After a lost connection there can be two leaders for a
@@ -15,7 +15,7 @@ from functools import partial
 from typing import Any
 
 from stentor.core.db.driver import Driver
-from stentor.core.db.lock_session import LockSession
+from stentor.core.db.locks.session import LockSession
 from stentor.core.errors import StoreUnavailable
 from stentor.core.timers import sleep_until_tick, tick_forever
 

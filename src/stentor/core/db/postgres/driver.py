@@ -1,4 +1,4 @@
-"""The PostgreSQL driver, which opens connections to one database (`postgres_connection`).
+"""The PostgreSQL driver, which opens connections to one database (`connection`).
 
 If a process hangs in a transaction, the server terminates its connection, so that other processes wait a few seconds at
 most for its locks.
@@ -16,10 +16,10 @@ from typing import Any
 import psycopg
 
 from stentor.core.clock import Clock
-from stentor.core.db import locks as advisory
-from stentor.core.db.lock_session import LockSession
-from stentor.core.db.postgres_connection import PostgresConnection
-from stentor.core.db.server_waits import STATEMENT_SECONDS, ConnectPause, SilenceLimit, connect_options
+from stentor.core.db.locks import locks as advisory
+from stentor.core.db.locks.session import LockSession
+from stentor.core.db.postgres.connection import PostgresConnection
+from stentor.core.db.postgres.server_waits import STATEMENT_SECONDS, ConnectPause, SilenceLimit, connect_options
 
 IDLE_IN_TRANSACTION_SECONDS = 10
 """How long a transaction may be idle before the server terminates its connection."""

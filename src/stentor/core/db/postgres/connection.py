@@ -12,7 +12,6 @@ import psycopg
 from psycopg.pq import TransactionStatus
 
 from stentor.core.clock import Clock
-from stentor.core.db import locks as advisory
 from stentor.core.db.driver import (
     Insert,
     Locks,
@@ -26,8 +25,9 @@ from stentor.core.db.driver import (
     as_literal,
     joint_insert_statements,
 )
-from stentor.core.db.pipeline import MAX_PREPARED, Pipeline, PipelineError
-from stentor.core.db.server_waits import (
+from stentor.core.db.locks import locks as advisory
+from stentor.core.db.postgres.pipeline import MAX_PREPARED, Pipeline, PipelineError
+from stentor.core.db.postgres.server_waits import (
     ConnectPause,
     LimitedConnection,
     NoAnswer,

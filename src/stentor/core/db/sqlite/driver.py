@@ -13,7 +13,7 @@ from pathlib import Path
 
 from stentor.core.clock import Clock, SystemClock
 from stentor.core.db.driver import Insert, Locks, Params, Read, Row, RowUpdate, Sql, StatementFailed, insert_statements
-from stentor.core.db.lock_session import LockSession
+from stentor.core.db.locks.session import LockSession
 from stentor.core.errors import StoreUnavailable
 
 BUSY_MS = 5_000

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from stentor.core.db.database import Database
 from stentor.core.db.driver import DbConnection, Sql
-from stentor.core.db.sqlite import SqliteDriver
+from stentor.core.db.sqlite.driver import SqliteDriver
 from stentor.core.errors import StartRefused, StoreUnavailable
 
 _FACTS = "create table facts (name text primary key, value integer not null) without rowid"

@@ -1,0 +1,1 @@
+"""Locks between the processes on one database: their names, their connection, and leader election."""
