@@ -15,6 +15,7 @@ from stentor.core.db.postgres.driver import PostgresDriver
 from stentor.domains.memory.index import exclusions, sqlite
 from stentor.domains.memory.index.index import SearchIndex, exclude_at
 from stentor.domains.memory.index.model import SEARCH_FIELDS, SearchFilters, build_query
+from stentor.domains.memory.index.postgres import keywords, pgvector
 from stentor.domains.memory.index.postgres import schema as postgres
 from stentor.domains.memory.validity.frontmatter_keys import Mark, parse_source, split_path
 from stentor.domains.memory.validity.model import Exclusion
@@ -302,3 +303,37 @@ async def test_a_passage_that_several_claims_mark_is_stored_once(index: SearchIn
     rows = await index.read(lambda tx: tx.rows(Sql("select anchor from marks order by anchor")))
     assert [anchor for (anchor,) in rows] == ["#costs", "#offer", "#offer#costs"]
     assert [one.cause.reason for one in await index.list_exclusions()] == ["doubled"]
+
+
+@requirement("memory.invalid-excluded")
+async def test_a_note_from_valid_ones_does_not_exclude_everything_again(
+    index: SearchIndex, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    derived = document("b.md", "zebra", derived_from=["[[a]]", "https://good.example"])
+    await fill(index, document("a.md", "zebra"), document("bad.md", "zebra", invalid=True))
+    await index.replace_sources({"https://x.example": Mark()}, 1, seen=0)
+
+    def recompute(tx: Tx, dialect: str) -> None:
+        raise AssertionError("with tens of thousands of excluded notes it takes most of a second")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(exclusions, "recompute", recompute)
+        await fill(index, derived)
+        await fill(index, document("b.md", "zebra again", derived_from="[[a]]", valid_from="2026-01-01"))
+        await index.delete(["b.md"])
+    for entry in ("https://x.example", "[[bad]]", "[[bad#Part]]"):
+        await fill(index, document("b.md", "zebra", derived_from=entry))
+        assert "b.md" in [one.path for one in await index.list_exclusions()], entry
+
+
+@pytest.mark.parametrize("kind", ["postgresql"])
+async def test_excluded_documents_are_looked_up_and_not_compared_with_each_one(index: SearchIndex) -> None:
+    def explain(tx: Tx, text: str) -> str:
+        return "\n".join(str(row[0]) for row in tx.rows(Sql(f"explain select 1 from {text}"), excluded=[1, 2]))
+
+    by_words = await index.read(lambda tx: explain(tx, f"postings found where true{keywords._NOT_EXCLUDED}"))
+    by_meaning = await index.read(
+        lambda tx: explain(tx, f"documents d where {pgvector._where(False, False, False, True)}")
+    )
+    assert "hashed" in by_words
+    assert "hashed" in by_meaning

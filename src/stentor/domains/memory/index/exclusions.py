@@ -46,10 +46,17 @@ _IS_RESTRICTED = Sql(
 )
 _LIST_MARKS = Sql("select m.doc_id, d.path, m.anchor, m.claim, m.mark from marks m join documents d using (doc_id)")
 _LIST_SOURCES = Sql("select name, mark from invalid_sources order by name")
-_FIND_SOURCE = Sql("select 1 from invalid_sources where name = :name")
-_FIND_MARK = Sql(
-    "select 1 from documents d join marks m on m.doc_id = d.doc_id where d.path = :path and m.anchor = :anchor limit 1"
+_FIND_AFFECTED = Sql(
+    """select 1 where exists (select 1 from excluded where doc_id = :doc_id)
+    or exists (select 1 from marks where doc_id = :doc_id)"""
 )
+_SELECT_SOURCE = "select 1 from {texts} join invalid_sources s on s.name = n.value limit 1"
+_SELECT_AFFECTED = """select d.path, m.anchor, e.doc_id from {texts} join documents d on d.path = n.value
+    left join marks m on m.doc_id = d.doc_id left join excluded e on e.doc_id = d.doc_id
+    where m.doc_id is not null or e.doc_id is not null"""
+_TEXTS = {"sqlite": "json_each(:texts) n", "postgresql": "json_array_elements_text(:texts::json) n (value)"}
+_FIND_SOURCES = {dialect: Sql(_SELECT_SOURCE.format(texts=texts)) for dialect, texts in _TEXTS.items()}
+_LIST_AFFECTED = {dialect: Sql(_SELECT_AFFECTED.format(texts=texts)) for dialect, texts in _TEXTS.items()}
 _DELETE_SOURCES = Sql("delete from invalid_sources")
 _INSERT_SOURCE = Sql("insert into invalid_sources (name, mark) values (:name, :mark)")
 _SELECT_DERIVED = """select d.doc_id, d.path, s.ordinal, s.name, s.text, s.target, s.anchor
@@ -59,10 +66,24 @@ _LIST_DERIVED = {
     "postgresql": Sql(_SELECT_DERIVED.format(names="json_array_elements_text(:names::json) n (value)")),
 }
 _LIST_EXCLUDED = Sql("select doc_id, parent_id, text, cause from excluded")
-_DELETE_EXCLUDED = Sql("delete from excluded where doc_id = :doc_id")
-_INSERT_EXCLUDED = Sql(
-    "insert into excluded (doc_id, parent_id, text, cause) values (:doc_id, :parent_id, :text, :cause)"
-)
+# One statement for all rows: a source may have tens of thousands of notes that were derived from it.
+_DELETE_EXCLUDED = {
+    "sqlite": Sql("delete from excluded where doc_id in (select value from json_each(:ids))"),
+    "postgresql": Sql(
+        "delete from excluded where doc_id in (select value::integer from json_array_elements_text(:ids::json))"
+    ),
+}
+_INSERT_EXCLUDED = {
+    "sqlite": Sql(
+        """insert into excluded (doc_id, parent_id, text, cause)
+        select value ->> 0, value ->> 1, value ->> 2, value ->> 3 from json_each(:rows)"""
+    ),
+    "postgresql": Sql(
+        """insert into excluded (doc_id, parent_id, text, cause)
+        select (value ->> 0)::integer, (value ->> 1)::integer, value ->> 2, value ->> 3
+        from json_array_elements(:rows::json)"""
+    ),
+}
 _SELECT_EXCLUSIONS = "select e.doc_id, d.path, e.parent_id, e.text, e.cause from excluded e join documents d"
 _FIND_EXCLUDED = Sql(f"{_SELECT_EXCLUSIONS} using (doc_id) where e.doc_id = :doc_id")
 _LIST_EXCLUSIONS = Sql(f"{_SELECT_EXCLUSIONS} using (doc_id)")
@@ -114,6 +135,11 @@ def delete(tx: Tx, doc_id: int) -> None:
         tx.run(statement, doc_id=doc_id)
 
 
+def is_affected(tx: Tx, doc_id: int) -> bool:
+    """Return whether a document is excluded, or has a passage that is."""
+    return tx.row(_FIND_AFFECTED, doc_id=doc_id) is not None
+
+
 def is_restricted(tx: Tx) -> bool:
     """Return whether any document is excluded, valid for a limited time, or waiting for its source."""
     return tx.row(_IS_RESTRICTED) is not None
@@ -148,9 +174,10 @@ def recompute(tx: Tx, dialect: str) -> None:
     """Compute what is excluded from the stored marks, sources and derivations."""
     stored = {row[0]: _Excluded(*row) for row in tx.rows(_LIST_EXCLUDED)}
     wanted = _Derivation(tx, dialect).compute()
-    tx.many(_DELETE_EXCLUDED, [{"doc_id": doc_id} for doc_id, row in stored.items() if wanted.get(doc_id) != row])
-    changed = [row for doc_id, row in wanted.items() if stored.get(doc_id) != row]
-    tx.many(_INSERT_EXCLUDED, [msgspec.structs.asdict(row) for row in changed])
+    if removed := [doc_id for doc_id, row in stored.items() if wanted.get(doc_id) != row]:
+        tx.run(_DELETE_EXCLUDED[dialect], ids=jsontext.dump(removed))
+    if added := [msgspec.structs.astuple(row) for doc_id, row in wanted.items() if stored.get(doc_id) != row]:
+        tx.run(_INSERT_EXCLUDED[dialect], rows=jsontext.dump(added))
 
 
 def list_derived(tx: Tx, dialect: str, path: str, anchors: Sequence[str]) -> list[str]:
@@ -158,20 +185,18 @@ def list_derived(tx: Tx, dialect: str, path: str, anchors: Sequence[str]) -> lis
     return _Derivation(tx, dialect).derived_from(path, anchors)
 
 
-def has_invalid_source(tx: Tx, dialect: str, path: str, sources: Iterable[Source], record_prefix: str) -> bool:
-    """Return whether any of these entries of a note's `derived_from` names something that is invalid."""
-    known: dict[str, list[str]] = {}
-    for named in sources:
-        source = find_record(named, record_prefix)
-        if tx.row(_FIND_SOURCE, name=source.name) is not None:
-            return True
-        files = files_of_names(tx, dialect, [link_key(source.target)] if source.target else [], known)
-        resolved = _resolve(files, source.target, path) if source.target else None
-        if resolved is None:
-            continue
-        if find_exclusion(tx, resolved) is not None or tx.row(_FIND_MARK, path=resolved, anchor=source.anchor):
-            return True
-    return False
+def has_invalid_source(tx: Tx, dialect: str, entries: Iterable[tuple[str, Source]], record_prefix: str) -> bool:
+    """Return whether any of these entries of `derived_from`, each with the path of its note, names what is invalid."""
+    sources = [(path, find_record(source, record_prefix)) for path, source in entries]
+    if not sources:
+        return False
+    if tx.rows(_FIND_SOURCES[dialect], texts=jsontext.dump(sorted({source.name for _, source in sources}))):
+        return True
+    files = files_of_names(tx, dialect, {link_key(source.target) for _, source in sources if source.target}, {})
+    named = {(_resolve(files, source.target, path), source.anchor) for path, source in sources if source.target}
+    paths = sorted({path for path, _ in named if path is not None})
+    rows = tx.rows(_LIST_AFFECTED[dialect], texts=jsontext.dump(paths)) if paths else []
+    return any(excluded is not None or (path, anchor) in named for path, anchor, excluded in rows)
 
 
 def explain(tx: Tx, doc_ids: Iterable[int]) -> dict[int, Exclusion]:

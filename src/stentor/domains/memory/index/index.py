@@ -48,12 +48,17 @@ def exclude_at(at: int, *, include_invalid: bool = False) -> ListExcluded:
 
 
 class IndexChanges(msgspec.Struct):
-    """What a transaction changed: documents by id, paths of files that are new or gone, ids whose vectors are."""
+    """What a transaction changed: documents by id, paths of files that are new or gone, ids whose vectors are.
+
+    `has_keys`: a document has or had a key of validity; `has_marks`: one was or may become excluded by its own marks,
+    or was by others.
+    """
 
     entries: dict[int, IndexEntry] = {}
     paths: list[str] = []
     without_vectors: list[int] = []
     has_keys: bool = False
+    has_marks: bool = False
 
 
 class SearchIndex:
@@ -133,8 +138,7 @@ class SearchIndex:
             self._keywords.delete(tx, doc_id)
             links.delete_links(tx, doc_id)
             if existing.has_keys:
-                exclusions.delete(tx, doc_id)
-                changes.has_keys = True
+                self._delete_keys(tx, doc_id, changes)
             if entry.full_body is not None:
                 # Other old vectors stay searchable until the document is embedded again, but not those of a passage
                 # that is invalid.
@@ -144,14 +148,27 @@ class SearchIndex:
         if entry.has_keys:
             exclusions.insert(tx, doc_id, entry, self.record_prefix)
             changes.has_keys = True
+            changes.has_marks |= entry.validity.mark is not None or bool(entry.invalid_anchors)
         changes.entries[doc_id] = entry
+
+    def _delete_keys(self, tx: Tx, doc_id: int, changes: IndexChanges) -> None:
+        changes.has_keys = True
+        changes.has_marks |= exclusions.is_affected(tx, doc_id)
+        exclusions.delete(tx, doc_id)
 
     def _update_exclusions(self, tx: Tx, changes: IndexChanges) -> None:
         """Exclude again what does not hold, if the changes can make a difference to it."""
         # A change of only a text changes nothing that was derived; a new or deleted file may be what a note names.
-        if changes.has_keys or exclusions.has_derived(tx, self._dialect, changes.paths):
+        has_derived = exclusions.has_derived(tx, self._dialect, changes.paths)
+        if changes.has_keys or has_derived:
             tx.after_commit(self._count_change)
+        # A note that was not excluded, and was derived from nothing invalid, makes none: most that agents write.
+        if changes.has_marks or has_derived or self._has_invalid_source(tx, changes.entries.values()):
             exclusions.recompute(tx, self._dialect)
+
+    def _has_invalid_source(self, tx: Tx, entries: Iterable[IndexEntry]) -> bool:
+        sources = [(entry.path, source) for entry in entries for source in entry.validity.sources]
+        return exclusions.has_invalid_source(tx, self._dialect, sources, self.record_prefix)
 
     def _count_change(self) -> None:
         self._exclusions_version += 1
@@ -177,8 +194,7 @@ class SearchIndex:
             self._keywords.delete(tx, doc_id)
             self.vectors.delete(tx, doc_id)
             if existing.has_keys:
-                exclusions.delete(tx, doc_id)
-                changes.has_keys = True
+                self._delete_keys(tx, doc_id, changes)
             changes.paths.append(path)
             changes.without_vectors.append(doc_id)
 
@@ -320,9 +336,8 @@ class SearchIndex:
 
     async def has_invalid_source(self, path: str, sources: Sequence[Source]) -> bool:
         """Return whether any of these entries of a note's `derived_from` names something that is invalid."""
-        return await self.read(
-            lambda tx: exclusions.has_invalid_source(tx, self._dialect, path, sources, self.record_prefix)
-        )
+        entries = [(path, source) for source in sources]
+        return await self.read(lambda tx: exclusions.has_invalid_source(tx, self._dialect, entries, self.record_prefix))
 
     async def find_exclusion(self, path: str) -> Exclusion | None:
         """Return why a note is excluded; None if it is not."""

@@ -68,7 +68,8 @@ _RARITY = "greatest(1e-6::float8, ln((:documents::float8 - {n} + 0.5::float8) / 
 _SCORE_PART = "rarity * f * 2.2::float8 / (f + 0.3::float8 + least(:slope::float8 * length, :longest::float8))"
 _WEIGHTED_COUNT = "(:title::float8 * p.title + :tags::float8 * p.tags + :content::float8 * p.content)"
 _IN_FOLDERS = " and found.doc_id in (select doc_id from documents where folder = any(:folders::text[]))"
-_NOT_EXCLUDED = " and found.doc_id <> all(:excluded::int[])"
+# Hashed, unlike `<> all` of a parameter, which compares each document with each one that is excluded.
+_NOT_EXCLUDED = " and found.doc_id not in (select unnest(:excluded::int[]))"
 
 _TERMS_TABLE = f"""single as materialized (
     select t.term, c.n, {_RARITY.format(n="c.n")} as rarity from unnest(:terms::text[]) t (term), lateral (

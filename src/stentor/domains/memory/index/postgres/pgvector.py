@@ -242,7 +242,7 @@ def _where(weight: bool, after: bool, folder: bool, excluded: bool) -> str:
         "d.weight >= :weight": weight,
         "d.created_at > :after": after,
         "d.folder = any(:folders::text[])": folder,
-        "d.doc_id <> all(:excluded::int[])": excluded,
+        "d.doc_id not in (select unnest(:excluded::int[]))": excluded,
     }
     return " and ".join(["d.pieces > 0", *(text for text, is_set in conditions.items() if is_set)])
 
