@@ -312,6 +312,21 @@ class Databases:
         self.server.drop(name)
 
 
+@contextmanager
+def limited_role(url: str) -> Iterator[tuple[Any, str]]:
+    """Have the connections that come to a database work as a new role without rights. Returns a connection that may
+    grant some, and the role's name.
+    """
+    role = f"limited_{uuid.uuid4().hex[:12]}"
+    with psycopg.connect(url, autocommit=True) as admin:
+        name = admin.info.dbname
+        admin.execute(f'create role {role}; alter database "{name}" set role = {role}'.encode())
+        try:
+            yield admin, role
+        finally:
+            admin.execute(f'alter database "{name}" reset role; drop owned by {role}; drop role {role}'.encode())
+
+
 def _skip_without_postgresql() -> None:
     if "postgresql" not in chosen():
         pytest.skip("SERVICE_TEST_DATABASE is sqlite")

@@ -16,6 +16,7 @@ import pytest
 from stentor.cli.checks import run_checks
 from stentor.cli.inspection import inspect_config
 from tests.cli.program import COMMAND, Done, Program
+from tests.databases import limited_role
 from tests.identity_provider import identity_provider
 from tests.requirements import requirement
 from tests.system import need
@@ -195,6 +196,18 @@ def test_postgresql_that_answers_is_well(program: Program, bare_url: str) -> Non
     assert done.code == 0, done.out
     assert [level for level, _ in _found(done, "PostgreSQL")] == ["ok", "warning"]
     assert "has no schema yet" in _worst(done, "PostgreSQL")[1]
+
+
+def test_a_role_that_lacks_a_right_on_a_table_is_a_problem(program: Program, bare_url: str) -> None:
+    program.environ["SERVICE_DATABASE_URL"] = bare_url
+    assert program("db", "upgrade").code == 0
+    with limited_role(bare_url) as (admin, role):
+        admin.execute(f"grant all on all tables in schema public to {role}".encode())
+        assert {level for level, _ in _found(program("doctor", "--json"), "PostgreSQL")} == {"ok"}
+        admin.execute(f"revoke insert on events from {role}; revoke update on tasks from {role}".encode())
+        level, message = _worst(program("doctor", "--json"), "PostgreSQL")
+    assert level == "problem"
+    assert "not all rights on 2 tables: events, tasks." in message
 
 
 def test_a_data_folder_on_a_read_only_file_system_is_told_as_such(program: Program) -> None:

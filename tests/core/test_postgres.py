@@ -28,6 +28,7 @@ from stentor.core.db.transfer.postgres import PostgresSide
 from stentor.core.errors import Conflict, StartRefused, StoreConflict, StoreUnavailable
 from stentor.core.migrations import runner
 from stentor.domains.tasks import store
+from tests.databases import limited_role
 from tests.faults.proxy import Proxy
 from tests.requirements import requirement
 
@@ -327,6 +328,25 @@ async def test_a_server_that_takes_no_writes_is_an_outage_and_can_be_read(postgr
         await database.write(lambda tx: tx.now)
     assert await number(database, "a") == 0
     database.close()
+
+
+async def test_a_right_that_the_role_lacks_is_an_outage_whose_reason_is_in_the_log(postgres_url: str) -> None:
+    with limited_role(postgres_url) as (admin, role):
+        with pytest.raises(
+            StoreUnavailable, match=r"must own the tables .* permission denied for table alembic_version"
+        ):
+            migrations.current_version(PostgresDriver(postgres_url))
+        admin.execute(f"grant select on all tables in schema public to {role}".encode())
+        database = Database(PostgresDriver(postgres_url))
+        assert await number(database, "a") == 0
+        for _ in range(2):
+            with pytest.raises(StoreUnavailable, match="permission denied for table task_counts") as failed:
+                await database.write(one_more("a"))
+            assert "task_counts" not in failed.value.message
+        admin.execute(f"grant all on all tables in schema public to {role}".encode())
+        await database.write(one_more("a"))
+        assert await number(database, "a") == 1
+        database.close()
 
 
 @requirement("scale.primary")

@@ -152,12 +152,17 @@ def check_postgresql(context: CheckContext) -> Iterator[CheckFinding]:
     redactor = Redactor()
     redactor.add_secret(url)
     try:
-        version = migrations.current_version(ReadOnlyDriver(open_driver(context.settings)))
+        driver = ReadOnlyDriver(open_driver(context.settings))
+        lacking = migrations.tables_without_rights(driver)
+        version = migrations.current_version(driver)
     except (StoreUnavailable, StartRefused) as error:
         reason = redactor.redact(" ".join(str(error).split()))
         yield CheckFinding("problem", "PostgreSQL", reason)
         return
     yield CheckFinding("ok", "PostgreSQL", "Connected to the server in SERVICE_DATABASE_URL.")
+    if lacking:
+        text = f"The service's role has not all rights on {len(lacking)} tables: {', '.join(lacking[:5])}."
+        yield CheckFinding("problem", "PostgreSQL", f"{text} It must own them, or be granted all on them.")
     yield _schema("PostgreSQL", version)
 
 

@@ -32,6 +32,11 @@ SQLITE_SCHEMA = Path(__file__).with_name("sqlite_schema.sql")
 """Written by `python -m tests.core.sqlite_schema`; a test compares it with what the scripts create."""
 log = logging.getLogger(__name__)
 
+_WITHOUT_RIGHTS = Sql(
+    """select relname from pg_class where relnamespace = to_regnamespace(current_schema()) and relkind in ('r', 'p')
+    and not (has_table_privilege(oid, 'select') and has_table_privilege(oid, 'insert')
+    and has_table_privilege(oid, 'update') and has_table_privilege(oid, 'delete')) order by relname"""
+)
 _CURRENT_VERSION = Sql("select version_num from alembic_version")
 _VERSION_TABLE_EXISTS = {
     "sqlite": Sql("select name from sqlite_master where type = 'table' and name = 'alembic_version'"),
@@ -113,6 +118,17 @@ def current_version(driver: Driver) -> str | None:
     finally:
         connection.close()
     return str(rows[0][0]) if rows else None
+
+
+def tables_without_rights(driver: Driver) -> list[str]:
+    """Return the tables on which the service's role lacks a right that it needs. Raises StoreUnavailable."""
+    if driver.name == "sqlite":
+        return []
+    connection = driver.reader()
+    try:
+        return [str(name) for (name,) in connection.rows(_WITHOUT_RIGHTS, {})]
+    finally:
+        connection.close()
 
 
 def require_supported(current: str | None) -> None:

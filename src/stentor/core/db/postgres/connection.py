@@ -48,6 +48,7 @@ _CALLS_AT_ONCE = 64
 # Without its own session, a writer announces in each transaction that it serves, and checks whether it may.
 _NOW_SERVING = f"{_NOW}, pg_try_advisory_xact_lock_shared({advisory.SERVING_LOCK_ID})"
 _COPY_RUNS = "The database is being copied (`stentor db copy`). No other process may write to it until the copy ends."
+_MISSING_RIGHT = "The service's role must own the tables of its database, or have all rights on them"
 _OUTCOME_UNKNOWN = (
     "The connection to the database was lost during the commit, so the change may have been made. Check before you "
     "repeat it, or repeat it with the same Idempotency-Key."
@@ -345,6 +346,8 @@ class PostgresConnection:
                 raise StoreUnavailable.of_driver(_outage_text(error)) from error
             if isinstance(error, psycopg.errors.UndefinedTable | psycopg.errors.InvalidSchemaName):
                 raise TableMissing.of_driver(f"A table is missing in the database: {error}.") from error
+            if isinstance(error, psycopg.errors.InsufficientPrivilege):
+                raise StoreUnavailable.of_driver(f"{_MISSING_RIGHT}: {_reason(error)}") from error
             if isinstance(error, psycopg.errors.ReadOnlySqlTransaction) and not self._read_only:
                 # No longer the primary. `begin` looks for it with another connection.
                 self._raw.close()
