@@ -102,7 +102,7 @@ def test_ctrl_c_ends_a_watch_quietly(served: tuple[Program, Any]) -> None:
     assert program("task", "show", task["task_id"], "--json").json["status"] == "queued"
 
 
-@pytest.mark.parametrize("module", ["typer", "stentor.cli.commands.task"])
+@pytest.mark.parametrize("module", ["typer", "stentor.cli.commands.tasks.task"])
 def test_ctrl_c_during_a_start_ends_quietly(module: str) -> None:
     script = (
         "import sys\n"

@@ -10,7 +10,7 @@ import msgspec
 import pytest
 
 from stentor.cli.client import ServiceClient
-from stentor.cli.commands.governance import wait_for_rollback
+from stentor.cli.commands.agents.governance import wait_for_rollback
 from stentor.cli.output import EXIT_FAILED, CommandFailed
 from stentor.cli.responses import Response
 

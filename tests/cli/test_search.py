@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from stentor.cli.commands import search
+from stentor.cli.commands.memory import search
 from stentor.cli.responses import Response
 from tests.cli.program import Program
 from tests.requirements import requirement

@@ -11,7 +11,7 @@ from typing import Any, cast
 import pytest
 import typer
 
-from stentor.cli.commands import task
+from stentor.cli.commands.tasks import task
 from stentor.cli.input_files import read_input
 from stentor.cli.responses import Response
 from stentor.cli.tasks import view

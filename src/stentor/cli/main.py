@@ -56,23 +56,23 @@ COMMANDS = {
         "Run only the dashboard, which shows tasks and agents even while the gateway is down.",
     ),
     "reindex": Target(
-        "stentor.cli.commands.memory:reindex",
+        "stentor.cli.commands.memory.memory:reindex",
         "Rebuild the search index from the files of the vault, and the notes of tasks. Search keeps working.",
     ),
     "verify": Target(
-        "stentor.cli.commands.memory:verify",
+        "stentor.cli.commands.memory.memory:verify",
         "Compare the search index and the tasks with the files of the vault; the exit code is 1 if they differ.",
     ),
     "search": Target(
-        "stentor.cli.commands.search:search",
+        "stentor.cli.commands.memory.search:search",
         "Find notes by word and by meaning, the best match first; the exit code is 1 if none is found.",
     ),
     "history": Target(
-        "stentor.cli.commands.memory:history",
+        "stentor.cli.commands.memory.memory:history",
         "List the stored versions of a note, newest first, even if it was deleted; or restore one.",
     ),
     "invalidate": Target(
-        "stentor.cli.commands.invalidation:invalidate",
+        "stentor.cli.commands.memory.invalidation:invalidate",
         "Exclude a note, a passage or a source, and everything derived from it, from search; without one, list them.",
     ),
     "init": Target(
@@ -86,18 +86,23 @@ COMMANDS = {
     "doctor": Target(
         "stentor.cli.commands.installation:doctor", "Check the installation; the exit code is 1 if there is a problem."
     ),
-    "task": Target("stentor.cli.commands.task:app", "Submit, list, follow and grade tasks."),
-    "schedule": Target("stentor.cli.commands.schedule:app", "Submit tasks on a cron schedule."),
+    "task": Target("stentor.cli.commands.tasks.task:app", "Submit, list, follow and grade tasks."),
+    "schedule": Target("stentor.cli.commands.tasks.schedule:app", "Submit tasks on a cron schedule."),
     "session": Target(
-        "stentor.cli.commands.session:app", "Create, read, extend and delete conversations that outlive tasks."
+        "stentor.cli.commands.tasks.session:app", "Create, read, extend and delete conversations that outlive tasks."
     ),
-    "agent": Target("stentor.cli.commands.agent:app", "Register, list, edit, suspend and archive agents."),
-    "governance": Target("stentor.cli.commands.governance:app", "Propose, review and roll back updates of agents."),
-    "policy": Target("stentor.cli.commands.policy:app", "Check a policy file, and test it with example requests."),
+    "agent": Target("stentor.cli.commands.agents.agent:app", "Register, list, edit, suspend and archive agents."),
+    "governance": Target(
+        "stentor.cli.commands.agents.governance:app", "Propose, review and roll back updates of agents."
+    ),
+    "policy": Target(
+        "stentor.cli.commands.agents.policy:app", "Check a policy file, and test it with example requests."
+    ),
     "receipt": Target(
-        "stentor.cli.commands.receipt:app", "Issue, inspect and verify receipts: signed, short-lived permissions."
+        "stentor.cli.commands.agents.receipt:app",
+        "Issue, inspect and verify receipts: signed, short-lived permissions.",
     ),
-    "mcp": Target("stentor.cli.commands.mcp:app", "Serve the governed memory to MCP clients."),
+    "mcp": Target("stentor.cli.commands.memory.mcp:app", "Serve the governed memory to MCP clients."),
     "llm": Target(
         "stentor.cli.commands.llm:app", "Grade answers of the model auto, and explain why a model was chosen."
     ),

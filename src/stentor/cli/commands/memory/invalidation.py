@@ -9,7 +9,7 @@ import typer
 
 from stentor.cli.client import ServiceClient
 from stentor.cli.command import ServiceTarget, with_service
-from stentor.cli.commands.memory import VaultName
+from stentor.cli.commands.memory.memory import VaultName
 from stentor.cli.output import EXIT_USAGE, CommandFailed, console, print_line
 from stentor.cli.responses import Response
 from stentor.core.jsontext import JsonObject

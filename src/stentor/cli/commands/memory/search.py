@@ -9,7 +9,7 @@ import typer
 from rich.text import Text
 
 from stentor.cli.command import ServiceTarget, with_service
-from stentor.cli.commands.memory import VaultName
+from stentor.cli.commands.memory.memory import VaultName
 from stentor.cli.output import console, error_console, strip_controls
 from stentor.core.jsontext import JsonObject
 

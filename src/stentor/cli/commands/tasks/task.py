@@ -18,7 +18,7 @@ import typer
 from stentor.cli.agents import AgentList
 from stentor.cli.client import RequestFailed, ServiceClient, omit_none
 from stentor.cli.command import Capabilities, GradeComment, GradeValue, ServiceTarget, with_service
-from stentor.cli.commands import task_replay, task_steps
+from stentor.cli.commands.tasks import task_replay, task_steps
 from stentor.cli.input_files import read_input
 from stentor.cli.output import print_notice
 from stentor.cli.responses import Response, StoredTask, TaskActivity
