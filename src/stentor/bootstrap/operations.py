@@ -18,8 +18,8 @@ from stentor.domains.execution.replay.service import ReplayService
 from stentor.domains.governance import operations as governance
 from stentor.domains.keys import operations as keys
 from stentor.domains.learning import operations as learning
-from stentor.domains.llm import call_operations as calls
 from stentor.domains.llm import operations as llm
+from stentor.domains.llm.calls import call_operations as calls
 from stentor.domains.llm.runtime_settings import operations as model_settings
 from stentor.domains.memory import operations as memory
 from stentor.domains.messaging import operations as messaging

@@ -24,9 +24,9 @@ from stentor.core.filesystem import DataFolderLock
 from stentor.core.security.redaction import Redactor
 from stentor.core.settings import Settings
 from stentor.domains.activity import operations as activity_operations
-from stentor.domains.llm import streaming as llm_streaming
 from stentor.domains.llm.anthropic_api import api as anthropic_api
 from stentor.domains.llm.openai_api import api as openai_api
+from stentor.domains.llm.routes import streaming as llm_streaming
 from stentor.domains.monitoring import api as monitoring_api
 from stentor.domains.provenance import operations as provenance_operations
 from stentor.surfaces.gateway import app as gateway

@@ -11,7 +11,7 @@ from stentor.auth.principal import Principal
 from stentor.bootstrap.kernel import Kernel
 from stentor.core.settings import Settings
 from stentor.domains.conversation.service import AgentChat, SessionTurns
-from stentor.domains.llm.chat_router import ChatRouter
+from stentor.domains.llm.routes.chat_router import ChatRouter
 from stentor.web.middleware import RateLimiter
 from stentor.web.request_context import GrpcCallDurations
 from stentor.web.sse import StreamLimit

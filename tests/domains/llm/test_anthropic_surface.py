@@ -12,7 +12,7 @@ from aiohttp import web
 
 from stentor.domains.llm.anthropic_api.messages_output import MessageEvents
 from stentor.domains.llm.anthropic_api.messages_request import MessagesIn
-from stentor.domains.llm.call_guard import LlmCaller
+from stentor.domains.llm.calls.call_guard import LlmCaller
 from stentor.domains.llm.model import ReplyDelta, TokenUsage, ToolCallDelta
 from tests.conftest import World
 from tests.domains.llm import upstream as moods

@@ -10,7 +10,7 @@ import pytest
 from aiohttp import web
 
 from stentor.core.errors import ProviderBusy, ProviderError
-from stentor.domains.llm.call_guard import LlmCaller
+from stentor.domains.llm.calls.call_guard import LlmCaller
 from stentor.domains.llm.formats import anthropic, gemini
 from stentor.domains.llm.formats import openai as openai_format
 from stentor.domains.llm.model import ChatRequest, LlmMessage, TextPart, TokenUsage

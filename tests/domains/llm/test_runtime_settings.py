@@ -10,7 +10,7 @@ import pytest
 
 from stentor.core.db import Database, Sql
 from stentor.core.errors import BudgetExceeded
-from stentor.domains.llm.call_guard import LlmCaller
+from stentor.domains.llm.calls.call_guard import LlmCaller
 from tests.conftest import World
 from tests.domains.llm import upstream as moods
 from tests.domains.llm.conftest import Gate, asking, chat

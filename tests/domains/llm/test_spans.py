@@ -19,12 +19,12 @@ from stentor.bootstrap.parts import llm as wiring
 from stentor.core import settings as settings_module
 from stentor.core.errors import StartRefused
 from stentor.core.security.redaction import RedactingFormatter, Redactor
-from stentor.domains.llm import tracing
+from stentor.domains.llm.calls import tracing
+from stentor.domains.llm.calls.tracing import CallStart
 from stentor.domains.llm.formats.base import FormatName
 from stentor.domains.llm.model import TokenUsage
 from stentor.domains.llm.model_routes import ModelTarget
 from stentor.domains.llm.providers import Provider
-from stentor.domains.llm.tracing import CallStart
 from tests.conftest import World
 from tests.domains.llm import upstream as moods
 from tests.domains.llm.conftest import KEY, Gate, asking, chat
@@ -40,7 +40,7 @@ from opentelemetry.sdk.trace.export import SpanExporter, SpanExportResult
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 from opentelemetry.trace import SpanKind, StatusCode
 
-from stentor.domains.llm import otel
+from stentor.domains.llm.calls import otel
 
 TRACE, PARENT = "4bf92f3577b34da6a3ce929d0e0e4736", "00f067aa0ba902b7"
 HERE = {"traceparent": f"00-{TRACE}-{PARENT}-01"}
@@ -469,7 +469,7 @@ def test_a_variable_of_the_sdk_that_cannot_be_read_refuses_the_start(monkeypatch
 def test_without_the_extra_the_log_says_what_to_install(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.delitem(sys.modules, "stentor.domains.llm.otel")
+    monkeypatch.delitem(sys.modules, "stentor.domains.llm.calls.otel")
     monkeypatch.setitem(sys.modules, "opentelemetry.sdk", None)
     monkeypatch.setitem(sys.modules, "opentelemetry.sdk.resources", None)
     chosen = settings_module.load({"OTEL_EXPORTER_OTLP_ENDPOINT": COLLECTOR})
@@ -488,7 +488,7 @@ async def main():
                "SERVICE_LLM_LOCAL_BASELINE": "1", **dict(pair.split("=", 1) for pair in sys.argv[2:])}
     service = open_service(settings.load(environ), environ, Redactor())
     await service.start()
-    from stentor.domains.llm.call_guard import LlmCaller
+    from stentor.domains.llm.calls.call_guard import LlmCaller
     from stentor.domains.llm.model import LlmMessage, ChatRequest, TextPart
     request = ChatRequest("local/extractive", (LlmMessage("user", (TextPart("The sea is salty."),)),))
     done = await service.kernel.llm.gateway.chat(LlmCaller("default", "k"), request)
@@ -496,7 +496,8 @@ async def main():
     await service.stop()
 
 asyncio.run(main())
-ours = ("opentelemetry.sdk", "opentelemetry.exporter", "opentelemetry.proto", "requests", "stentor.domains.llm.otel")
+libraries = ("opentelemetry.sdk", "opentelemetry.exporter", "opentelemetry.proto", "requests")
+ours = (*libraries, "stentor.domains.llm.calls.otel")
 print([name for name in ours if name in sys.modules])
 """
 
@@ -509,4 +510,4 @@ def test_nothing_of_the_extra_is_imported_without_a_collector(tmp_path: Path, va
     done = subprocess.run(command, capture_output=True, text=True, env=environ, timeout=200)
     assert done.returncode == 0, done.stderr
     found = done.stdout.splitlines()[-1]
-    assert ("stentor.domains.llm.otel" in found) if variables else (found == "[]")
+    assert ("stentor.domains.llm.calls.otel" in found) if variables else (found == "[]")

@@ -18,11 +18,11 @@ from genai_prices.types import ModelPrice
 from stentor.core.db import Database, Sql, Tx
 from stentor.core.errors import BudgetExceeded, ProviderError, StartRefused
 from stentor.domains.llm import costs
-from stentor.domains.llm.call_guard import LlmCaller
+from stentor.domains.llm.calls.call_guard import LlmCaller
+from stentor.domains.llm.calls.limits import RESERVED_RETRY_SECONDS, BudgetLedger
 from stentor.domains.llm.costs import Budget, BudgetAccount, PriceList, SpentAmount
 from stentor.domains.llm.formats import gemini
 from stentor.domains.llm.formats import openai as openai_format
-from stentor.domains.llm.limits import RESERVED_RETRY_SECONDS, BudgetLedger
 from stentor.domains.llm.model import ChatRequest, LlmMessage, TextPart, TokenUsage
 from stentor.domains.llm.service import EXPECTED_OUTPUT_TOKENS, MAX_LEFT_OUTPUT_TOKENS
 from stentor.domains.llm.wire import date_bounds_micros

@@ -16,7 +16,7 @@ from starlette.types import Message, Receive, Scope, Send
 
 from stentor.core.db import Sql
 from stentor.core.errors import StoreUnavailable
-from stentor.domains.llm.streaming import stream_error_message
+from stentor.domains.llm.routes.streaming import stream_error_message
 from stentor.surfaces.grpc.calls import error_metadata, status_message
 from stentor.web.errors import render_stentor_error
 from stentor.web.request_context import RequestContextMiddleware

@@ -22,10 +22,11 @@ from stentor.core.security.sealing import Sealer
 from stentor.core.settings import Settings
 from stentor.domains.execution.runtimes.summarizer import summarize
 from stentor.domains.llm import costs
-from stentor.domains.llm.call_guard import CallGuard
+from stentor.domains.llm.calls.call_guard import CallGuard
+from stentor.domains.llm.calls.limits import BudgetLedger, CircuitBreaker
+from stentor.domains.llm.calls.tracing import CallTracer
 from stentor.domains.llm.contents.service import ContentKeeper, ContentService
 from stentor.domains.llm.costs import PriceList
-from stentor.domains.llm.limits import BudgetLedger, CircuitBreaker
 from stentor.domains.llm.model_routes import ModelRoutes, TenantRoutes
 from stentor.domains.llm.operations import GatewayConfig
 from stentor.domains.llm.providers import operator_hosts, providers_from_settings
@@ -34,8 +35,7 @@ from stentor.domains.llm.providers.registry import ModelCatalog, ProviderRegistr
 from stentor.domains.llm.providers.transport import ProviderTransport, TransportLimits
 from stentor.domains.llm.runtime_settings.service import FindAgent, RuntimeSettings
 from stentor.domains.llm.service import LlmGateway
-from stentor.domains.llm.tracing import CallTracer
-from stentor.domains.llm.usage_totals import UsageTotals
+from stentor.domains.llm.usage.totals import UsageTotals
 from stentor.domains.modelrouting.learning import AnswerGrader, ModelOutcomeRecorder, ModelRecords
 from stentor.domains.modelrouting.service import AutoModelRouter
 
@@ -167,7 +167,7 @@ def open_tracer(settings: Settings, add_secret: Callable[[str], None]) -> CallTr
     if not (endpoint := settings.llm.otel_traces_endpoint or base):
         return None
     try:
-        tracer: CallTracer = importlib.import_module("stentor.domains.llm.otel").open_tracer(endpoint, add_secret)
+        tracer: CallTracer = importlib.import_module("stentor.domains.llm.calls.otel").open_tracer(endpoint, add_secret)
     except ModuleNotFoundError:
         # The variable may be set for every program of the machine, so it does not stop the start.
         log.warning("otel: spans not sent, the extra otel is missing: %s", install_command("otel"))

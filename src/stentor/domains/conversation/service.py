@@ -28,7 +28,6 @@ from stentor.core.live import Hub
 from stentor.domains.conversation import model
 from stentor.domains.execution.model import AgentFailed
 from stentor.domains.execution.runtimes.session_messages import read_item
-from stentor.domains.llm.chat_router import is_agent_model
 from stentor.domains.llm.model import (
     ChatReply,
     ChatRequest,
@@ -39,6 +38,7 @@ from stentor.domains.llm.model import (
     usage_or_estimate,
 )
 from stentor.domains.llm.results import AgentTaskRef, ChatResult
+from stentor.domains.llm.routes.chat_router import is_agent_model
 from stentor.domains.llm.service import AGENT_PREFIX
 from stentor.domains.registry.agent_cache import AgentCache
 from stentor.domains.registry.model import Agent

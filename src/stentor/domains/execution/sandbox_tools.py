@@ -15,7 +15,7 @@ from msgspec import Meta
 from stentor.auth.principal import Principal
 from stentor.core.errors import Forbidden
 from stentor.core.jsontext import JsonObject
-from stentor.domains.llm.call_guard import LlmCaller
+from stentor.domains.llm.calls.call_guard import LlmCaller
 from stentor.domains.llm.model import ChatRequest, LlmMessage, TextPart
 from stentor.domains.llm.service import LlmGateway
 from stentor.domains.memory.index.model import SearchFilters

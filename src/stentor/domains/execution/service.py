@@ -22,7 +22,7 @@ from stentor.domains.execution.dispatcher import Dispatcher, TaskPoll
 from stentor.domains.execution.model import AttemptOutcome
 from stentor.domains.execution.outcomes import OutcomeRecorder
 from stentor.domains.execution.spans import TaskSpans
-from stentor.domains.llm.call_guard import LlmCaller
+from stentor.domains.llm.calls.call_guard import LlmCaller
 from stentor.domains.registry import authorization
 from stentor.domains.registry import store as agent_store
 from stentor.domains.registry.agent_cache import AgentCache

@@ -22,8 +22,8 @@ from stentor.core.db import Tx
 from stentor.core.errors import CorruptRecord
 from stentor.core.runlog import RunLogEvent
 from stentor.core.trace_context import AttributeValue, EndedSpan, SpanRecorder
-from stentor.domains.llm import tracing
-from stentor.domains.llm.tracing import attribute_text
+from stentor.domains.llm.calls import tracing
+from stentor.domains.llm.calls.tracing import attribute_text
 from stentor.domains.registry.agent_cache import AgentCache
 from stentor.domains.steps import store as steps
 from stentor.domains.steps.model import TOOL_CALL, Step

@@ -17,11 +17,11 @@ from stentor.auth.principal import Principal
 from stentor.core.security.redaction import MASK
 from stentor.domains.atp.model import AtpMessage, header_to_json
 from stentor.domains.llm import wire
-from stentor.domains.llm.chat_router import ChatRouter
 from stentor.domains.llm.costs import PriceList
 from stentor.domains.llm.providers import Provider
 from stentor.domains.llm.providers.registry import ProviderDraft, ProviderListing, redact_url
 from stentor.domains.llm.results import ChatResult
+from stentor.domains.llm.routes.chat_router import ChatRouter
 from stentor.domains.llm.service import LlmGateway
 from stentor.web.operations import operation
 from stentor.web.wire import Caller, TaskHeader

@@ -13,7 +13,7 @@ import msgspec
 
 from stentor.auth.principal import Principal
 from stentor.domains.llm import model
-from stentor.domains.llm.call_guard import LlmCall
+from stentor.domains.llm.calls.call_guard import LlmCall
 from stentor.domains.llm.costs import NANOS_PER_DOLLAR
 from stentor.domains.llm.model import ChatReply, ChatRequest, EmbeddingReply, ReplyBuilder, ReplyDelta, TokenUsage
 from stentor.domains.llm.providers.backends import DeltaSource

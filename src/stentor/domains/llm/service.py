@@ -15,8 +15,8 @@ import msgspec
 
 from stentor.core.db import Database
 from stentor.core.errors import Forbidden, InvalidRequest, ModelNotFound, ProviderFault
-from stentor.domains.llm import model, model_routes, usage_store
-from stentor.domains.llm.call_guard import CallGuard, LlmCall, LlmCaller, UsageEstimate
+from stentor.domains.llm import model, model_routes
+from stentor.domains.llm.calls.call_guard import CallGuard, LlmCall, LlmCaller, UsageEstimate
 from stentor.domains.llm.model import ChatRequest, EmbeddingInput, TokenUsage
 from stentor.domains.llm.model_routes import ModelTarget, TenantRoutes
 from stentor.domains.llm.providers import Provider
@@ -29,7 +29,8 @@ from stentor.domains.llm.providers.registry import (
     ProviderRegistry,
 )
 from stentor.domains.llm.results import ChatResult, ChatStream, EmbeddingResult
-from stentor.domains.llm.usage_store import UsageRow
+from stentor.domains.llm.usage import store as usage_store
+from stentor.domains.llm.usage.store import UsageRow
 
 EXPECTED_OUTPUT_TOKENS = 256
 """Output tokens that budgets reserve, and a caller pays who gives up, for a call without max_tokens."""

@@ -1,6 +1,6 @@
 """SQL of the LLM gateway: providers registered at runtime, calls, and spending per day.
 
-SQL for the dashboard's pages is in `queries`, that of usage reports in `usage_store`.
+SQL for the dashboard's pages is in `queries`, that of usage reports in `usage.store`.
 """
 
 from __future__ import annotations

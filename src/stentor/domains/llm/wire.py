@@ -24,7 +24,7 @@ from stentor.domains.atp.text_format import strip_header
 from stentor.domains.llm.costs import NANOS_PER_DOLLAR
 from stentor.domains.llm.formats.base import FormatName
 from stentor.domains.llm.model import ChatRequest, LlmMessage, TextPart
-from stentor.domains.llm.usage_store import UsageRow
+from stentor.domains.llm.usage.store import UsageRow
 from stentor.web.request_context import decode_path_segment
 from stentor.web.routes import RequestModel, example_config
 from stentor.web.wire import CamelCaseModel, Name, OmittedWhenFalse, OmittedWhenNone, ResponseModel

@@ -22,7 +22,7 @@ from stentor.domains.learning import store as learning_store
 from stentor.domains.learning.model import Weight, apply_grade, apply_outcome, initial_weight
 from stentor.domains.learning.outages import without_outage
 from stentor.domains.learning.view import LearningView
-from stentor.domains.llm.call_guard import LlmCaller
+from stentor.domains.llm.calls.call_guard import LlmCaller
 from stentor.domains.modelrouting import store
 from stentor.domains.modelrouting.model import MAX_CHANCE, AutoAnswer
 

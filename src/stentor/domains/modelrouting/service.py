@@ -17,7 +17,7 @@ from stentor.core.db import NO_LOCKS, Database, Tx
 from stentor.core.errors import InvalidRequest, ModelNotFound, ProviderBusy, ProviderFault
 from stentor.core.jsontext import JsonObject
 from stentor.core.runlog import EventDraft, RunLog
-from stentor.domains.llm.call_guard import CallGuard, LlmCaller
+from stentor.domains.llm.calls.call_guard import CallGuard, LlmCaller
 from stentor.domains.llm.costs import NANOS_PER_DOLLAR, PriceList
 from stentor.domains.llm.model import ChatRequest, ImagePart, TokenUsage
 from stentor.domains.llm.model_routes import ModelTarget

@@ -27,7 +27,7 @@ from stentor.core.errors import Conflict, CorruptRecord, StoreUnavailable
 from stentor.core.runlog import EventDraft, RunLog, leaf_hash
 from stentor.core.timers import sleep_until_tick
 from stentor.domains.contents import store as contents
-from stentor.domains.llm.usage_totals import UsageTotals
+from stentor.domains.llm.usage.totals import UsageTotals
 from stentor.domains.provenance.model import ArchiveRecord, LeavesDigest, record_metadata
 from stentor.domains.provenance.store import newest_checkpoint
 from stentor.domains.retention import parquet_files, store

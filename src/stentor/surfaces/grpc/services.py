@@ -19,10 +19,10 @@ from stentor.core.errors import NotFound, ServiceUnavailable, StentorError
 from stentor.core.jsontext import JsonObject
 from stentor.domains.activity.operations import LastEventId
 from stentor.domains.activity.service import NOT_VISIBLE_MESSAGE, ActivityService
-from stentor.domains.llm.chat_router import ChatRouter
 from stentor.domains.llm.model import ReplyDelta, TokenUsage
 from stentor.domains.llm.results import AnswerStream
-from stentor.domains.llm.streaming import stream_error_message
+from stentor.domains.llm.routes.chat_router import ChatRouter
+from stentor.domains.llm.routes.streaming import stream_error_message
 from stentor.domains.llm.wire import ChatBody
 from stentor.domains.tasks.model import TaskStreamStep
 from stentor.surfaces.grpc.calls import Call

@@ -7,7 +7,7 @@ import pytest
 
 from stentor.core.clock import HOUR
 from stentor.core.runlog import RunLogEvent
-from stentor.domains.llm.trend_queries import ModelWeek
+from stentor.domains.llm.usage.trend_queries import ModelWeek
 from stentor.domains.tasks.reading.chart_queries import AgentResults, DayOfTasks
 from stentor.surfaces.dashboard.presenters import recent_changes
 from stentor.surfaces.dashboard.presenters.recent_changes import RecentChange

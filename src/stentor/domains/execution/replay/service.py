@@ -20,7 +20,7 @@ from stentor.domains.execution.replay.model import ReplayedStep, ReplayEnd, Repl
 from stentor.domains.execution.runtimes import llm_request, session_messages
 from stentor.domains.execution.runtimes.llm import build_request, parse_llm_options, read_conversation
 from stentor.domains.execution.runtimes.llm_loop import ToolLoop, Turn
-from stentor.domains.llm.call_guard import LlmCaller
+from stentor.domains.llm.calls.call_guard import LlmCaller
 from stentor.domains.llm.model import ChatRequest, ToolCall
 from stentor.domains.llm.service import LlmGateway
 from stentor.domains.registry.agent_cache import AgentCache

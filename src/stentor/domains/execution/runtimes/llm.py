@@ -23,7 +23,7 @@ from stentor.domains.execution.journal import AttemptJournal
 from stentor.domains.execution.model import AgentFailed, AttemptOutcome, ProviderFailed
 from stentor.domains.execution.runtimes import EmitToken, lease_check, session_messages
 from stentor.domains.execution.runtimes.llm_loop import ToolLoop
-from stentor.domains.llm.call_guard import LlmCaller
+from stentor.domains.llm.calls.call_guard import LlmCaller
 from stentor.domains.llm.model import ChatRequest, ChatRole, LlmMessage, TextPart
 from stentor.domains.llm.service import MODELS_HINT, LlmGateway
 from stentor.domains.registry.model import Agent, LlmOptions

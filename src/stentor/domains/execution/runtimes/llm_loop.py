@@ -20,7 +20,7 @@ from stentor.domains.execution.journal import EffectUnknown, StepJournal
 from stentor.domains.execution.model import AgentFailed, AttemptOutcome
 from stentor.domains.execution.runtimes import EmitToken, llm_request
 from stentor.domains.execution.runtimes.session_messages import read_item, summary_message
-from stentor.domains.llm.call_guard import LlmCaller
+from stentor.domains.llm.calls.call_guard import LlmCaller
 from stentor.domains.llm.model import (
     ChatRequest,
     FinishReason,

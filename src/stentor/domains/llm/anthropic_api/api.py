@@ -19,10 +19,16 @@ from stentor.core.jsontext import JsonObject
 from stentor.domains.llm import model
 from stentor.domains.llm.anthropic_api.messages_output import MessageEvents, build_message
 from stentor.domains.llm.anthropic_api.messages_request import CountIn, MessagesIn, require_one_model
-from stentor.domains.llm.chat_router import ChatRouter
-from stentor.domains.llm.client_requests import map_client_errors, read_object, session_id, task_header, validate_body
 from stentor.domains.llm.results import AnswerStream
-from stentor.domains.llm.streaming import stream_error_message
+from stentor.domains.llm.routes.chat_router import ChatRouter
+from stentor.domains.llm.routes.client_requests import (
+    map_client_errors,
+    read_object,
+    session_id,
+    task_header,
+    validate_body,
+)
+from stentor.domains.llm.routes.streaming import stream_error_message
 from stentor.web import errors
 from stentor.web.cancel_on_disconnect import cancel_on_disconnect
 from stentor.web.fast_routes import FastRoute

@@ -17,8 +17,6 @@ from starlette.responses import Response
 from stentor.core import jsontext
 from stentor.core.errors import ModelNotFound, StentorError
 from stentor.core.jsontext import JsonObject
-from stentor.domains.llm.chat_router import ChatRouter
-from stentor.domains.llm.client_requests import map_client_errors, read_object, session_id, task_header, validate_body
 from stentor.domains.llm.model import ChatRequest
 from stentor.domains.llm.model_routes import resolve_listed_name
 from stentor.domains.llm.openai_api import completions
@@ -28,8 +26,16 @@ from stentor.domains.llm.openai_api.responses_output import ResponseBuilder, Res
 from stentor.domains.llm.openai_api.responses_request import ResponseIn
 from stentor.domains.llm.providers.registry import ProviderListing
 from stentor.domains.llm.results import AnswerStream, ChatResult
+from stentor.domains.llm.routes.chat_router import ChatRouter
+from stentor.domains.llm.routes.client_requests import (
+    map_client_errors,
+    read_object,
+    session_id,
+    task_header,
+    validate_body,
+)
+from stentor.domains.llm.routes.streaming import DONE_FRAME, stream_error_message
 from stentor.domains.llm.service import AGENT_PREFIX, AUTO_GROUP_PREFIX, AUTO_MODEL, LlmGateway
-from stentor.domains.llm.streaming import DONE_FRAME, stream_error_message
 from stentor.web import errors
 from stentor.web.cancel_on_disconnect import cancel_on_disconnect
 from stentor.web.fast_routes import FastRoute

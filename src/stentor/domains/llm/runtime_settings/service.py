@@ -19,6 +19,7 @@ from stentor.core.db.polling import PollQuery
 from stentor.core.errors import Conflict, Forbidden, InvalidRequest, ModelNotFound, NotFound
 from stentor.core.runlog import EventDraft, RunLog
 from stentor.domains.llm import queries
+from stentor.domains.llm.calls.limits import BudgetLedger
 from stentor.domains.llm.costs import (
     Budget,
     BudgetAccount,
@@ -30,7 +31,6 @@ from stentor.domains.llm.costs import (
     scale_limit,
     unit_scale,
 )
-from stentor.domains.llm.limits import BudgetLedger
 from stentor.domains.llm.model_routes import ModelRoutes
 from stentor.domains.llm.queries import BudgetSpending
 from stentor.domains.llm.runtime_settings import model, store

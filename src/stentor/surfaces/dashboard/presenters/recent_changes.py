@@ -9,7 +9,7 @@ import msgspec
 from stentor.core.clock import format_iso
 from stentor.core.runlog import RunLogEvent
 from stentor.domains.alerts.model import Alert
-from stentor.domains.llm.trend_queries import ModelWeek
+from stentor.domains.llm.usage.trend_queries import ModelWeek
 from stentor.domains.tasks.reading.chart_queries import AgentResults, DayOfTasks
 from stentor.surfaces.dashboard.gateway import quote_segment
 from stentor.surfaces.dashboard.presenters.filters import format_duration, format_money, format_number

@@ -16,8 +16,8 @@ from stentor.core.runlog import RunLogEvent
 from stentor.domains.alerts import store as alert_store
 from stentor.domains.alerts.model import Alert
 from stentor.domains.audit import store as audit_store
-from stentor.domains.llm import trend_queries
-from stentor.domains.llm.trend_queries import ModelWeek
+from stentor.domains.llm.usage import trend_queries
+from stentor.domains.llm.usage.trend_queries import ModelWeek
 from stentor.domains.registry import queries as registry_queries
 from stentor.domains.schedules import store as schedule_store
 from stentor.domains.tasks.reading import chart_queries

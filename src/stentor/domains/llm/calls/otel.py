@@ -26,9 +26,9 @@ from opentelemetry.trace import NonRecordingSpan, SpanContext, SpanKind, Status,
 from stentor import __version__
 from stentor.core import trace_context
 from stentor.core.trace_context import EndedSpan, SpanRecorder
-from stentor.domains.llm import tracing
+from stentor.domains.llm.calls import tracing
+from stentor.domains.llm.calls.tracing import CallStart
 from stentor.domains.llm.model import TokenUsage
-from stentor.domains.llm.tracing import CallStart
 
 FLUSH_SECONDS = 2.0
 """Seconds that a shutdown waits for the collector."""

@@ -12,7 +12,7 @@ from typing import Protocol
 
 from stentor.auth.principal import IsActive, Principal, require_active
 from stentor.core.errors import InvalidRequest
-from stentor.domains.llm.call_guard import LlmCaller
+from stentor.domains.llm.calls.call_guard import LlmCaller
 from stentor.domains.llm.model import ChatRequest
 from stentor.domains.llm.results import AnswerStream, ChatResult, SessionPort, SessionStream
 from stentor.domains.llm.service import AGENT_PREFIX, LlmGateway

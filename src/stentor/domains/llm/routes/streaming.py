@@ -15,8 +15,8 @@ from starlette.responses import Response
 from stentor.core import jsontext
 from stentor.core.errors import ProviderFault, StentorError
 from stentor.core.jsontext import JsonObject
-from stentor.domains.llm.chat_router import ChatRouter
 from stentor.domains.llm.results import AnswerStream
+from stentor.domains.llm.routes.chat_router import ChatRouter
 from stentor.domains.llm.wire import ChatBody
 from stentor.web.cancel_on_disconnect import cancel_on_disconnect
 from stentor.web.sse import RawStreamResponse, StreamLimit

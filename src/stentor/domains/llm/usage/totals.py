@@ -8,7 +8,7 @@ from functools import partial
 
 from stentor.core.db import NO_LOCKS, Database
 from stentor.core.db.locks.leader import LeaderElection
-from stentor.domains.llm import usage_store
+from stentor.domains.llm.usage import store as usage_store
 
 INTERVAL_SECONDS = 60.0
 

@@ -27,16 +27,16 @@ from stentor.core.metrics import (
 )
 from stentor.core.runlog import EventDraft, RunLog
 from stentor.domains.llm import store
+from stentor.domains.llm.calls.limits import Applying, BudgetLedger, BudgetReservation, CircuitBreaker
+from stentor.domains.llm.calls.tracing import CallSpan, CallStart, CallTracer
 from stentor.domains.llm.contents.service import ContentKeeper
 from stentor.domains.llm.contents.store import insert_content
 from stentor.domains.llm.costs import NANOS_PER_DOLLAR, BudgetAccount, PriceList, SpentAmount, TaskBudget
-from stentor.domains.llm.limits import Applying, BudgetLedger, BudgetReservation, CircuitBreaker
 from stentor.domains.llm.model import LlmOperation, TokenUsage, limit_counts
 from stentor.domains.llm.model_routes import ModelTarget
 from stentor.domains.llm.providers import Provider
 from stentor.domains.llm.providers.transport import CallEvidence
 from stentor.domains.llm.store import CallRow
-from stentor.domains.llm.tracing import CallSpan, CallStart, CallTracer
 
 LABELS = ("provider", "outcome")
 REGISTERED_LABEL = "registered"

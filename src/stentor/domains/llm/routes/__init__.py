@@ -1,0 +1,1 @@
+"""What the HTTP routes of model calls share: reading requests, routing chats, streaming answers."""

@@ -1,0 +1,1 @@
+"""What models were used, by day and by week."""
