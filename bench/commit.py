@@ -16,7 +16,7 @@ from stentor.core import migrations
 from stentor.core.db import Database, Sql
 from stentor.core.db.driver import Driver
 from stentor.core.db.sqlite.driver import SqliteDriver
-from stentor.core.live import Hub
+from stentor.core.fanout.live import Hub
 from stentor.core.runlog import EventDraft, RunLog
 
 TITLE = "group commit at the database port"

@@ -16,7 +16,7 @@ from stentor.core.clock import SystemClock
 from stentor.core.db import Database
 from stentor.core.db.locks.leader import SEQUENCER_LOCK_ID, LeaderElection
 from stentor.core.db.sqlite.driver import SqliteDriver
-from stentor.core.live import Hub
+from stentor.core.fanout.live import Hub
 from stentor.core.runlog import EventDraft, RunLog, leaf_hash
 from stentor.domains.provenance.audit.verification import verify_run_log
 from stentor.domains.provenance.checkpoints import CheckpointPublisher

@@ -31,7 +31,7 @@ from stentor.core import settings
 from stentor.core.db import Database
 from stentor.core.db.driver import Driver
 from stentor.core.db.sqlite.driver import SqliteDriver
-from stentor.core.live import Hub
+from stentor.core.fanout.live import Hub
 from stentor.testing import BrokenRunLog, FixedClock
 from tests import ahead, certificates, forkserver, order, parallel, warm
 from tests.databases import Databases, chosen, fastest_folder, locked, needless, stores, thorough

@@ -7,7 +7,7 @@ from typing import Any
 
 from stentor.core.clock import DAY, SECOND
 from stentor.core.errors import StoreUnavailable
-from stentor.core.live import Hub
+from stentor.core.fanout.live import Hub
 from stentor.core.runlog import RunLog
 
 

@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from stentor.core import canonical_json
+from stentor.core.formats import canonical_json
 
 
 @pytest.mark.parametrize(

@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from stentor.core.deflate import MAX_BYTES, MIN_BYTES, deflate, inflate
 from stentor.core.errors import CorruptRecord
+from stentor.core.formats.deflate import MAX_BYTES, MIN_BYTES, deflate, inflate
 
 
 @given(st.binary(max_size=60), st.integers(1, 100))

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from stentor.core.errors import InvalidRequest
-from stentor.core.json_schema import check_schema, check_value
+from stentor.core.validation.json_schema import check_schema, check_value
 from tests.requirements import requirement
 
 

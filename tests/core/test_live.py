@@ -8,9 +8,8 @@ from collections.abc import AsyncIterator, Callable
 
 import pytest
 
-from stentor.core import live
-from stentor.core.fanout import Address, Fanout, fanout
-from stentor.core.live import INTEREST_SECONDS, Hub, RunLogChanged, StreamedToken, TaskWatcher
+from stentor.core.fanout import Address, Fanout, fanout, live
+from stentor.core.fanout.live import INTEREST_SECONDS, Hub, RunLogChanged, StreamedToken, TaskWatcher
 from stentor.core.runlog import EventDraft
 from tests.requirements import requirement
 

@@ -10,7 +10,7 @@ import pytest
 
 from stentor.core.db import Database, Sql, Tx
 from stentor.core.errors import CorruptRecord, ProviderFault, all_errors
-from stentor.core.live import MAX_QUEUED, MAX_TOKEN_CHARACTERS, MAX_TOKENS, Hub
+from stentor.core.fanout.live import MAX_QUEUED, MAX_TOKEN_CHARACTERS, MAX_TOKENS, Hub
 from stentor.core.runlog import EventDraft, RunLog, read_task_events
 from stentor.core.security.redaction import MASK, RedactingFormatter, Redactor, configure_logging
 from tests.requirements import requirement

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from stentor.core.json_diff import MAX_LINES, DiffLine, diff_lines, is_same, tree_lines
+from stentor.core.formats.json_diff import MAX_LINES, DiffLine, diff_lines, is_same, tree_lines
 
 
 def test_items_of_a_list_are_gone_come_or_the_same() -> None:

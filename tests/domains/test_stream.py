@@ -12,11 +12,11 @@ import pytest
 from starlette.requests import ClientDisconnect
 from starlette.types import Message
 
-from stentor.core import live as core_live
 from stentor.core.db import NO_LOCKS, Database, Sql
 from stentor.core.errors import RateLimited, StoreUnavailable
 from stentor.core.fanout import Fanout
-from stentor.core.live import QUIET_SECONDS, Hub, RemoteWatchers
+from stentor.core.fanout import live as core_live
+from stentor.core.fanout.live import QUIET_SECONDS, Hub, RemoteWatchers
 from stentor.core.runlog import EventDraft, RunLog, RunLogEvent
 from stentor.domains.activity import service as activity_service
 from stentor.domains.activity.service import ActivityService, no_reports

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from stentor.core.db import NO_LOCKS, Sql
-from stentor.core.text_checks import is_readable
+from stentor.core.validation.text_checks import is_readable
 from stentor.domains.tasks.submission.drafts import DERIVED_CHARACTERS, MAX_TITLE_CHARACTERS, derive_title
 from tests.conftest import World
 from tests.requirements import requirement

@@ -22,7 +22,7 @@ from stentor.core.db.driver import DbConnection, Driver
 from stentor.core.db.locks.session import LockSession
 from stentor.core.db.postgres.driver import PostgresDriver
 from stentor.core.db.sqlite.driver import SqliteDriver
-from stentor.core.live import Hub
+from stentor.core.fanout.live import Hub
 from stentor.core.runlog import RunLog
 from stentor.domains.provenance.audit.verification import verify_run_log
 from stentor.domains.retention import parquet_files, store

@@ -13,7 +13,7 @@ from stentor.core.clock import SystemClock
 from stentor.core.db import Database
 from stentor.core.db.polling import apply_polls
 from stentor.core.db.postgres.driver import PostgresDriver
-from stentor.core.live import Hub
+from stentor.core.fanout.live import Hub
 from stentor.core.runlog import RunLog
 from stentor.domains.learning import store as weights
 from stentor.domains.learning.view import LearningView

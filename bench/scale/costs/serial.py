@@ -16,7 +16,7 @@ from stentor.core.db.driver import Locks
 from stentor.core.db.locks.leader import SEQUENCER_LOCK_ID, LeaderElection
 from stentor.core.db.locks.locks import MESSAGES_LOCK
 from stentor.core.db.postgres.driver import PostgresDriver
-from stentor.core.live import Hub
+from stentor.core.fanout.live import Hub
 from stentor.core.runlog import EventDraft, RunLog
 from stentor.domains.messaging import store as messages
 from stentor.domains.provenance.checkpoints import CheckpointPublisher

@@ -11,9 +11,9 @@ from stentor.core.clock import Clock
 from stentor.core.db import Database, Tx
 from stentor.core.errors import StartRefused
 from stentor.core.fanout import CacheInvalidated, Fanout, FanoutTransport
+from stentor.core.fanout.live import Hub
 from stentor.core.http_client.outbound import OutboundHttp
 from stentor.core.lazy_import import install_command
-from stentor.core.live import Hub
 from stentor.core.runlog import RunLog, RunLogEvent
 from stentor.core.security.redaction import Redactor
 from stentor.core.settings import Settings

@@ -32,7 +32,7 @@ from stentor.core.clock import Clock
 from stentor.core.db import Database
 from stentor.core.db.locks.leader import JOBS_LOCK_ID, LeaderElection
 from stentor.core.errors import StoreUnavailable
-from stentor.core.live import Hub
+from stentor.core.fanout.live import Hub
 from stentor.core.runlog import RunLog
 from stentor.core.security.redaction import Redactor
 from stentor.core.settings import Settings

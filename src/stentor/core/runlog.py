@@ -16,12 +16,12 @@ from typing import Any, Literal
 import msgspec
 
 from stentor.core import ids, jsontext
-from stentor.core.canonical_json import row_encoder
 from stentor.core.db import AppendOnlyTable, Sql, Tx
 from stentor.core.db.driver import Row
 from stentor.core.errors import CorruptRecord
+from stentor.core.fanout.live import Hub
+from stentor.core.formats.canonical_json import row_encoder
 from stentor.core.jsontext import JsonObject
-from stentor.core.live import Hub
 
 EVENT_COLUMNS = (
     "event_id",

@@ -20,7 +20,7 @@ from starlette.types import Scope
 from stentor.core import jsontext
 from stentor.core.errors import InvalidRequest, NotFound, ProviderFault, RateLimited, StentorError, drop_tracebacks
 from stentor.core.jsontext import JsonObject
-from stentor.core.validation_errors import field_errors
+from stentor.core.validation.validation_errors import field_errors
 
 PROBLEM_MEDIA_TYPE = "application/problem+json"
 _CODES = {

@@ -20,8 +20,8 @@ from starlette.responses import Response
 from starlette.routing import BaseRoute
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-from stentor.core.unknown_fields import explain_unknown_fields
-from stentor.core.validation_errors import list_errors
+from stentor.core.validation.unknown_fields import explain_unknown_fields
+from stentor.core.validation.validation_errors import list_errors
 from stentor.web import errors
 from stentor.web.request_context import find_header
 from stentor.web.routes import GatewayRoute, StrictRequest, get_principal

@@ -23,8 +23,8 @@ from starlette.responses import Response
 from stentor.auth.principal import Principal
 from stentor.core.errors import Unauthorized
 from stentor.core.jsontext import JsonObject
-from stentor.core.unknown_fields import explain_unknown_fields
-from stentor.core.validation_errors import list_errors
+from stentor.core.validation.unknown_fields import explain_unknown_fields
+from stentor.core.validation.validation_errors import list_errors
 from stentor.web.cancel_on_disconnect import cancel_on_disconnect
 from stentor.web.errors import validation_error
 from stentor.web.fast_routes import FastRoute

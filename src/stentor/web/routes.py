@@ -26,8 +26,8 @@ from stentor.auth.principal import Principal
 from stentor.core import jsontext
 from stentor.core.errors import InvalidRequest, Unauthorized
 from stentor.core.jsontext import JsonObject
-from stentor.core.unknown_fields import explain_unknown_fields
-from stentor.core.validation_errors import list_errors
+from stentor.core.validation.unknown_fields import explain_unknown_fields
+from stentor.core.validation.validation_errors import list_errors
 from stentor.web.request_context import find_header
 from stentor.web.sse import CALLER_CHECK
 

@@ -35,7 +35,7 @@ from stentor.core import jsontext
 from stentor.core.clock import format_iso, micros_from_datetime
 from stentor.core.errors import InvalidRequest
 from stentor.core.jsontext import JsonObject
-from stentor.core.text_checks import (
+from stentor.core.validation.text_checks import (
     UUID_PATTERN,
     check_iso8601,
     check_no_nul,

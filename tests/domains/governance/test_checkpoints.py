@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from stentor.core import canonical_json
+from stentor.core.formats import canonical_json
 from tests.conftest import MakeWorld
 from tests.domains.governance.conftest import BASE, GovernanceClient
 from tests.domains.governance.test_updates import INVALID_MOVE_ERROR, UNKNOWN_ID, error_of

@@ -10,8 +10,8 @@ import openai
 import pytest
 
 from stentor.auth.principal import Principal
-from stentor.core import live
 from stentor.core.db import Sql
+from stentor.core.fanout import live
 from stentor.domains.conversation.model import build_task_draft
 from stentor.domains.llm.model import ChatRequest, LlmMessage, TextPart
 from tests.conftest import MakeWorld, World

@@ -9,7 +9,7 @@ import pytest
 
 from stentor.core.db import Database
 from stentor.core.db.locks.leader import SEQUENCER_LOCK_ID, LeaderElection
-from stentor.core.live import Hub
+from stentor.core.fanout.live import Hub
 from stentor.core.runlog import EventDraft, RunLog
 from stentor.domains.provenance import store
 from stentor.domains.provenance.checkpoints import CheckpointPublisher

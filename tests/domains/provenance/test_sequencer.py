@@ -12,7 +12,7 @@ from stentor.core.db import Database, Sql, Tx
 from stentor.core.db.driver import Driver
 from stentor.core.db.sqlite.driver import SqliteDriver
 from stentor.core.errors import RunLogDamaged, ServiceUnavailable, StoreUnavailable
-from stentor.core.live import Hub
+from stentor.core.fanout.live import Hub
 from stentor.core.runlog import ENTRY_EVENTS, EVENT_COLUMNS, EventDraft, RunLog, leaf_hash
 from stentor.domains.provenance import merkle, store
 from stentor.domains.provenance import sequencer as sequencer_module

@@ -12,7 +12,7 @@ from prometheus_client.parser import text_string_to_metric_families
 from stentor.core.clock import DAY, SECOND
 from stentor.core.db import Database, Sql, Tx
 from stentor.core.errors import StoreUnavailable
-from stentor.core.live import Hub
+from stentor.core.fanout.live import Hub
 from stentor.core.runlog import EventDraft, RunLog, RunLogEvent
 from stentor.domains.webhooks import model, outbox, store
 from stentor.domains.webhooks.model import AttemptResult, Delivery, WebhookSubscription

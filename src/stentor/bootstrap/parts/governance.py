@@ -13,7 +13,7 @@ from stentor.bootstrap.parts.agents import AgentServices
 from stentor.core.clock import SECOND
 from stentor.core.errors import InvalidRequest
 from stentor.core.jsontext import JsonObject
-from stentor.core.validation_errors import field_errors, list_errors
+from stentor.core.validation.validation_errors import field_errors, list_errors
 from stentor.domains.governance import probes
 from stentor.domains.governance.checkpoints import CheckpointService
 from stentor.domains.governance.deployment import Deployer, GovernanceRunner

@@ -14,7 +14,7 @@ from stentor.bootstrap.parts.memory import Memory
 from stentor.bootstrap.parts.tasks import TaskServices
 from stentor.core.clock import SECOND
 from stentor.core.jsontext import JsonObject
-from stentor.core.validation_errors import list_errors
+from stentor.core.validation.validation_errors import list_errors
 from stentor.domains.activity.service import ActivityService
 from stentor.domains.messaging import operations, store
 from stentor.domains.messaging.actions import memory as memory_actions

@@ -34,9 +34,9 @@ from stentor.cli.provenance.view import format_finding, progress_bar, report_doc
 from stentor.core.clock import DAY, SystemClock, format_iso, format_iso_or_none
 from stentor.core.db import Database, Tx
 from stentor.core.db.driver import ReadOnlyDriver
+from stentor.core.fanout.live import Hub
 from stentor.core.filesystem import DataFolderLock
 from stentor.core.jsontext import JsonObject
-from stentor.core.live import Hub
 from stentor.core.runlog import RunLog
 from stentor.core.settings import Settings
 from stentor.domains.retention import parquet_files, store, verification

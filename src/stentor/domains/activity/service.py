@@ -17,10 +17,10 @@ from stentor.auth.principal import Principal
 from stentor.core import runlog
 from stentor.core.db import Database, Tx
 from stentor.core.errors import CorruptRecord, InvalidRequest, NotFound, StentorError
+from stentor.core.fanout.live import TERMINAL_EVENTS, Hub, RunLogChanged, StreamedToken, TaskWatcher
 from stentor.core.jsontext import JsonObject
-from stentor.core.live import TERMINAL_EVENTS, Hub, RunLogChanged, StreamedToken, TaskWatcher
 from stentor.core.runlog import RunLogEvent
-from stentor.core.text_checks import UUID_PATTERN
+from stentor.core.validation.text_checks import UUID_PATTERN
 from stentor.domains.activity import model
 from stentor.domains.activity.model import MAX_EVENTS, TaskEvents
 from stentor.domains.registry.agent_cache import AgentCache

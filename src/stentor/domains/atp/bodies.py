@@ -23,7 +23,7 @@ from pydantic.fields import FieldInfo
 from stentor.core import jsontext
 from stentor.core.errors import InvalidRequest
 from stentor.core.jsontext import JsonObject
-from stentor.core.text_checks import (
+from stentor.core.validation.text_checks import (
     UUID_PATTERN,
     check_iso8601,
     check_no_nul,
@@ -32,8 +32,8 @@ from stentor.core.text_checks import (
     check_start,
     check_utc,
 )
-from stentor.core.unknown_fields import explain_unknown_fields
-from stentor.core.validation_errors import field_errors, list_errors
+from stentor.core.validation.unknown_fields import explain_unknown_fields
+from stentor.core.validation.validation_errors import field_errors, list_errors
 from stentor.domains.atp import header
 from stentor.domains.atp.model import AtpMessage, FieldError, MessageInvalid
 from stentor.domains.atp.text_format import strip_header

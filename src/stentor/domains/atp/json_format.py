@@ -12,7 +12,7 @@ from typing import Any
 
 from stentor.core import jsontext
 from stentor.core.jsontext import JsonObject
-from stentor.core.validation_errors import MAX_LISTED
+from stentor.core.validation.validation_errors import MAX_LISTED
 from stentor.domains.atp import model
 from stentor.domains.atp.header import (
     FIELDS_BY_JSON,

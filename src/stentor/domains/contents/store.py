@@ -10,8 +10,8 @@ import hashlib
 from collections.abc import Iterable
 
 from stentor.core.db import Sql, Tx
-from stentor.core.deflate import deflate, inflate
 from stentor.core.errors import CorruptRecord
+from stentor.core.formats.deflate import deflate, inflate
 
 # An update without a change, so that PostgreSQL locks an existing row: it cannot be removed before the reference to it
 # is committed.

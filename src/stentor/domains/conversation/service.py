@@ -23,8 +23,8 @@ from stentor.core.errors import (
     ServiceUnavailable,
     StentorError,
 )
+from stentor.core.fanout.live import Hub
 from stentor.core.jsontext import JsonObject
-from stentor.core.live import Hub
 from stentor.domains.conversation import model
 from stentor.domains.execution.model import AgentFailed
 from stentor.domains.execution.runtimes.session_messages import read_item

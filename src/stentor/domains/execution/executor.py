@@ -18,7 +18,7 @@ from stentor.core.clock import SECOND
 from stentor.core.db import NO_LOCKS, Database, Tx
 from stentor.core.db.locks import locks
 from stentor.core.errors import LeaseLost, NotFound, RoutingDenied, StoreUnavailable
-from stentor.core.live import Hub
+from stentor.core.fanout.live import Hub
 from stentor.core.runlog import EventDraft, RunLog
 from stentor.core.timers import tick_forever
 from stentor.domains.execution.dispatcher import Dispatcher, RunningTasks

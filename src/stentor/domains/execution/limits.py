@@ -15,7 +15,7 @@ from typing import Any
 from stentor.core.clock import SECOND, ClockWatch
 from stentor.core.db import NO_LOCKS, Database, Tx
 from stentor.core.db.locks import locks
-from stentor.core.live import Hub
+from stentor.core.fanout.live import Hub
 from stentor.core.timers import tick_forever, wait_until_tick
 from stentor.domains.execution.dispatcher import Dispatcher
 from stentor.domains.tasks.model import MAX_LIMIT_SECONDS, QueuedTask, TaskClaim, TaskLimit

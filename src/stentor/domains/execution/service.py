@@ -16,7 +16,7 @@ from stentor.auth.principal import Principal
 from stentor.core.clock import SECOND
 from stentor.core.db import NO_LOCKS, Database, Tx
 from stentor.core.errors import AgentUnavailable, Conflict, Forbidden, LeaseLost, NotFound
-from stentor.core.live import QUIET_SECONDS, Hub
+from stentor.core.fanout.live import QUIET_SECONDS, Hub
 from stentor.core.timers import sleep_until_tick, tick_forever
 from stentor.domains.execution.dispatcher import Dispatcher, TaskPoll
 from stentor.domains.execution.model import AttemptOutcome

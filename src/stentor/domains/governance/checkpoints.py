@@ -13,10 +13,11 @@ from typing import Any
 
 import msgspec
 
-from stentor.core import canonical_json, ids, jsontext
+from stentor.core import ids, jsontext
 from stentor.core.clock import DAY
 from stentor.core.db import Database, Tx
 from stentor.core.errors import NotFound, StentorError
+from stentor.core.formats import canonical_json
 from stentor.core.jsontext import JsonObject
 from stentor.core.runlog import EventDraft, RunLog
 from stentor.domains.governance import impact, store

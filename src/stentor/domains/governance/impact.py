@@ -11,10 +11,11 @@ from typing import Any
 
 import msgspec
 
-from stentor.core import canonical_json, json_diff, jsontext
+from stentor.core import jsontext
 from stentor.core.errors import InvalidRequest
+from stentor.core.formats import canonical_json, json_diff
 from stentor.core.jsontext import JsonObject
-from stentor.core.text_checks import to_visible
+from stentor.core.validation.text_checks import to_visible
 from stentor.domains.governance.model import AUTO, HUMAN, MONITORED, Changes
 from stentor.domains.registry.model import Agent, AllowedTool, Runtime, SandboxWhitelist
 

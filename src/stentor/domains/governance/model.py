@@ -6,9 +6,9 @@ from typing import Final, Literal
 
 import msgspec
 
-from stentor.core import canonical_json
 from stentor.core.clock import HOUR, SECOND
 from stentor.core.errors import Conflict, Forbidden, StentorError
+from stentor.core.formats import canonical_json
 from stentor.core.jsontext import JsonObject
 
 UpdateStatus = Literal["submitted", "approved", "rejected", "deploying", "deployed", "rolled_back"]

@@ -9,8 +9,8 @@ from fastapi import Path, Query
 from pydantic import AfterValidator
 
 from stentor.auth.principal import Principal
-from stentor.core import canonical_json
 from stentor.core.db.idempotency import IdempotencyKey
+from stentor.core.formats import canonical_json
 from stentor.core.jsontext import JsonObject
 from stentor.domains.governance import checkpoints as states
 from stentor.domains.governance import model, wire

@@ -8,8 +8,8 @@ from typing import Literal
 import msgspec
 
 from stentor.auth.principal import PERMISSIONS, RESERVED_NAMES, ROLE_PERMISSIONS, Principal, Role
-from stentor.core import text_checks
 from stentor.core.errors import InvalidRequest
+from stentor.core.validation import text_checks
 
 MAX_ACTIVE_KEYS = 1_000
 """Maximum per tenant."""

@@ -9,7 +9,7 @@ from pydantic import AfterValidator, Field, StringConstraints
 
 from stentor.auth.principal import Permission, Principal, Role
 from stentor.core.clock import Clock, micros_from_datetime
-from stentor.core.text_checks import check_printable
+from stentor.core.validation.text_checks import check_printable
 from stentor.domains.keys.model import ApiKey, KeyStatus
 from stentor.domains.keys.service import KeyDraft, KeyService
 from stentor.web.operations import operation

@@ -17,7 +17,7 @@ from stentor.auth.principal import Principal
 from stentor.core.clock import SECOND
 from stentor.core.errors import Conflict, Forbidden, InvalidRequest, NotFound, PreconditionFailed
 from stentor.core.jsontext import JsonObject
-from stentor.core.text_checks import to_visible
+from stentor.core.validation.text_checks import to_visible
 from stentor_vault.notes import merge
 from stentor_vault.notes.model import ANY_STATE, NO_FILE, content_hash
 from stentor_vault.notes.paths import MAX_PATH_LENGTH, MAX_SEGMENT_BYTES

@@ -16,7 +16,7 @@ from stentor.core.clock import SECOND, Clock, ClockWatch, JumpWatch
 from stentor.core.db import NO_LOCKS, Database, Tx
 from stentor.core.db.locks import locks
 from stentor.core.errors import Forbidden, StentorError, StoreUnavailable
-from stentor.core.live import TERMINAL_EVENTS, Hub
+from stentor.core.fanout.live import TERMINAL_EVENTS, Hub
 from stentor.core.timers import sleep_until_tick
 from stentor.domains.atp import bodies
 from stentor.domains.messaging import store

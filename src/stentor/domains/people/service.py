@@ -16,11 +16,11 @@ from stentor.auth.authority import use_store
 from stentor.auth.oidc.id_token import LEEWAY_US, MAX_AGE_US
 from stentor.auth.oidc.provider import OidcProvider
 from stentor.auth.principal import Principal, RoleRegistry
-from stentor.core import canonical_json
 from stentor.core.clock import HOUR, MINUTE, Clock
 from stentor.core.db import NO_LOCKS, Database, Tx
 from stentor.core.db.polling import PollQuery
 from stentor.core.errors import Conflict, Forbidden, NotFound, SignInFailed, SignInRefused
+from stentor.core.formats import canonical_json
 from stentor.core.jsontext import JsonObject
 from stentor.core.runlog import EventDraft, RunLog
 from stentor.core.settings.installation import SignInSettings

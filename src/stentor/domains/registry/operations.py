@@ -8,7 +8,7 @@ from typing import Annotated
 from fastapi import Query
 
 from stentor.core.errors import InvalidRequest
-from stentor.core.text_checks import same_looking
+from stentor.core.validation.text_checks import same_looking
 from stentor.domains.registry import wire
 from stentor.domains.registry.model import Agent, AgentStatus, Runtime, TrustTier
 from stentor.domains.registry.model_checks import ModelChecks, describe_unserved

@@ -7,9 +7,9 @@ from typing import Annotated, Literal, TypeVar
 import msgspec
 from pydantic import Field, StringConstraints, model_validator
 
-from stentor.core import json_schema
 from stentor.core.errors import InvalidRequest
 from stentor.core.jsontext import JsonObject
+from stentor.core.validation import json_schema
 from stentor.domains.registry.model import (
     AgentChanges,
     AgentStatus,

@@ -22,8 +22,8 @@ from stentor.core.clock import DAY, SECOND, Clock
 from stentor.core.db import NO_LOCKS, Database, Tx
 from stentor.core.db.driver import Row
 from stentor.core.db.locks.leader import ARCHIVE_LOCK_ID, LeaderElection
-from stentor.core.deflate import inflate
 from stentor.core.errors import Conflict, CorruptRecord, StoreUnavailable
+from stentor.core.formats.deflate import inflate
 from stentor.core.runlog import EventDraft, RunLog, leaf_hash
 from stentor.core.timers import sleep_until_tick
 from stentor.domains.contents import store as contents

@@ -7,11 +7,12 @@ from typing import Any
 import msgspec
 
 from stentor.auth.principal import IsActive, Principal, require_active
-from stentor.core import ids, text_checks
+from stentor.core import ids
 from stentor.core.db import Database, Tx
 from stentor.core.db.locks import locks
 from stentor.core.errors import Conflict, InvalidRequest, NotFound, RoutingDenied
 from stentor.core.runlog import EventDraft, RunLog
+from stentor.core.validation import text_checks
 from stentor.domains.schedules import model, store
 from stentor.domains.schedules.model import CronTimes, Schedule, ScheduleRun
 from stentor.domains.tasks.model import SubmitResult, TaskDraft

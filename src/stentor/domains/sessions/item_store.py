@@ -10,7 +10,7 @@ from typing import Any
 
 from stentor.core import jsontext
 from stentor.core.db import Sql, Tx
-from stentor.core.deflate import inflate
+from stentor.core.formats.deflate import inflate
 from stentor.domains.atp.text_format import content_for_agent
 from stentor.domains.contents import store as contents
 from stentor.domains.sessions.model import (

@@ -11,7 +11,7 @@ from stentor.core import jsontext
 from stentor.core.db.idempotency import IdempotencyKey
 from stentor.core.errors import InvalidRequest
 from stentor.core.jsontext import JsonObject
-from stentor.core.text_checks import check_printable, check_segment
+from stentor.core.validation.text_checks import check_printable, check_segment
 from stentor.domains.sessions import model
 from stentor.domains.sessions.model import ItemDraft, ItemKind, KeySpan, Session
 from stentor.domains.sessions.service import SessionService

@@ -9,7 +9,7 @@ from pydantic import AfterValidator, Field, model_validator
 
 from stentor.core import jsontext
 from stentor.core.errors import NotFound
-from stentor.core.text_checks import check_printable
+from stentor.core.validation.text_checks import check_printable
 from stentor.domains.sessions import model
 from stentor.domains.sessions.model import Encoding, Order, StoredValue, ValueDraft, ValueQuery
 from stentor.domains.sessions.operations import Cursor, Key, SessionId, SessionOut

@@ -12,7 +12,7 @@ from fastapi import Path, Query
 from pydantic import AfterValidator, Field, StringConstraints, model_validator
 
 from stentor.core.jsontext import JsonObject
-from stentor.core.text_checks import check_segment
+from stentor.core.validation.text_checks import check_segment
 from stentor.domains.steps import model
 from stentor.domains.steps.model import Encoding, StepDraft, StepKind, StepOutcome, StepState
 from stentor.domains.steps.service import JournalEntry, StepService

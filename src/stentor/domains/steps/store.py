@@ -10,8 +10,8 @@ import msgspec
 from stentor.core import jsontext
 from stentor.core.clock import SECOND
 from stentor.core.db import Ahead, AppendOnlyTable, RowsSql, Sql, Tx
-from stentor.core.deflate import deflate, inflate
 from stentor.core.errors import CorruptRecord, CorruptRow
+from stentor.core.formats.deflate import deflate, inflate
 from stentor.domains.contents import store as contents
 from stentor.domains.steps.model import (
     MAX_INLINE_BYTES,

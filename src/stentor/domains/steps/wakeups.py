@@ -19,7 +19,7 @@ from stentor.core.clock import SECOND
 from stentor.core.db import NO_LOCKS, Database, Tx
 from stentor.core.db.locks.locks import task_lock, waits_lock
 from stentor.core.errors import CorruptRow, StoreUnavailable
-from stentor.core.live import TERMINAL_EVENTS, Hub
+from stentor.core.fanout.live import TERMINAL_EVENTS, Hub
 from stentor.core.runlog import EventDraft
 from stentor.core.timers import wait_until_tick
 from stentor.domains.steps import store

@@ -19,7 +19,7 @@ import msgspec
 from stentor.auth.principal import Principal
 from stentor.core.db import Database
 from stentor.core.errors import Conflict, RoutingDenied, ServiceUnavailable
-from stentor.core.live import TERMINAL_EVENTS, Hub
+from stentor.core.fanout.live import TERMINAL_EVENTS, Hub
 from stentor.domains.tasknotes import inbox_notes, render, store
 from stentor.domains.tasknotes.inbox_notes import InboxNote, InvalidTaskNote
 from stentor.domains.tasknotes.model import INBOX_FOLDER, TASKS_FOLDER, is_in_inbox

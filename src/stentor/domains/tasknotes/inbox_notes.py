@@ -9,7 +9,7 @@ from typing import Any, Literal, TypeGuard, TypeVar
 import msgspec
 
 from stentor.core.jsontext import JsonObject
-from stentor.core.text_checks import is_invisible
+from stentor.core.validation.text_checks import is_invisible
 from stentor.domains.tasknotes.model import INBOX_FOLDER
 from stentor.domains.tasks.model import DEFAULT_TIMEOUT_SECONDS, MAX_TIMEOUT_SECONDS, TaskDraft, TaskMetadata
 from stentor_vault.notes import frontmatter

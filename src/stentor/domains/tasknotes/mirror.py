@@ -24,7 +24,7 @@ from stentor.core import ids
 from stentor.core.clock import SECOND
 from stentor.core.db import Database, Tx
 from stentor.core.errors import ServiceUnavailable, StentorError
-from stentor.core.live import Hub
+from stentor.core.fanout.live import Hub
 from stentor.core.runlog import EventType, RunLogEvent
 from stentor.domains.memory.index.protocols import IndexDifference, IndexMaintenance, MaintenanceStep
 from stentor.domains.tasknotes import render, store

@@ -10,7 +10,7 @@ from prometheus_client.core import Metric
 
 from stentor.core.clock import SECOND
 from stentor.core.db import Tx
-from stentor.core.live import TERMINAL_EVENTS, Hub
+from stentor.core.fanout.live import TERMINAL_EVENTS, Hub
 from stentor.core.metrics import (
     LONG_BUCKETS_S,
     Counter,

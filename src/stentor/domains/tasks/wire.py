@@ -9,7 +9,7 @@ from pydantic import AfterValidator, BeforeValidator, Field, StringConstraints
 
 from stentor.core.clock import micros_from_datetime
 from stentor.core.jsontext import JsonObject
-from stentor.core.text_checks import check_start, check_title
+from stentor.core.validation.text_checks import check_start, check_title
 from stentor.domains.atp.model import Mode, Priority
 from stentor.domains.routing.penalties import Preference
 from stentor.domains.tasks import model

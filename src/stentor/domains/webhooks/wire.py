@@ -6,7 +6,7 @@ from typing import Annotated, Literal
 
 from pydantic import AfterValidator, Field, StringConstraints
 
-from stentor.core.text_checks import check_printable
+from stentor.core.validation.text_checks import check_printable
 from stentor.domains.webhooks.model import DeliveryStatus
 from stentor.web.routes import RequestModel, example_config
 from stentor.web.wire import ResponseModel, Time, Timestamp

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from stentor.core import json_diff
+from stentor.core.formats import json_diff
 from stentor.core.security.redaction import MASK
 from stentor.surfaces.dashboard.presenters import agent_view, change_review, filters, note_validity
 from stentor.surfaces.dashboard.presenters.agent_view import mask_secrets, present_runtime, url_origin

@@ -18,7 +18,7 @@ from stentor.cli.governance_reference import find_agent, on_part_of_id, with_par
 from stentor.cli.input_files import parse_json, read_file_or_stdin
 from stentor.cli.output import EXIT_REFUSED, EXIT_USAGE, CommandFailed, console, report_errors, strip_controls
 from stentor.cli.responses import Response, read_fields
-from stentor.core import json_diff
+from stentor.core.formats import json_diff
 from stentor.core.jsontext import JsonObject
 
 app = typer.Typer(help="Propose, review and roll back updates of agents.", no_args_is_help=True)

@@ -13,9 +13,10 @@ from typing import Any
 
 import msgspec
 
-from stentor.core import json_schema, jsontext
+from stentor.core import jsontext
 from stentor.core.errors import InvalidRequest, LeaseLost, StentorError, StoreUnavailable, Timeout
 from stentor.core.jsontext import JsonObject
+from stentor.core.validation import json_schema
 from stentor.domains.execution.journal import EffectUnknown, StepJournal
 from stentor.domains.execution.model import AgentFailed, AttemptOutcome
 from stentor.domains.execution.runtimes import EmitToken, llm_request

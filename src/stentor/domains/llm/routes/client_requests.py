@@ -16,7 +16,7 @@ from starlette.requests import Request as HttpRequest
 
 from stentor.core.errors import InvalidRequest, ModelNotFound, ProviderFault
 from stentor.core.jsontext import JsonObject
-from stentor.core.validation_errors import describe_union_errors
+from stentor.core.validation.validation_errors import describe_union_errors
 from stentor.domains.llm.service import CLIENT_ERROR_STATUSES
 from stentor.web.request_context import find_header
 

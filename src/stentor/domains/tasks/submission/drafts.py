@@ -11,7 +11,7 @@ from typing import Any
 import msgspec
 
 from stentor.core import jsontext
-from stentor.core.text_checks import is_readable
+from stentor.core.validation.text_checks import is_readable
 from stentor.domains.atp.text_format import content_for_agent
 from stentor.domains.tasks.model import Task, TaskDraft, TaskMetadata
 

@@ -6,8 +6,8 @@ from typing import Any
 
 import msgspec
 
-from stentor.core import json_diff
-from stentor.core.json_diff import DiffLine
+from stentor.core.formats import json_diff
+from stentor.core.formats.json_diff import DiffLine
 from stentor.core.jsontext import JsonObject
 from stentor.domains.governance import impact
 from stentor.surfaces.dashboard.presenters.agent_view import mask_secrets

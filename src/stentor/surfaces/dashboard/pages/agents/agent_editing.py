@@ -6,7 +6,7 @@ from typing import Any
 
 from starlette.responses import Response
 
-from stentor.core.json_diff import diff_lines
+from stentor.core.formats.json_diff import diff_lines
 from stentor.core.jsontext import JsonObject
 from stentor.core.security.redaction import MASK
 from stentor.surfaces.dashboard.gateway import GatewayError, quote_segment

@@ -16,7 +16,7 @@ from stentor.core.clock import DAY
 from stentor.core.db import Tx
 from stentor.core.errors import InvalidRequest
 from stentor.core.jsontext import JsonObject
-from stentor.core.text_checks import same_looking
+from stentor.core.validation.text_checks import same_looking
 from stentor.domains.learning import store as learning_store
 from stentor.domains.learning.model import SENTINEL_WINDOW, SentinelAlert, Weight
 from stentor.domains.llm import queries as llm_queries

@@ -12,7 +12,7 @@ from starlette.responses import RedirectResponse, Response
 
 from stentor.core.clock import format_iso
 from stentor.core.jsontext import JsonObject
-from stentor.core.text_checks import is_readable
+from stentor.core.validation.text_checks import is_readable
 from stentor.domains.llm import queries as llm_queries
 from stentor.domains.registry import queries as registry_queries
 from stentor.domains.tasks import queries as task_queries

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from stentor.core.jsontext import JsonObject
-from stentor.core.text_checks import UUID_PATTERN
+from stentor.core.validation.text_checks import UUID_PATTERN
 
 if TYPE_CHECKING:
     from pydantic import ValidationError

@@ -1,0 +1,1 @@
+"""Formats of data: canonical JSON, the difference of two JSON values, DEFLATE."""
