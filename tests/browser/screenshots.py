@@ -92,7 +92,7 @@ def _spread(database: Path, kept: set[str]) -> None:
                 values (?, 'default', ?, ?, ?, ?, ?, ?, ?, ?, ?, 0, ?, ?, ?)""",
                 row,
             )
-            for kind, subject in (("key", "admin"), ("agent", agent_id)):
+            for kind, subject in (("key", "admin"), ("agent", agent_id), ("team", "support")):
                 store.execute(
                     """insert into llm_spent (tenant, kind, subject, day, tokens, cost)
                     values ('default', ?, ?, ?, 1140, ?)

@@ -247,8 +247,9 @@ class Seed:
         }
         self.post("/llm/budgets", budget)
         self.post("/llm/budgets", {**budget, "kind": "tenant", "subject": "default", "limit": 20})
+        self.post("/llm/budgets", {**budget, "kind": "team", "subject": "support", "limit": 4})
         limits = {"budgets": ["usd/month=20"], "models": ["openai/gpt-*", "anthropic/claude-sonnet-4-5"]}
-        self.post("/keys", {"name": "dana", "role": "approver", "description": "Support", **limits})
+        self.post("/keys", {"name": "dana", "role": "approver", "description": "Support", "team": "support", **limits})
         self.post("/keys", {"name": "nightly", "role": "agent", "expires_at": "2099-01-01T00:00:00Z"})
         self.post("/keys", {"name": "old-laptop", "role": "operator"})
         self.post("/keys/old-laptop/revoke")

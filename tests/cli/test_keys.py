@@ -67,6 +67,10 @@ def test_a_key_is_made_used_rotated_and_revoked_from_the_command_line(served: tu
     line = next(line for line in program("keys", "list").out.splitlines() if "reports" in line)
     assert line.split()[:3] + line.split()[-2:] == ["reports", "operator", "active", "usd/month=5", "openai/gpt-*"]
     assert program("keys", "change", "reports", "--model", "*", "--json").json["models"] == ["*"]
+    assert program("keys", "change", "reports", "--team", "research", "--json").json["team"] == "research"
+    assert "research" in program("keys", "list").out
+    assert program("keys", "change", "reports", "--description", "Monthly", "--json").json["team"] == "research"
+    assert program("keys", "change", "reports", "--team", "", "--json").json["team"] == ""
     holder = Program(program.data_dir, program.environ | {"SERVICE_CLIENT_KEY": secret})
     assert holder("task", "list").code == 0
     assert program("keys", "change", "ci", "--permission", "write", "--expires", "never").code == 0

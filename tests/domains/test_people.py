@@ -397,6 +397,7 @@ async def test_a_lower_role_applies_to_the_sessions_of_before(office: World, pro
         {"SERVICE_OIDC_ROLES": "platform=admin,reviewers=approver,staff=viewer"},
         {"SERVICE_OIDC_TENANT": "another"},
         {"SERVICE_OIDC_GROUPS_CLAIM": "realm_access.roles"},
+        {"SERVICE_OIDC_TEAMS": "staff=research"},
     ],
 )
 async def test_a_session_ends_when_the_settings_that_gave_its_role_change(

@@ -38,7 +38,8 @@ Otherwise an admin could take the permission from everybody else, approve alone,
 class Principal(msgspec.Struct, frozen=True):
     """An authenticated caller. `name` is the name of its key, never the key itself.
 
-    `models` are patterns of the models that it may call, such as `openai/gpt-*`; empty means all.
+    `models` are patterns of the models that it may call, such as `openai/gpt-*`; empty means all. `team` is the team to
+    which its model calls count, empty for none.
     """
 
     name: str
@@ -46,6 +47,7 @@ class Principal(msgspec.Struct, frozen=True):
     permissions: frozenset[str]
     tenant: str = DEFAULT_TENANT
     models: tuple[str, ...] = ()
+    team: str = ""
 
     def may(self, permission: str) -> bool:
         """Return whether the permission is granted, or one of several joined with ` or `; `admin` includes all."""
@@ -96,6 +98,7 @@ class RoleRegistry:
         self._keys: dict[tuple[str, str], tuple[Principal | None, int | None]] = {}
         """The holder of each key, None for a revoked one, and when it expires."""
         self._people: set[tuple[str, str]] = set()
+        self._teams: dict[tuple[str, str], str] = {}
         self._approvers: dict[tuple[str, str], int | None] = {}
         """Until when each person may approve, or when it could for the last time, in microseconds; None for ever."""
         self._agents_with_admin: set[tuple[str, str]] = set()
@@ -122,6 +125,8 @@ class RoleRegistry:
         key = (principal.tenant, principal.name)
         if not is_reserved:
             self._keys[key] = principal if is_active else None, expires_at
+            # Also of a revoked key, for which tasks may still run: they must not leave the team's budgets.
+            self._teams[key] = principal.team
         self._agents_with_admin.discard(key)
         self._people.discard(key)
         if principal.is_person:
@@ -159,6 +164,10 @@ class RoleRegistry:
         """Return the holder of a key by its name, for work that it ordered earlier; None unless the key is valid."""
         principal, expires_at = self._keys.get((tenant, name), (None, None))
         return None if expires_at is not None and expires_at <= self._now() else principal
+
+    def team_of(self, tenant: str, name: str) -> str:
+        """Return the team of a key or person, valid or not; empty for none."""
+        return self._teams.get((tenant, name), "")
 
     def is_known(self, tenant: str, name: str) -> bool:
         """Return whether this process knows a key by this name, valid or not."""

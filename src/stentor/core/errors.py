@@ -189,11 +189,11 @@ class ModelNotFound(NotFound):
 
 
 class BudgetExceeded(RateLimited):
-    """A key or an agent has used up its budget of tokens or money for this period."""
+    """A key, an agent or a team has used up its budget of tokens or money for this period."""
 
     code = "BUDGET_EXCEEDED"
     is_outage = True
-    """Whether calls of other keys fail too; not for the budget of one key, or one that calls in progress reserve."""
+    """Whether calls of all other keys fail too; not for the budget of a key or team, or one that open calls reserve."""
 
 
 class AgentFault(StentorError):

@@ -102,6 +102,7 @@ def open_llm(infra: Infrastructure, find_agent: FindAgent, is_active: IsActive) 
         CircuitBreaker(clock),
         prices,
         ledger,
+        infra.roles.team_of,
         tracer,
         _open_content_keeper(settings, redactor),
     )
@@ -131,7 +132,7 @@ def open_llm(infra: Infrastructure, find_agent: FindAgent, is_active: IsActive) 
         db, clock, runlog, gateway, guard, prices, models, outcomes, settings.routing.alpha
     )
     answers = AnswerGrader(db, runlog, models, is_active)
-    runtime_settings = RuntimeSettings(db, runlog, ledger, gateway, find_agent)
+    runtime_settings = RuntimeSettings(db, runlog, ledger, gateway, find_agent, infra.roles.team_of)
     return LlmParts(
         gateway,
         prices,

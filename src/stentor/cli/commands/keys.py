@@ -42,6 +42,7 @@ Model = Annotated[
     list[str] | None,
     typer.Option(help="Model or group that it may call, such as 'openai/gpt-*'; repeatable. '*' alone is every model."),
 ]
+Team = Annotated[str | None, typer.Option(help="Team whose budgets its model calls count to; '' for none.")]
 Expires = Annotated[str | None, typer.Option(help="In 12h, 30d or 8w, at 2027-01-31T00:00:00Z, or never.")]
 
 
@@ -59,6 +60,7 @@ class ListedKey(msgspec.Struct, frozen=True):
     last_used_at: str | None
     budgets: list[str] = []
     models: list[str] = []
+    team: str = ""
 
 
 class MadeKey(ListedKey, frozen=True, kw_only=True):
@@ -80,11 +82,12 @@ def create(
     memory: Memory = None,
     budget: Budget = None,
     model: Model = None,
+    team: Team = None,
     expires: Expires = None,
 ) -> None:
     """Create a key, valid at once; it is shown only once."""
     with report_errors(as_json=service.as_json):
-        body = {"name": name, "role": role} | _limits(permission, description, memory, budget, model, expires)
+        body = {"name": name, "role": role} | _limits(permission, description, memory, budget, model, team, expires)
     service.call(lambda api: api.post(BASE, MadeKey, body), _show_secret, access="create")
 
 
@@ -106,11 +109,12 @@ def change(
     memory: Memory = None,
     budget: Budget = None,
     model: Model = None,
+    team: Team = None,
     expires: Expires = None,
 ) -> None:
     """Change what a key may do and until when; it applies to its next request."""
     with report_errors(as_json=service.as_json):
-        body = ({"role": role} if role else {}) | _limits(permission, description, memory, budget, model, expires)
+        body = ({"role": role} if role else {}) | _limits(permission, description, memory, budget, model, team, expires)
     service.call(
         lambda api: api.request("PATCH", f"{BASE}/{quote_segment(name)}", ListedKey, body),
         lambda changed: _show_list(KeyPage([changed])),
@@ -142,6 +146,7 @@ def _limits(
     memory: str | None,
     budget: list[str] | None,
     model: list[str] | None,
+    team: str | None,
     expires: str | None,
 ) -> dict[str, Any]:
     """Return the fields that were given. Raises CommandFailed for an expiry that is neither a duration nor a time."""
@@ -151,6 +156,7 @@ def _limits(
         "memory": memory,
         "budgets": budget or None,
         "models": model or None,
+        "team": team,
     }
     fields: dict[str, Any] = {name: value for name, value in given.items() if value is not None}
     if expires is not None:
@@ -176,8 +182,11 @@ def _show_secret(made: MadeKey) -> None:
     until = f", until {made.expires_at[:19]}Z" if made.expires_at else ""
     budget = f", budget {', '.join(made.budgets)}" if made.budgets else ""
     models = f", models {', '.join(made.models)}" if made.models else ""
+    team = f", team {made.team}" if made.team else ""
     permissions = ", ".join(made.permissions)
-    output.print_notice(f"Key {made.name}: {made.role} ({permissions}){budget}{models}{until}. It is not shown again.")
+    output.print_notice(
+        f"Key {made.name}: {made.role} ({permissions}){team}{budget}{models}{until}. It is not shown again."
+    )
 
 
 def _show_list(page: KeyPage) -> None:
@@ -185,6 +194,7 @@ def _show_list(page: KeyPage) -> None:
         (
             key.name,
             _describe_role(key),
+            key.team,
             "configured" if key.configured else key.status,
             key.expires_at and key.expires_at[:10],
             output.format_age(key.last_used_at),
@@ -194,7 +204,7 @@ def _show_list(page: KeyPage) -> None:
         )
         for key in page.keys
     ]
-    columns = ("name", "role", "status", "expires", "used", "budget", "models", "about")
+    columns = ("name", "role", "team", "status", "expires", "used", "budget", "models", "about")
     console.print(output.render_table(columns, rows))
 
 

@@ -256,15 +256,6 @@ CREATE TABLE llm_calls (
     happened_at bigint not null
 , cached_tokens bigint not null default 0 check (cached_tokens >= 0));
 CREATE INDEX llm_calls_by_time on llm_calls (tenant, happened_at);
-CREATE TABLE llm_spent (
-    tenant text not null,
-    kind text not null check (kind in ('key', 'agent')),
-    subject text not null,
-    day bigint not null,
-    tokens bigint not null,
-    cost bigint not null,
-    primary key (tenant, kind, subject, day)
-);
 CREATE TABLE events_waiting (
     event_id text primary key,
     leaf text
@@ -516,7 +507,7 @@ CREATE TABLE api_keys (
     expires_at bigint,
     revoked_at bigint,
     revoked_by text,
-    last_used_at bigint, models text not null default '[]',
+    last_used_at bigint, models text not null default '[]', team text not null default '',
     check ((revoked_at is null) = (revoked_by is null))
 );
 CREATE INDEX api_keys_of_tenant on api_keys (tenant, created_at, name);
@@ -552,7 +543,7 @@ CREATE TABLE people (
     version integer not null check (version > 0),
     last_sign_in_at bigint not null,
     blocked_at bigint,
-    blocked_by text,
+    blocked_by text, team text not null default '',
     check ((blocked_at is null) = (blocked_by is null)),
     unique (issuer, subject)
 );
@@ -577,7 +568,6 @@ CREATE TABLE llm_runtime_settings (
     updated_at bigint not null
 );
 CREATE INDEX llm_runtime_settings_changed on llm_runtime_settings (updated_at);
-CREATE INDEX llm_spent_by_day on llm_spent (tenant, kind, day);
 CREATE TABLE task_steps (
     tenant text not null,
     task_id text not null,
@@ -892,4 +882,14 @@ CREATE TABLE alert_thresholds (
     set_at bigint not null
 );
 CREATE INDEX events_audited on events (tenant, event_id) where event_type = 'agent_registered' or event_type = 'agent_status_changed' or event_type = 'agent_updated' or event_type = 'alert_thresholds_changed' or event_type = 'approval_given' or event_type = 'approval_refused' or event_type = 'authority_granted' or event_type = 'authority_revoked' or event_type = 'budget_changed' or event_type = 'checkpoint_taken' or event_type = 'connection_changed' or event_type = 'content_deleted' or event_type = 'dispatch_denied' or event_type = 'history_accepted' or event_type = 'key_changed' or event_type = 'memory_invalidated' or event_type = 'memory_restored' or event_type = 'model_route_changed' or event_type = 'person_changed' or event_type = 'provider_changed' or event_type = 'rollback_completed' or event_type = 'rollback_failed' or event_type = 'rollback_started' or event_type = 'schedule_changed' or event_type = 'session_deleted' or event_type = 'sign_in_refused' or event_type = 'signed_in' or event_type = 'tool_denied' or event_type = 'trust_changed' or event_type = 'update_approved' or event_type = 'update_deployed' or event_type = 'update_rejected' or event_type = 'update_rolled_back' or event_type = 'update_submitted' or event_type = 'violation_recorded' or event_type = 'webhook_changed' or event_type = 'webhook_disabled';
-insert into alembic_version values ('0058');
+CREATE TABLE llm_spent (
+    tenant text not null,
+    kind text not null check (kind in ('key', 'agent', 'team')),
+    subject text not null,
+    day bigint not null,
+    tokens bigint not null,
+    cost bigint not null,
+    primary key (tenant, kind, subject, day)
+);
+CREATE INDEX llm_spent_by_day on llm_spent (tenant, kind, day);
+insert into alembic_version values ('0059');

@@ -5,11 +5,13 @@ Also of the sign-in of people with an OpenID Connect provider (docs/decisions, 0
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 from pathlib import Path
 
 from stentor.core.settings import parsers
 from stentor.core.settings.parsers import setting
+from stentor.core.validation.text_checks import NAME_PATTERN
 
 PROCESS_ROLES = ("gateway", "worker", "dashboard", "vault", "notes", "mcp", "grpc")
 ROLES_OF_PEOPLE = ("viewer", "operator", "approver", "admin")
@@ -233,6 +235,17 @@ def group_roles(value: str) -> tuple[str, ...]:
     return tuple(entries)
 
 
+def group_teams(value: str) -> tuple[str, ...]:
+    """Check `group=team` entries, comma separated; the group `*` is everybody. Raises ValueError."""
+    entries = []
+    for part in parsers.text_list(value):
+        group, _, team = part.rpartition("=")
+        if not group.strip() or not re.fullmatch(NAME_PATTERN, team.strip()):
+            raise ValueError("must be entries such as data-science=research, with a team of a-z, 0-9, _, - and .")
+        entries.append(f"{group.strip()}={team.strip()}")
+    return tuple(entries)
+
+
 def scope_list(value: str) -> str:
     """Check the scopes, which are separated by spaces. Raises ValueError without `openid`."""
     if "openid" not in value.split():
@@ -268,6 +281,13 @@ class SignInSettings:
         "approver, admin. Somebody in several groups may do what any of their roles may; without a role nobody signs "
         "in.",
         group_roles,
+    )
+    teams: tuple[str, ...] = setting(
+        "SERVICE_OIDC_TEAMS",
+        (),
+        "The team of each group as group=team, comma separated; the group * is everybody. The model calls of a team "
+        "count to its budgets together. Somebody in several groups belongs to the first team that is listed.",
+        group_teams,
     )
     groups_claim: str = setting(
         "SERVICE_OIDC_GROUPS_CLAIM",

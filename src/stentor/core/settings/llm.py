@@ -80,8 +80,8 @@ class LlmSettings:
     budgets: tuple[str, ...] = setting(
         "SERVICE_LLM_BUDGETS",
         (),
-        "Spending limits: `key:NAME:tokens/day=100000`, `agent:ID:usd/month=20`, `tenant:NAME:usd/month=200`; a name "
-        "may be `*`. Admins set more of them at runtime.",
+        "Spending limits: `key:NAME:tokens/day=100000`, `agent:ID:usd/month=20`, `team:NAME:usd/month=50`, "
+        "`tenant:NAME:usd/month=200`; a name may be `*`. Admins set more of them at runtime.",
         parsers.text_list,
     )
     log_content: bool = setting(

@@ -21,7 +21,9 @@ MAX_START_SECONDS = 10 * 365 * 86_400
 _JOINERS = "\u200c\u200d"
 """Characters of no width with which words of Persian and Indic languages, and emoji of several people, are written."""
 _TIME = re.compile(r"\d{4}-\d\d-\d\d[Tt ]\d\d:\d\d")
-_NAME = re.compile(r"[a-z0-9][a-z0-9_.-]{0,62}")
+NAME_PATTERN = r"[a-z0-9][a-z0-9_.-]{0,62}"
+"""What names a record in addresses."""
+_NAME = re.compile(NAME_PATTERN)
 _LATIN_BY_LOOK_ALIKE = str.maketrans(
     "АВЕЅІЈКМНОРСТХУаеѕіјорсхуһԁԛԝӏΑΒΕΖΗΙΚΜΝΟΡΤΥΧαινορυıɑɡօոսհ",
     "ABESIJKMHOPCTXYaesijopcxyhdqwlABEZHIKMNOPTYXaivopuiagonuh",

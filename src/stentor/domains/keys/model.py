@@ -23,7 +23,8 @@ class ApiKey(msgspec.Struct, frozen=True):
 
     `hint` is the beginning of the secret, `memory` the access to namespaces as `<namespace>:r` or `<namespace>:rw`
     (empty: the default of its permissions), `budgets` limits such as `usd/month=20`, `models` patterns of the models
-    that it may call (empty: all). `version` counts the changes.
+    that it may call (empty: all), `team` the team to which its model calls count (empty: none). `version` counts the
+    changes.
     `created_by` is empty in a row that only reserves the name of a key of the environment.
     """
 
@@ -45,6 +46,7 @@ class ApiKey(msgspec.Struct, frozen=True):
     revoked_at: int | None = None
     revoked_by: str | None = None
     last_used_at: int | None = None
+    team: str = ""
 
     def status_at(self, now: int) -> KeyStatus:
         if self.revoked_at is not None:
@@ -59,7 +61,7 @@ class ApiKey(msgspec.Struct, frozen=True):
     @property
     def principal(self) -> Principal:
         models = () if "*" in self.models else self.models
-        return Principal(self.name, self.role, frozenset(self.permissions), self.tenant, models)
+        return Principal(self.name, self.role, frozenset(self.permissions), self.tenant, models, self.team)
 
 
 def budget_entries(name: str, budgets: Collection[str]) -> list[str]:

@@ -9,7 +9,7 @@ from pydantic import AfterValidator, Field, StringConstraints
 
 from stentor.auth.principal import Permission, Principal, Role
 from stentor.core.clock import Clock, micros_from_datetime
-from stentor.core.validation.text_checks import check_printable
+from stentor.core.validation.text_checks import NAME_PATTERN, check_printable
 from stentor.domains.keys.model import ApiKey, KeyStatus
 from stentor.domains.keys.service import KeyDraft, KeyService
 from stentor.web.operations import operation
@@ -25,6 +25,7 @@ ModelPattern = Annotated[
     str, StringConstraints(strip_whitespace=True, min_length=1, max_length=200), AfterValidator(check_printable)
 ]
 ModelPatterns = Annotated[list[ModelPattern], Field(max_length=50)]
+TeamName = Annotated[str, StringConstraints(pattern=rf"^({NAME_PATTERN})?$")]
 
 
 class KeyIn(RequestModel):
@@ -33,6 +34,7 @@ class KeyIn(RequestModel):
     `memory` is its access to the governed memory as `<namespace>:r` or `<namespace>:rw`, comma separated; empty means
     the default of its permissions. `budgets` limit what it may spend on models, such as `usd/month=20`. `models` limit
     which it may call: groups, and models as `gpt-5-mini` or `openai/gpt-*` where `*` is any text; empty means all.
+    The model calls of keys with the same `team` count to the budgets of this team together; empty means no team.
     """
 
     model_config = example_config(name="ci", role="operator", description="Nightly builds", budgets=["usd/month=20"])
@@ -44,6 +46,7 @@ class KeyIn(RequestModel):
     memory: MemoryText = ""
     budgets: BudgetTexts = []
     models: ModelPatterns = []
+    team: TeamName = ""
     expires_at: Time | None = None
 
 
@@ -58,6 +61,7 @@ class KeyChange(RequestModel):
     memory: MemoryText | None = None
     budgets: BudgetTexts | None = None
     models: ModelPatterns | None = None
+    team: TeamName | None = None
     expires_at: Time | None = None
 
 
@@ -78,6 +82,7 @@ class KeyOut(ResponseModel):
     memory: str = ""
     budgets: list[str] = []
     models: list[str] = []
+    team: str = ""
     created_by: str | None = None
     created_at: Timestamp | None = None
     expires_at: Timestamp | None = None

@@ -47,6 +47,7 @@ class KeyDraft(msgspec.Struct, frozen=True):
     memory: str = ""
     budgets: tuple[str, ...] = ()
     models: tuple[str, ...] = ()
+    team: str = ""
     expires_at: int | None = None
 
 
@@ -172,14 +173,14 @@ class KeyService:
         return self._with_use(await self._db.read(lambda tx: self._require(tx, tenant, name)))
 
     async def change(self, caller: Principal, name: str, changes: dict[str, Any]) -> ApiKey:
-        """Change any of role, permissions, description, memory, budgets, models and expires_at.
+        """Change any of role, permissions, description, memory, budgets, models, team and expires_at.
 
         A new role without permissions brings its own. Raises Forbidden, InvalidRequest, NotFound and Conflict.
         """
         _require_person(caller)
         if not changes:
             raise InvalidRequest(
-                "The request changes nothing. Set role, permissions, memory, budgets, models or expires_at."
+                "The request changes nothing. Set role, permissions, memory, budgets, models, team or expires_at."
             )
 
         def work(tx: Tx) -> ApiKey:
@@ -343,6 +344,7 @@ class KeyService:
             "memory": key.memory,
             "budgets": list(key.budgets),
             "models": list(key.models),
+            "team": key.team,
             "changed": sorted(changed),
             "by": caller.name,
         }

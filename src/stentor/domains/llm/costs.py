@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import re
 from bisect import bisect_left
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from datetime import UTC, datetime
 from decimal import Decimal
 from functools import lru_cache
@@ -30,17 +30,19 @@ if TYPE_CHECKING:
 else:
     genai_prices = lazy_module("genai_prices")  # the package's data would slow down every start
 
-BudgetKind = Literal["key", "agent", "tenant"]
+BudgetKind = Literal["key", "agent", "team", "tenant"]
 BudgetUnit = Literal["tokens", "usd"]
 BudgetPeriod = Literal["day", "month"]
 BudgetSource = Literal["settings", "key", "api"]
 """Where a budget was set: in SERVICE_LLM_BUDGETS, with a key that was made at runtime, or as a budget of its own."""
 BudgetAccount = tuple[str, BudgetKind | Literal["task"], str]
 """Tenant, kind and subject: whose spending is counted together."""
+FindTeam = Callable[[str, str], str]
+"""Returns the team of a key or person by tenant and name; empty for none."""
 NANOS_PER_DOLLAR = 1_000_000_000
 """Costs are integers in billionths of a US dollar."""
 MILLION = 1_000_000
-_BUDGET_PATTERN = re.compile(r"(key|agent|tenant):([^=]+):(tokens|usd)/(day|month)=(\d+(?:\.\d+)?)")
+_BUDGET_PATTERN = re.compile(r"(key|agent|team|tenant):([^=]+):(tokens|usd)/(day|month)=(\d+(?:\.\d+)?)")
 _PRICE_PATTERN = re.compile(r"([^=*/]+/(?:\*|[^=*]+))=(\d+(?:\.\d+)?)/(\d+(?:\.\d+)?)")
 _PACKAGE_PROVIDER_NAMES = {"gemini": "google"}
 """Providers that have another name in the package than here."""
@@ -72,7 +74,7 @@ class SpentAmount(msgspec.Struct, frozen=True):
 
 
 class Budget(msgspec.Struct, frozen=True):
-    """A limit per day or month. `subject` is the name of a key, the id of an agent, a tenant, or `*` for each of them.
+    """A limit per day or month. `subject` is the name of a key, the id of an agent, a team, a tenant, or `*` for each.
 
     `limit` is in tokens or billionths of a US dollar (`unit`). `tenant` None means all. `set_at` is in microseconds.
     """
@@ -130,7 +132,7 @@ def parse_budgets(
         if match is None:
             raise StartRefused(
                 f"SERVICE_LLM_BUDGETS: {entry!r} is invalid; expected key:NAME:tokens/day=100000, "
-                "agent:ID:usd/month=20 or tenant:NAME:usd/month=200 (the name may be *)."
+                "agent:ID:usd/month=20, team:NAME:usd/month=50 or tenant:NAME:usd/month=200 (the name may be *)."
             )
         kind, subject, unit, period, limit = match.groups()
         budget = Budget(kind, subject, unit, period, scale_limit(unit, float(limit)), source, tenant)  # pyrefly: ignore[bad-argument-type] - the pattern admits only these words

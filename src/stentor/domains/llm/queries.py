@@ -14,7 +14,7 @@ from stentor.core.db.driver import Row
 from stentor.core.errors import NotFound
 from stentor.core.jsontext import JsonObject
 from stentor.domains.llm import costs, store
-from stentor.domains.llm.costs import NANOS_PER_DOLLAR, Budget, BudgetAccount
+from stentor.domains.llm.costs import NANOS_PER_DOLLAR, Budget, BudgetAccount, FindTeam
 from stentor.domains.llm.store import CallRow
 from stentor.domains.provenance import store as events
 from stentor.domains.provenance.model import parse_event
@@ -82,7 +82,7 @@ _COST_BY_AGENT = Sql(
 
 
 class Spender(msgspec.Struct, frozen=True):
-    """A key or an agent with the tokens and US dollars of its calls."""
+    """A key, a team or an agent with the tokens and US dollars of its calls."""
 
     subject: str
     tokens: int
@@ -99,7 +99,7 @@ class TaskCalls(msgspec.Struct, frozen=True):
 
 
 class BudgetSpending(msgspec.Struct, frozen=True):
-    """What a key, an agent or a tenant spent of a budget in its current period, in tokens or US dollars.
+    """What a key, an agent, a team or a tenant spent of a budget in its current period, in tokens or US dollars.
 
     `unpriced_calls` used models without a known price: a budget in US dollars does not count them.
     """
@@ -159,13 +159,13 @@ def has_calls(tx: Tx, tenant: str) -> bool:
 
 
 def read_spenders(tx: Tx, tenant: str, kind: str, first_day: int) -> list[Spender]:
-    """Return the keys or agents (`kind`) that spent most since a day, as a count of days since 1970 in UTC."""
+    """Return the keys, teams or agents (`kind`) that spent most since a day, as a count of days since 1970 in UTC."""
     rows = tx.rows(_SPENDERS, tenant=tenant, kind=kind, day=first_day)
     return [Spender(str(subject), int(tokens), int(cost) / NANOS_PER_DOLLAR) for subject, tokens, cost in rows]
 
 
 def read_spent_by_all(tx: Tx, tenant: str, kind: str, first_day: int) -> tuple[int, Spender]:
-    """Return how many keys or agents (`kind`) spent something since a day, and what they spent together."""
+    """Return how many keys, teams or agents (`kind`) spent something since a day, and what they spent together."""
     count, tokens, cost = tx.rows(_SPENT_BY_ALL, tenant=tenant, kind=kind, day=first_day)[0]
     return int(count), Spender("", int(tokens), int(cost) / NANOS_PER_DOLLAR)
 
@@ -173,7 +173,7 @@ def read_spent_by_all(tx: Tx, tenant: str, kind: str, first_day: int) -> tuple[i
 def read_spending(
     tx: Tx, tenant: str, budget: Budget, now: int, subject: str | None = None, least: int | None = None
 ) -> list[BudgetSpending]:
-    """Return what is spent of a budget; of one that applies to each key or agent by those that spent most.
+    """Return what is spent of a budget; of one that applies to each key, team or agent by those that spent most.
 
     `subject` restricts it to one of them. What is spent is listed with zero if nothing is. With `least`, in the unit of
     the budget's limit, all of those are returned that spent so much.
@@ -192,14 +192,16 @@ def read_spending(
     return [BudgetSpending(str(spender), int(spent) / scale) for spender, spent in rows]
 
 
-def count_unpriced(tx: Tx, tenant: str, first_day: int) -> Counter[BudgetAccount]:
-    """Count the calls with a model without a known price since a day, by key, agent and tenant.
+def count_unpriced(tx: Tx, tenant: str, first_day: int, find_team: FindTeam) -> Counter[BudgetAccount]:
+    """Count the calls with a model without a known price since a day, by key, team that it has now, agent and tenant.
 
     Only among the newest MAX_WINDOW_CALLS calls, so that a page does not read those of a busy month.
     """
     counts: Counter[BudgetAccount] = Counter()
     for key, agent_id, count in tx.rows(_COUNT_UNPRICED, tenant=tenant, since=first_day * DAY):
         accounts: list[BudgetAccount] = [(tenant, "key", str(key)), (tenant, "tenant", tenant)]
+        if team := find_team(tenant, str(key)):
+            accounts.append((tenant, "team", team))
         if agent_id is not None:
             accounts.append((tenant, "agent", str(agent_id)))
         for account in accounts:

@@ -86,11 +86,11 @@ def delete_provider(tx: Tx, tenant: str, name: str) -> bool:
     return tx.run(_DELETE, tenant=tenant, name=name) > 0
 
 
-def insert_call(tx: Tx, call: CallRow, budgets: Iterable[TaskBudget] = ()) -> None:
-    """Insert a call and add its tokens and cost to the spending of its key, its agent and the tasks with a budget."""
+def insert_call(tx: Tx, call: CallRow, team: str = "", budgets: Iterable[TaskBudget] = ()) -> None:
+    """Insert a call and add what it spent to its key, the team of this key, its agent and the tasks with a budget."""
     tx.append(_CALLS, (*msgspec.structs.astuple(call), tx.now))
     # No row for the tenant, which every call would write: it is the sum of its keys.
-    subjects: list[tuple[BudgetKind, str | None]] = [("key", call.key_name), ("agent", call.agent_id)]
+    subjects: list[tuple[BudgetKind, str | None]] = [("key", call.key_name), ("team", team), ("agent", call.agent_id)]
     tokens = call.input_tokens + call.output_tokens
     for kind, subject in subjects:
         if subject:
@@ -107,7 +107,7 @@ def read_spent_by_task(tx: Tx, tenant: str, task_id: str) -> int:
 
 
 def read_spent(tx: Tx, account: BudgetAccount, first_day: int) -> SpentAmount:
-    """Return what a key, an agent or a tenant has spent since a day, counted in days since 1970."""
+    """Return what a key, an agent, a team or a tenant has spent since a day, counted in days since 1970."""
     tenant, kind, subject = account
     if kind == "tenant":
         row = tx.rows(_SPENT_BY_TENANT, tenant=tenant, day=first_day)[0]

@@ -199,7 +199,8 @@ class AutoModelRouter:
         # Assuming all of `max_tokens` would make an untried model look expensive compared with models whose answers are
         # known.
         likely = msgspec.structs.replace(usage, output_tokens=min(usage.output_tokens, EXPECTED_OUTPUT_TOKENS))
-        remaining = await self._guard.ledger.remaining_dollars(caller.accounts, caller.budgets)
+        accounts = self._guard.with_team(caller).accounts
+        remaining = await self._guard.ledger.remaining_dollars(accounts, caller.budgets)
         options = []
         for target in targets:
             key = (caller.tenant, target.name)

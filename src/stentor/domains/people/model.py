@@ -36,7 +36,7 @@ class PersonSession(msgspec.Struct, frozen=True):
 class Person(msgspec.Struct, frozen=True):
     """`subject` is the provider's own id of the person, None while the name is released. `version` counts changes.
 
-    A person keeps the name, which records hold; role and permissions are those of the last sign-in. There are no
+    A person keeps the name, which records hold; role, permissions and team are those of the last sign-in. There are no
     permissions after one that was refused because no group gave a role.
     """
 
@@ -53,10 +53,11 @@ class Person(msgspec.Struct, frozen=True):
     last_sign_in_at: int
     blocked_at: int | None = None
     blocked_by: str | None = None
+    team: str = ""
 
     @property
     def principal(self) -> Principal:
-        return Principal(self.name, self.role, frozenset(self.permissions), self.tenant)
+        return Principal(self.name, self.role, frozenset(self.permissions), self.tenant, team=self.team)
 
     def sessions_at(self, now: int) -> tuple[PersonSession, ...]:
         """Return the sessions that have not expired, oldest first."""
@@ -64,16 +65,18 @@ class Person(msgspec.Struct, frozen=True):
 
 
 class Granted(msgspec.Struct, frozen=True):
-    """What a person's groups allow."""
+    """What a person's groups allow, and the team to which they belong; empty for none."""
 
     role: Role
     permissions: tuple[Permission, ...]
+    team: str = ""
 
 
-def grant(groups: Iterable[str], roles: Sequence[str]) -> Granted | None:
+def grant(groups: Iterable[str], roles: Sequence[str], teams: Sequence[str] = ()) -> Granted | None:
     """Return the union of what the roles of the groups allow; None for no role.
 
-    `roles` are the entries of SERVICE_OIDC_ROLES. The name of the role is the widest of them.
+    `roles` are the entries of SERVICE_OIDC_ROLES. The name of the role is the widest of them. `teams` are those of
+    SERVICE_OIDC_TEAMS, of which the first with one of the groups counts.
     """
     known = {*groups, EVERYBODY}
     entries = (entry.rpartition("=") for entry in roles)
@@ -81,7 +84,8 @@ def grant(groups: Iterable[str], roles: Sequence[str]) -> Granted | None:
     if not granted:
         return None
     allowed = {permission for role in granted for permission in ROLE_PERMISSIONS[role]}
-    return Granted(max(granted, key=_ROLES_BY_RANK.index), tuple(p for p in PERMISSIONS if p in allowed))
+    team = next((team for group, _, team in (entry.rpartition("=") for entry in teams) if group in known), "")
+    return Granted(max(granted, key=_ROLES_BY_RANK.index), tuple(p for p in PERMISSIONS if p in allowed), team)
 
 
 def read_groups(claims: JsonObject, path: str) -> list[str]:

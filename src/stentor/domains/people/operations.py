@@ -73,6 +73,7 @@ class PersonOut(ResponseModel):
     created_at: Timestamp
     blocked_at: Timestamp | None = None
     blocked_by: str | None = None
+    team: str = ""
 
 
 class PersonList(ResponseModel):

@@ -161,7 +161,7 @@ class PeopleService:
 
     async def _grant(self, claims: JsonObject) -> Granted:
         groups = model.read_groups(claims, self._settings.groups_claim)
-        granted = model.grant(groups, self._settings.roles)
+        granted = model.grant(groups, self._settings.roles, self._settings.teams)
         if granted is None:
             await self._withdraw(str(claims["iss"]), str(claims["sub"]))
             reason = (
@@ -195,7 +195,7 @@ class PeopleService:
             if not use_store.insert_use(tx, use, tx.now + MAX_AGE_US + 2 * LEEWAY_US):
                 raise SignInFailed("The ID token was used already. Sign in again.")
             session = PersonSession(digest_key(secret).hex(), tx.now, tx.now + self._lifetime_us, address, self._rules)
-            fields: dict[str, Any] = {"role": granted.role, "permissions": granted.permissions}
+            fields: dict[str, Any] = {"role": granted.role, "permissions": granted.permissions, "team": granted.team}
             fields |= {"tenant": self._settings.tenant, "issuer": issuer, "subject": subject}
             fields |= {"last_sign_in_at": tx.now, "updated_at": tx.now}
             person = _find_account(tx, issuer, subject, name)
@@ -275,9 +275,10 @@ class PeopleService:
 
 
 def _digest_rules(settings: SignInSettings) -> str:
-    """Return a digest of the settings that decide who a person is and which role it gets."""
-    rules = [settings.issuer, settings.tenant, settings.groups_claim, settings.name_claim, *sorted(settings.roles)]
-    return canonical_json.digest(rules)
+    """Return a digest of the settings that decide who a person is and which role and team it gets."""
+    claims = [settings.issuer, settings.tenant, settings.groups_claim, settings.name_claim]
+    # Of the teams the order counts.
+    return canonical_json.digest([*claims, sorted(settings.roles), list(settings.teams)])
 
 
 def _find_account(tx: Tx, issuer: str, subject: str, name: str) -> Person | None:
@@ -301,6 +302,8 @@ def _find_account(tx: Tx, issuer: str, subject: str, name: str) -> Person | None
 
 def _signed_in(person: Person, address: str) -> EventDraft:
     meta = {"by": person.name, "role": person.role, "surface": "dashboard", "address": address, "issuer": person.issuer}
+    if person.team:
+        meta["team"] = person.team
     return EventDraft("signed_in", "people", f"{person.name} signed in to the dashboard.", meta)
 
 

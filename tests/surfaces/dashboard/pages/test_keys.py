@@ -47,6 +47,28 @@ async def test_what_is_wrong_with_a_key_is_shown_above_the_form(
     assert f'name="name" value="{fields["name"]}"' in answer.text
 
 
+@requirement("dashboard.page-keys", "keys.teams")
+async def test_the_team_of_a_key_is_chosen_shown_and_suggested_for_others(site: Site) -> None:
+    await site.follow("/keys", name="dana", role="viewer", days="0", team=" support ")
+    assert (await site.world.admin.get("/api/v1/keys/dana")).json()["team"] == "support"
+    page = await site.read("/keys")
+    assert "team support" in page
+    assert '<option value="support"></option>' in page
+    await site.follow("/keys", name="eve", role="viewer", days="0")
+    assert '<option value="support"></option>' in await site.read("/keys/eve")
+    # A form that does not change the team, sent after somebody else has.
+    shown = {"role": "viewer", "days": "keep", "shown": '{"role": "viewer", "description": "", "team": ""}'}
+    await site.world.admin.patch("/api/v1/keys/eve", json={"team": "sales"})
+    await site.send("/keys/eve", **shown, description="Eve", team="")
+    record = (await site.world.admin.get("/api/v1/keys/eve")).json()
+    assert (record["description"], record["team"]) == ("Eve", "sales")
+    await site.send("/keys/dana", role="viewer", days="keep", team="")
+    assert (await site.world.admin.get("/api/v1/keys/dana")).json()["team"] == ""
+    refused = await site.send("/keys/dana", 400, role="viewer", days="keep", team="A team")
+    assert "team: " in refused.text
+    assert 'name="team" value="A team"' in refused.text
+
+
 @requirement("dashboard.page-keys")
 async def test_a_key_is_changed_rotated_and_revoked(site: Site) -> None:
     made = SECRET.findall((await site.follow("/keys", name="dana", role="viewer", days="0")).text)[0]

@@ -80,6 +80,23 @@ async def test_a_budget_is_set_changed_and_removed_on_its_page(site: Site) -> No
     await site.send("/models/budgets/key%3A%2A%3Atokens%3Aday/remove", 409)  # of the settings
 
 
+@requirement("dashboard.page-budgets", "llm.teams")
+async def test_a_budget_of_a_team_is_set_on_the_page(site: Site) -> None:
+    assert 'value="team:*"' not in await site.read("/models/budgets"), "there are no teams"
+    for name, team in (("ann", "research"), ("old", "sales")):
+        made = await site.world.admin.post("/api/v1/keys", json={"name": name, "role": "viewer", "team": team})
+        assert made.status_code == 201, made.text
+    await site.world.admin.post("/api/v1/keys/old/revoke")
+    page = await site.read("/models/budgets")
+    assert ('value="team:*"' in page, '<option value="team:research">research</option>' in page) == (True, True)
+    assert "team:sales" not in page, "only a revoked key has it"
+    await set_budget(site, who="team:research", limit="12")
+    page = await site.read("/models/budgets")
+    assert '<div>research<span class="faint under">team</span>' in page
+    await set_budget(site, who="team:*", limit="3")
+    assert "<div>each team</div>" in await site.read("/models/budgets")
+
+
 @requirement("dashboard.page-budgets")
 @pytest.mark.parametrize(
     "fields",
@@ -89,6 +106,7 @@ async def test_a_budget_is_set_changed_and_removed_on_its_page(site: Site) -> No
         {"who": "agent:nobody"},
         {"who": "tenant:other"},
         {"who": "all:all"},
+        {"who": "team:A team"},
         {"limit": "much"},
         {"limit": "-1"},
         {"limit": "nan"},

@@ -67,6 +67,22 @@ async def test_usage_is_shown_by_day_provider_and_model(site: Site) -> None:
         assert "7 days" in await site.read("/models", days=wrong)
 
 
+@requirement("dashboard.page-models", "llm.teams")
+async def test_what_teams_spent_is_shown_to_admins(site: Site) -> None:
+    made = await site.world.admin.post("/api/v1/keys", json={"name": "ann", "role": "operator", "team": "<b>"})
+    assert made.status_code == 400
+    made = await site.world.admin.post("/api/v1/keys", json={"name": "ann", "role": "operator", "team": "research"})
+    await chat(site.world)
+    assert "By team" not in await site.read("/models"), "no key of a team has called"
+    body = {"model": "openai/sea-large", "messages": [{"role": "user", "content": "Hello"}]}
+    headers = {"X-API-Key": made.json()["key"]}
+    assert (await site.world.admin.post("/api/v1/llm/chat", json=body, headers=headers)).status_code == 200
+    page = await site.read("/models")
+    assert "<h2>By team</h2>" in page
+    assert "<td>research" in page
+    assert "By team" not in await site.read("/models", key="READER")
+
+
 @requirement("dashboard.page-models")
 async def test_a_small_part_of_the_cost_is_not_shown_as_none(site: Site) -> None:
     for model in ("openai/sea-large", "openai/sea-small"):

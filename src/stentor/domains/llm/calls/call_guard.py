@@ -31,7 +31,7 @@ from stentor.domains.llm.calls.limits import Applying, BudgetLedger, BudgetReser
 from stentor.domains.llm.calls.tracing import CallSpan, CallStart, CallTracer
 from stentor.domains.llm.contents.service import ContentKeeper
 from stentor.domains.llm.contents.store import insert_content
-from stentor.domains.llm.costs import NANOS_PER_DOLLAR, BudgetAccount, PriceList, SpentAmount, TaskBudget
+from stentor.domains.llm.costs import NANOS_PER_DOLLAR, BudgetAccount, FindTeam, PriceList, SpentAmount, TaskBudget
 from stentor.domains.llm.model import LlmOperation, TokenUsage, limit_counts
 from stentor.domains.llm.model_routes import ModelTarget
 from stentor.domains.llm.providers import Provider
@@ -51,6 +51,7 @@ class LlmCaller(msgspec.Struct, frozen=True):
 
     `traceparent` is the trace context of the task, for a request that brings none; `budgets` are those of the task and
     of the tasks above it, the topmost first. `models` are the patterns of the caller's key, empty for all models.
+    `CallGuard.with_team` sets `team`, the key's team.
     """
 
     tenant: str
@@ -61,13 +62,15 @@ class LlmCaller(msgspec.Struct, frozen=True):
     traceparent: str | None = None
     budgets: tuple[TaskBudget, ...] = ()
     models: tuple[str, ...] = ()
+    team: str = ""
 
     @property
     def accounts(self) -> list[BudgetAccount]:
-        """Whose budgets count: the key, after it the agent if there is one, the tenant, and tasks that have one."""
+        """Whose budgets count: the key, its team and the agent if there are any, the tenant, tasks that have one."""
+        team: list[BudgetAccount] = [(self.tenant, "team", self.team)] if self.team else []
         agent: list[BudgetAccount] = [(self.tenant, "agent", self.agent_id)] if self.agent_id else []
         tasks: list[BudgetAccount] = [(self.tenant, "task", budget.task_id) for budget in self.budgets]
-        return [(self.tenant, "key", self.key), *agent, (self.tenant, "tenant", self.tenant), *tasks]
+        return [(self.tenant, "key", self.key), *team, *agent, (self.tenant, "tenant", self.tenant), *tasks]
 
 
 class LlmCall:
@@ -142,6 +145,7 @@ class CallGuard:
         breaker: CircuitBreaker,
         prices: PriceList,
         ledger: BudgetLedger,
+        find_team: FindTeam,
         tracer: CallTracer | None = None,
         contents: ContentKeeper | None = None,
     ) -> None:
@@ -150,11 +154,16 @@ class CallGuard:
         self._runlog = runlog
         self._prices = prices
         self.breaker, self.ledger = breaker, ledger
-        self._tracer = tracer
+        self._find_team, self._tracer = find_team, tracer
         self._recordings: set[asyncio.Task[None]] = set()
         self.contents = contents
         """What redacts requests and responses that are kept; None if they are not."""
         self.call_metrics = CallMetrics(breaker)
+
+    def with_team(self, caller: LlmCaller) -> LlmCaller:
+        """Return the caller with the team that its key has now."""
+        team = self._find_team(caller.tenant, caller.key)
+        return msgspec.structs.replace(caller, team=team) if team else caller
 
     async def start_call(
         self, caller: LlmCaller, target: ModelTarget, operation: LlmOperation, estimate_usage: UsageEstimate
@@ -165,6 +174,8 @@ class CallGuard:
         """
         if not self._prices.is_loaded:
             await self._prices.load()
+        # Once: a call counts to one team from its check to its record, even if the key gets another one meanwhile.
+        caller = self.with_team(caller)
         call = LlmCall(self, caller, target, operation)
         try:
             if applying := self.ledger.find(caller.accounts, caller.budgets):
@@ -239,7 +250,7 @@ class CallGuard:
             self.call_metrics.record_call(target.provider, row)
 
             def write(tx: Tx) -> None:
-                store.insert_call(tx, row, caller.budgets)
+                store.insert_call(tx, row, caller.team, caller.budgets)
                 if content is not None:
                     insert_content(tx, row.call_id, row.tenant, row.key_name, content)
                 self._runlog.append(tx, caller.tenant, [event], task_id=caller.task_id, parent=caller.parent)

@@ -170,7 +170,7 @@ def _exceeded(account: BudgetAccount, budget: Budget | TaskBudget, *, is_spent: 
         message = f"The {name} is used up. It resets in {format_duration(wait_s * 1000)}."
     error = BudgetExceeded(message)
     error.retry_after = wait_s
-    error.is_outage = is_spent and account[1] not in ("key", "task")
+    error.is_outage = is_spent and account[1] not in ("key", "team", "task")
     return error
 
 

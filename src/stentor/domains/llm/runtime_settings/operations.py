@@ -35,7 +35,7 @@ ModelText = Annotated[Name, StringConstraints(strip_whitespace=True)]
 
 
 class BudgetIn(RequestModel):
-    """`subject` is the name of a key, the id of an agent, or the tenant; `*` is each key or each agent on its own.
+    """`subject` is the name of a key, the id of an agent, a team, or the tenant; `*` is each key, agent or team.
 
     `limit` is in tokens or US dollars; 0 refuses every call. `usd` does not count models without a known price.
     """
@@ -61,7 +61,8 @@ class SpendingOut(ResponseModel):
 
 
 class BudgetOut(ResponseModel):
-    """A limit in tokens or US dollars, and what is spent of it in this period; of each key or agent, the ten highest.
+    """A limit in tokens or US dollars, and what is spent of it in this period; of each key, agent or team, the ten
+    highest.
 
     `source` is `settings` (SERVICE_LLM_BUDGETS), `key` (set with the key) or `api` (set here, by `set_by`).
     """
@@ -135,13 +136,14 @@ class RuntimeSettingsOperations:
 
     @operation("llm.budgets", "read", "GET /llm/budgets")
     async def list_budgets(self, caller: Caller) -> BudgetList:
-        """List the budgets with what is spent of them; keys without `admin` see those of their own."""
+        """List the budgets with what is spent of them; keys without `admin` see those of their own and of their
+        team."""
         listed = await self._settings.list_budgets(caller)
         return BudgetList(budgets=[self._budget(*entry) for entry in listed], total=len(listed))
 
     @operation("llm.set_budget", "admin", "POST /llm/budgets", 200, (404, 409))
     async def set_budget(self, caller: Caller, body: BudgetIn) -> BudgetSet:
-        """Limit what a key, an agent or the whole tenant may spend on models, at once. The strictest budget counts."""
+        """Limit what a key, an agent, a team or the whole tenant may spend on models, at once. The strictest counts."""
         budget = await self._settings.set_budget(caller, **body.model_dump())
         return BudgetSet.of(budget, limit=budget.limit / unit_scale(budget.unit))
 

@@ -6,6 +6,7 @@ service say stays: a budget set here never raises a limit, and a group or fallba
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 from collections.abc import Callable, Mapping
 from functools import partial
@@ -18,6 +19,7 @@ from stentor.core.db import Database, Tx
 from stentor.core.db.polling import PollQuery
 from stentor.core.errors import Conflict, Forbidden, InvalidRequest, ModelNotFound, NotFound
 from stentor.core.runlog import EventDraft, RunLog
+from stentor.core.validation.text_checks import NAME_PATTERN
 from stentor.domains.llm import queries
 from stentor.domains.llm.calls.limits import BudgetLedger
 from stentor.domains.llm.costs import (
@@ -26,6 +28,7 @@ from stentor.domains.llm.costs import (
     BudgetKind,
     BudgetPeriod,
     BudgetUnit,
+    FindTeam,
     first_day_of_period,
     format_dollars,
     scale_limit,
@@ -59,9 +62,10 @@ class RuntimeSettings:
         ledger: BudgetLedger,
         gateway: LlmGateway,
         find_agent: FindAgent,
+        find_team: FindTeam,
     ) -> None:
         self._db, self._runlog, self._ledger, self._gateway = db, runlog, ledger, gateway
-        self._find_agent = find_agent
+        self._find_agent, self._find_team = find_agent, find_team
         self._by_tenant: dict[str, TenantSettings] = {}
 
     def poll_query(self, since: int) -> PollQuery:
@@ -69,7 +73,7 @@ class RuntimeSettings:
         return lambda tx: partial(self._apply, store.changed_since(tx, since))
 
     async def list_budgets(self, caller: Principal) -> list[tuple[Budget, list[BudgetSpending]]]:
-        """Return the budgets of the caller's tenant with what is spent of them; without `admin` those of its own key.
+        """Return the budgets of the caller's tenant with what is spent; without `admin` those of its own key and team.
 
         For a budget of each key or agent, those that spent most.
         """
@@ -77,17 +81,19 @@ class RuntimeSettings:
         budgets = [budget for budget in self._ledger.budgets if budget.concerns(tenant)]
         only = None if caller.may("admin") else caller.name
         if only is not None:
-            budgets = [budget for budget in budgets if budget.applies_to((tenant, "key", only))]
+            own: tuple[BudgetAccount, ...] = (tenant, "key", caller.name), (tenant, "team", caller.team)
+            budgets = [budget for budget in budgets if any(budget.applies_to(account) for account in own if account[2])]
 
         def read(tx: Tx) -> list[tuple[Budget, list[BudgetSpending]]]:
             unpriced = {
-                period: queries.count_unpriced(tx, tenant, first_day_of_period(period, tx.now))
+                period: queries.count_unpriced(tx, tenant, first_day_of_period(period, tx.now), self._find_team)
                 for period in {budget.period for budget in budgets if budget.unit == "usd"}
             }
             return [
                 (budget, [_with_unpriced(row, budget, tenant, unpriced) for row in rows])
                 for budget in budgets
-                for rows in [queries.read_spending(tx, tenant, budget, tx.now, only)]
+                for subject in [caller.team if only and budget.kind == "team" else only]
+                for rows in [queries.read_spending(tx, tenant, budget, tx.now, subject)]
             ]
 
         return await self._db.read(read)
@@ -208,12 +214,14 @@ class RuntimeSettings:
         tx.after_commit(partial(self._apply, [settings]))
 
     def _check_subject(self, tenant: str, kind: BudgetKind, subject: str) -> None:
-        """Raise for an agent or a tenant that does not exist: its budget would limit nothing.
+        """Raise for an agent, a tenant or a team that cannot exist: its budget would limit nothing.
 
-        Keys are not checked: people who sign in call under their names, and a key may be made later.
+        Keys and teams are not checked: people who sign in call under their names, and a key may be made later.
         """
         if kind == "agent" and subject != "*" and self._find_agent(tenant, subject) is None:
             raise NotFound(f"No agent has the id {subject!r}.")
+        if kind == "team" and subject != "*" and not re.fullmatch(NAME_PATTERN, subject):
+            raise InvalidRequest(f"subject: no team has the name {subject!r}; use a-z, 0-9, `_`, `-` and `.`, or `*`")
         if kind == "tenant" and subject != tenant:
             raise InvalidRequest(f"subject: must be the tenant of the key, {tenant!r}")
 

@@ -27,8 +27,17 @@ ROLE_MEANINGS = {
 EXPIRY_CHOICES = ((0, "never"), (7, "in a week"), (30, "in 30 days"), (90, "in 90 days"), (365, "in a year"))
 """Days from now, with labels."""
 KEEP = "keep"
-CHANGEABLE = ("role", "description", "budgets", "models", "memory")
-EMPTY_FORM = {"name": "", "role": "viewer", "description": "", "budgets": "", "models": "", "memory": "", "days": "90"}
+CHANGEABLE = ("role", "description", "team", "budgets", "models", "memory")
+EMPTY_FORM = {
+    "name": "",
+    "role": "viewer",
+    "description": "",
+    "team": "",
+    "budgets": "",
+    "models": "",
+    "memory": "",
+    "days": "90",
+}
 FORM_ERRORS = (400, 409)
 """Statuses of errors that a form displays."""
 
@@ -37,7 +46,8 @@ async def render_list(
     page: PageRequest, problem: GatewayError | None = None, form_values: JsonObject | None = None
 ) -> Response:
     """Render the list; after a rejected form with the error and the submitted values."""
-    keys = [key | {"exception": _describe_exception(key)} for key in (await page.call("keys.list"))["keys"]]
+    listed = (await page.call("keys.list"))["keys"]
+    keys = [key | {"exception": _describe_exception(key)} for key in listed]
     return page.render(
         "keys.html",
         problem.status if problem else 200,
@@ -45,7 +55,7 @@ async def render_list(
         revoked=[key for key in keys if key["status"] == "revoked"],
         problem=problem,
         form_values=EMPTY_FORM | (form_values or {}),
-        **_choices(),
+        **_choices(listed),
     )
 
 
@@ -72,10 +82,10 @@ async def create_key(page: PageRequest) -> Response:
 
 async def show_key(page: PageRequest) -> Response:
     key = await page.call("keys.get", name=page.path_param("name"))
-    return _render_key(page, key, secret=page.take_result().get("secret", ""))
+    return await _render_key(page, key, secret=page.take_result().get("secret", ""))
 
 
-def _render_key(
+async def _render_key(
     page: PageRequest,
     key: JsonObject,
     problem: GatewayError | None = None,
@@ -93,7 +103,7 @@ def _render_key(
         keep=KEEP,
         shown=read_shown(form) if form else {name: key[name] for name in CHANGEABLE},
         form_values=key | {"days": KEEP} | (form or {}),
-        **_choices(),
+        **_choices((await page.call("keys.list"))["keys"]),
     )
 
 
@@ -105,7 +115,7 @@ async def change_key(page: PageRequest) -> Response:
     try:
         await page.call("keys.change", name=name, body=body)
     except GatewayError as error:
-        return _render_key(page, key, error.require_status(*FORM_ERRORS), form=form)
+        return await _render_key(page, key, error.require_status(*FORM_ERRORS), form=form)
     return page.redirect(_path(name), "saved")
 
 
@@ -127,6 +137,7 @@ def _limits(page: PageRequest, form: dict[str, str]) -> JsonObject:
     body: JsonObject = {
         "description": form.get("description", ""),
         "memory": form.get("memory", ""),
+        "team": form.get("team", "").strip(),
         "budgets": budgets,
         "models": models,
     }
@@ -141,8 +152,9 @@ def _days_from_now(page: PageRequest, days: int) -> str | None:
     return format_iso(page.site.now() + min(days, 36_500) * DAY) if days else None
 
 
-def _choices() -> dict[str, Any]:
-    return {"roles": ROLE_MEANINGS, "expiries": EXPIRY_CHOICES}
+def _choices(keys: list[JsonObject]) -> dict[str, Any]:
+    teams = sorted({key["team"] for key in keys if key["team"]})
+    return {"roles": ROLE_MEANINGS, "expiries": EXPIRY_CHOICES, "teams": teams}
 
 
 def _path(name: str) -> str:

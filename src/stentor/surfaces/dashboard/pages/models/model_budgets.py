@@ -45,10 +45,15 @@ async def _render(page: PageRequest, form_values: dict[str, str], problem: Gatew
 
 async def _choices(page: PageRequest, names: dict[str, str], chosen: str) -> Choices:
     """Return whom a budget can limit, in groups; what was chosen is among them even if it is unknown."""
-    keys = [key["name"] for key in (await page.call("keys.list"))["keys"] if key["status"] != "revoked"]
+    listed = await asyncio.gather(page.call("keys.list"), page.call("people.list"))
+    holders = [key for key in listed[0]["keys"] if key["status"] != "revoked"]
+    teams = sorted({holder["team"] for holder in (*holders, *listed[1]["people"]) if holder["team"]})
     general = [(f"tenant:{page.tenant}", "everybody together"), ("agent:*", "each agent"), ("key:*", "each key")]
+    general += [("team:*", "each team")] if teams else []
     agents = [(f"agent:{agent_id}", name) for agent_id, name in sorted(names.items(), key=lambda pair: pair[1])]
-    choices: Choices = [("", general), ("Agents", agents), ("Keys", [(f"key:{name}", name) for name in sorted(keys)])]
+    keys = [(f"key:{name}", name) for name in sorted(key["name"] for key in holders)]
+    of_teams = [(f"team:{name}", name) for name in teams]
+    choices: Choices = [("", general), ("Agents", agents), ("Keys", keys), ("Teams", of_teams)]
     if chosen and all(chosen != value for _, options in choices for value, _ in options):
         general.append((chosen, chosen))
     return [(label, options) for label, options in choices if options]

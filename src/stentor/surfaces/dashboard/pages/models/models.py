@@ -68,7 +68,7 @@ Spent = tuple[list[Spender], int, Spender]
 
 
 async def _read_spenders(page: PageRequest, days: int) -> dict[str, Spent]:
-    """Return what keys and agents spent; nothing for users who may not see what others spend."""
+    """Return what keys, teams and agents spent; nothing for users who may not see what others spend."""
     if not page.session.may("admin"):
         return {}
     first_day = page.site.now() // DAY - days + 1
@@ -77,7 +77,8 @@ async def _read_spenders(page: PageRequest, days: int) -> dict[str, Spent]:
         spenders = await page.read(queries.read_spenders, kind, first_day)
         return spenders, *await page.read(queries.read_spent_by_all, kind, first_day)
 
-    return dict(zip(("key", "agent"), await asyncio.gather(read("key"), read("agent")), strict=True))
+    kinds = ("team", "key", "agent")
+    return dict(zip(kinds, await asyncio.gather(*map(read, kinds)), strict=True))
 
 
 def _usage_bars(groups: dict[str, JsonObject], kind: str) -> list[CostBar]:
@@ -96,9 +97,12 @@ def _calls_of(kind: str, name: str) -> dict[str, str]:
 def _spender_bars(
     kind: str, spenders: list[Spender], count: int, total: Spender, names: dict[str, str]
 ) -> list[CostBar]:
-    field = {"key": "key", "agent": "agent_id"}[kind]
+    # The list of calls has no filter for teams.
+    field = {"key": "key", "agent": "agent_id"}.get(kind)
     bars = [
-        CostBar(names.get(one.subject) or one.subject, one.dollars, one.tokens, None, {field: one.subject})
+        CostBar(
+            names.get(one.subject) or one.subject, one.dollars, one.tokens, None, {field: one.subject} if field else {}
+        )
         for one in spenders
     ]
     return rank_bars(bars, count, total.dollars, total.tokens)
