@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from stentor.cli.service_runner import _bind_surface, run_service
+from stentor.cli.service.runner import _bind_surface, run_service
 from stentor.core import settings
 from stentor.core.errors import StartRefused
 from stentor.core.security.redaction import Redactor

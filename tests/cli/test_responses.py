@@ -9,10 +9,10 @@ import httpx
 import msgspec
 import pytest
 
-from stentor.cli.client import ServiceClient
+from stentor.cli.client.client import ServiceClient
+from stentor.cli.client.responses import Response
 from stentor.cli.commands.agents.governance import wait_for_rollback
 from stentor.cli.output import EXIT_FAILED, CommandFailed
-from stentor.cli.responses import Response
 
 ROLLBACK = {"rollback_id": "r1", "status": "in_progress", "completed_at": None, "verified": False, "notes": None}
 

@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
+from stentor.cli.client.responses import Response
 from stentor.cli.commands.memory import search
-from stentor.cli.responses import Response
 from tests.cli.program import Program
 from tests.requirements import requirement
 

@@ -11,9 +11,9 @@ from typing import Any, cast
 import pytest
 import typer
 
+from stentor.cli.client.responses import Response
 from stentor.cli.commands.tasks import task
 from stentor.cli.input_files import read_input
-from stentor.cli.responses import Response
 from stentor.cli.tasks import view
 from tests.cli.program import SUMMARIZE, TEXT, Done, Program
 from tests.requirements import requirement

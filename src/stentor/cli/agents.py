@@ -7,8 +7,8 @@ from typing import ClassVar
 import msgspec
 
 from stentor.cli import output
+from stentor.cli.client.responses import read_fields
 from stentor.cli.output import console
-from stentor.cli.responses import read_fields
 from stentor.core.jsontext import JsonObject
 
 AGENTS_PATH = "/registry/agents"

@@ -17,8 +17,8 @@ import typer
 from stentor.cli.output import EXIT_FAILED, EXIT_USAGE, CommandFailed, print_json, report_errors
 
 if TYPE_CHECKING:
-    from stentor.cli.client import ServiceClient
-    from stentor.cli.responses import Response
+    from stentor.cli.client.client import ServiceClient
+    from stentor.cli.client.responses import Response
 
 
 def _parse_folder(value: str) -> Path:
@@ -86,7 +86,7 @@ class ServiceTarget(NamedTuple):
         """
         with report_errors(as_json=self.as_json):
             # Imported late: keeps `stentor --help` fast.
-            from stentor.cli import client
+            from stentor.cli.client import client
 
             try:
                 response = client.run_with_client(self, work, access=access)

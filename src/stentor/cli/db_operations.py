@@ -16,10 +16,10 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 
 from stentor.bootstrap.storage import open_driver
 from stentor.cli import output
-from stentor.cli.offline import load_offline_settings, require_database
 from stentor.cli.output import EXIT_REFUSED, EXIT_USAGE, CommandFailed, console, error_console, print_notice
 from stentor.cli.provenance import view as provenance_view
 from stentor.cli.provenance.checkpoint_sources import load_verifiers
+from stentor.cli.service.offline import load_offline_settings, require_database
 from stentor.core import migrations
 from stentor.core.clock import SystemClock, format_iso
 from stentor.core.db import database_url

@@ -7,7 +7,7 @@ from collections.abc import Awaitable, Callable
 from typing import Protocol, TypeVar
 
 from stentor.cli.agents import AgentList
-from stentor.cli.client import RequestFailed, ServiceClient, quote_segment
+from stentor.cli.client.client import RequestFailed, ServiceClient, quote_segment
 from stentor.cli.references import ambiguous_error
 from stentor.core import ids
 

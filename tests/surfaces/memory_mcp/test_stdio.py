@@ -52,8 +52,8 @@ async def test_client_starts_the_server_and_uses_the_memory(tmp_path: Path, mode
 def test_the_server_of_a_client_starts_without_the_modules_of_the_service() -> None:
     """Clients wait only seconds for the list of its tools, also on a busy machine."""
     unneeded = {"stentor.bootstrap", "stentor.core.db", "fastapi", "ruamel", "prometheus_client"}
-    modules = "stentor.cli.main, stentor.cli.commands.memory.mcp, stentor.cli.mcp_server"
-    program = f"import sys, {modules}; stentor.cli.mcp_server.server; print({unneeded!r} & set(sys.modules))"
+    modules = "stentor.cli.main, stentor.cli.commands.memory.mcp, stentor.cli.mcp.server"
+    program = f"import sys, {modules}; stentor.cli.mcp.server.server; print({unneeded!r} & set(sys.modules))"
     started = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=200)
     assert started.stdout == "set()\n", started.stderr
 

@@ -16,10 +16,10 @@ from cryptography import x509
 from stentor.auth.oidc.provider import OidcProvider
 from stentor.bootstrap import tls
 from stentor.bootstrap.parts.command_agents import process_sandbox
-from stentor.cli import service_runner
-from stentor.cli.connection import find_trust, is_loopback, parse_service_url
+from stentor.cli.client.connection import find_trust, is_loopback, parse_service_url
 from stentor.cli.inspection import CheckContext, CheckFinding
 from stentor.cli.output import CommandFailed
+from stentor.cli.service import runner as service_runner
 from stentor.core.clock import SystemClock
 from stentor.core.errors import SandboxUnavailable, ServiceUnavailable, StartRefused, StentorError
 from stentor.core.filesystem import read_lock_holder

@@ -19,7 +19,6 @@ from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 from stentor.bootstrap.storage import open_driver
 from stentor.cli import output
 from stentor.cli.command import AsJson, DataDir
-from stentor.cli.offline import load_offline_settings, require_current_schema, require_database
 from stentor.cli.output import (
     EXIT_USAGE,
     CommandFailed,
@@ -31,6 +30,7 @@ from stentor.cli.output import (
     report_errors,
 )
 from stentor.cli.provenance.view import format_finding, progress_bar, report_document
+from stentor.cli.service.offline import load_offline_settings, require_current_schema, require_database
 from stentor.core.clock import DAY, SystemClock, format_iso, format_iso_or_none
 from stentor.core.db import Database, Tx
 from stentor.core.db.driver import ReadOnlyDriver

@@ -15,7 +15,6 @@ import typer
 
 from stentor.cli import db_operations, output
 from stentor.cli.command import AsJson, DataDir
-from stentor.cli.offline import load_offline_settings
 from stentor.cli.output import (
     EXIT_REFUSED,
     EXIT_USAGE,
@@ -29,6 +28,7 @@ from stentor.cli.output import (
 from stentor.cli.provenance import view as provenance_view
 from stentor.cli.provenance.checkpoint_sources import load_verifiers
 from stentor.cli.provenance.view import progress_bar
+from stentor.cli.service.offline import load_offline_settings
 from stentor.core.db.database_url import DatabaseUrl
 from stentor.core.db.transfer import CopiedTable
 from stentor.core.errors import StentorError

@@ -14,7 +14,7 @@ import typer
 from stentor.auth.authority import keys as authority_keys
 from stentor.auth.principal import ROLE_PERMISSIONS, Role
 from stentor.cli import output
-from stentor.cli.client import quote_segment
+from stentor.cli.client.client import quote_segment
 from stentor.cli.command import AsJson, DataDir, ServiceTarget, with_service
 from stentor.cli.output import EXIT_USAGE, CommandFailed, console, print_json, report_errors
 from stentor.core import settings

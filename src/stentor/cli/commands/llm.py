@@ -8,9 +8,9 @@ import msgspec
 import typer
 
 from stentor.cli import output
-from stentor.cli.client import ServiceClient, omit_none, quote_segment
+from stentor.cli.client.client import ServiceClient, omit_none, quote_segment
+from stentor.cli.client.responses import Response
 from stentor.cli.command import GradeComment, GradeValue, ServiceTarget, with_service
-from stentor.cli.responses import Response
 from stentor.cli.tasks import decisions
 from stentor.cli.tasks.decisions import Explanation
 from stentor.core.jsontext import JsonObject

@@ -9,15 +9,15 @@ from typing import Annotated, Literal
 import msgspec
 import typer
 
-from stentor.cli.client import ServiceClient, quote_segment
+from stentor.cli.client.client import ServiceClient, quote_segment
+from stentor.cli.client.responses import Response
 from stentor.cli.command import AsJson, DataDir, ServiceTarget, with_service
 from stentor.cli.commands.servers.witness import witness
-from stentor.cli.offline import load_offline_settings
 from stentor.cli.output import print_json, print_notice, print_result, report_errors
 from stentor.cli.provenance import checkpoint_sources, run_log, view
 from stentor.cli.provenance.run_log import CheckedEventProof, EventProof
 from stentor.cli.provenance.view import Run
-from stentor.cli.responses import Response
+from stentor.cli.service.offline import load_offline_settings
 from stentor.domains.provenance.signing_guard import ACCEPT_HINT
 from stentor.domains.provenance.store import VERIFY_HINT
 

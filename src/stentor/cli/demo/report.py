@@ -12,9 +12,9 @@ from rich.console import Console
 from rich.table import Table
 from rich.tree import Tree
 
+from stentor.cli.client.responses import RunEvent
 from stentor.cli.demo import governance_scenarios, scenarios
 from stentor.cli.output import own_command
-from stentor.cli.responses import RunEvent
 from stentor.domains.routing.model import RoutingDecision
 
 MAX_TITLE_LENGTH = 24

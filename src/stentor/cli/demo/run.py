@@ -20,11 +20,11 @@ from typing import Any
 import httpx
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
+from stentor.cli.client.responses import read_fields
 from stentor.cli.demo import governance_scenarios, scenarios
 from stentor.cli.demo.report import DemoReport, print_report
 from stentor.cli.demo.sections import DemoSection, read_sections, take_sections
 from stentor.cli.output import CommandFailed, console, error_console, print_json
-from stentor.cli.responses import read_fields
 from stentor.core.jsontext import JsonObject
 
 TASK_TIMEOUT_SECONDS = 180

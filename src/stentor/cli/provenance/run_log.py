@@ -20,8 +20,8 @@ import msgspec
 
 from stentor.bootstrap.storage import external_state as stored_outside
 from stentor.bootstrap.storage import open_driver
-from stentor.cli.offline import require_current_schema, require_database
 from stentor.cli.output import EXIT_USAGE, CommandFailed
+from stentor.cli.service.offline import require_current_schema, require_database
 from stentor.core.clock import micros_from_datetime
 from stentor.core.db import Tx
 from stentor.core.db.driver import Driver

@@ -11,9 +11,9 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from rich.text import Text
 from rich.tree import Tree
 
+from stentor.cli.client.responses import RunEvent
 from stentor.cli.output import console, error_console, print_line, print_notice, strip_controls
 from stentor.cli.provenance.run_log import CheckedEventProof
-from stentor.cli.responses import RunEvent
 from stentor.core.jsontext import JsonObject
 from stentor.domains.provenance.audit.findings import AuditFinding, AuditReport
 from stentor.domains.retention.verification import ArchiveReport

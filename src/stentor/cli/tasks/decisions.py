@@ -11,8 +11,8 @@ from typing import Any
 import msgspec
 
 from stentor.cli import output
+from stentor.cli.client.responses import RunEvent, TaskActivity, read_fields
 from stentor.cli.output import console
-from stentor.cli.responses import RunEvent, TaskActivity, read_fields
 from stentor.core.jsontext import JsonObject
 from stentor.domains.routing import explain
 from stentor.domains.routing.candidates import RankedCandidate

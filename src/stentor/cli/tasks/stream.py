@@ -16,9 +16,9 @@ from typing import NamedTuple, TextIO
 import httpx
 import msgspec
 
-from stentor.cli.client import RequestFailed, ServiceClient, quote_segment
+from stentor.cli.client.client import RequestFailed, ServiceClient, quote_segment
+from stentor.cli.client.responses import AgentRecord, Response, StoredTask
 from stentor.cli.output import EXIT_FAILED, EXIT_UNREACHABLE, CommandFailed, print_notice, strip_controls
-from stentor.cli.responses import AgentRecord, Response, StoredTask
 from stentor.cli.tasks.steps import StepRow
 from stentor.cli.tasks.view import SubmittedTask
 from stentor.core.jsontext import JsonObject

@@ -16,9 +16,9 @@ from rich.text import Text
 from rich.tree import Tree
 
 from stentor.cli import output
-from stentor.cli.client import ServiceClient, quote_segment
+from stentor.cli.client.client import ServiceClient, quote_segment
+from stentor.cli.client.responses import Response, RunEvent, StoredTask, TaskActivity
 from stentor.cli.output import console, print_notice, strip_controls
-from stentor.cli.responses import Response, RunEvent, StoredTask, TaskActivity
 from stentor.cli.tasks import decisions
 from stentor.core.clock import format_duration
 from stentor.core.jsontext import JsonObject

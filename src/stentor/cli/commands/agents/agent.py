@@ -11,7 +11,7 @@ import typer
 
 from stentor.cli import output
 from stentor.cli.agents import AGENTS_PATH, AgentList, show_agent, show_agents
-from stentor.cli.client import omit_none, on_record
+from stentor.cli.client.client import omit_none, on_record
 from stentor.cli.command import ServiceTarget, split_commas, with_service
 from stentor.cli.input_files import reading
 from stentor.core import jsontext

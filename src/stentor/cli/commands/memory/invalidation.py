@@ -7,11 +7,11 @@ from typing import Annotated
 import msgspec
 import typer
 
-from stentor.cli.client import ServiceClient
+from stentor.cli.client.client import ServiceClient
+from stentor.cli.client.responses import Response
 from stentor.cli.command import ServiceTarget, with_service
 from stentor.cli.commands.memory.memory import VaultName
 from stentor.cli.output import EXIT_USAGE, CommandFailed, console, print_line
-from stentor.cli.responses import Response
 from stentor.core.jsontext import JsonObject
 from stentor.domains.memory.validity.frontmatter_keys import split_path
 

@@ -18,11 +18,12 @@ from stentor.core.security import redaction
 from stentor.core.security.redaction import Redactor
 
 if TYPE_CHECKING:
-    from stentor.cli import mcp_client_config, mcp_server
+    from stentor.cli.mcp import client_config as mcp_client_config
+    from stentor.cli.mcp import server as mcp_server
 else:
     # Each command imports only what it needs: MCP clients wait five seconds for the server.
-    mcp_client_config = lazy_module("stentor.cli.mcp_client_config")
-    mcp_server = lazy_module("stentor.cli.mcp_server")
+    mcp_client_config = lazy_module("stentor.cli.mcp.client_config")
+    mcp_server = lazy_module("stentor.cli.mcp.server")
 
 app = typer.Typer(help="Serve the governed memory to MCP clients.")
 

@@ -9,10 +9,10 @@ import msgspec
 import typer
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
-from stentor.cli.client import ServiceClient
+from stentor.cli.client.client import ServiceClient
+from stentor.cli.client.responses import Response
 from stentor.cli.command import ServiceTarget, with_service
 from stentor.cli.output import EXIT_USAGE, CommandFailed, console, error_console, print_line
-from stentor.cli.responses import Response
 from stentor.core.jsontext import JsonObject
 
 MAX_DIFFERENCES_SHOWN = 50

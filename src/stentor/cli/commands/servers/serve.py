@@ -7,10 +7,10 @@ from typing import Annotated, Any
 
 import typer
 
-from stentor.cli import service_runner
 from stentor.cli.command import DataDir
 from stentor.cli.output import print_line, print_notice, print_result, report_errors
-from stentor.cli.service_runner import SURFACE_LABELS, StartupReport
+from stentor.cli.service import runner as service_runner
+from stentor.cli.service.runner import SURFACE_LABELS, StartupReport
 from stentor.core import settings
 from stentor.core.security import redaction
 from stentor.core.security.redaction import Redactor

@@ -10,12 +10,12 @@ import typer
 
 from stentor.cli import output
 from stentor.cli.agents import AgentList
-from stentor.cli.client import ServiceClient, omit_none, quote_segment
+from stentor.cli.client.client import ServiceClient, omit_none, quote_segment
+from stentor.cli.client.responses import Response
 from stentor.cli.command import Capabilities, ServiceTarget, with_service
 from stentor.cli.commands.tasks.task import Prefer, Priority
 from stentor.cli.input_files import read_input
 from stentor.cli.output import console, format_age
-from stentor.cli.responses import Response
 from stentor.cli.tasks import view as task_view
 from stentor.cli.tasks.view import SubmittedTask
 from stentor.core.clock import format_duration

@@ -11,11 +11,11 @@ import msgspec
 import typer
 
 from stentor.cli import output
-from stentor.cli.client import RequestFailed, ServiceClient, omit_none, on_record, quote_segment
+from stentor.cli.client.client import RequestFailed, ServiceClient, omit_none, on_record, quote_segment
+from stentor.cli.client.responses import Response
 from stentor.cli.command import ServiceTarget, with_service
 from stentor.cli.input_files import read_input
 from stentor.cli.output import EXIT_REFUSED, CommandFailed, console, format_age, shorten_id
-from stentor.cli.responses import Response
 from stentor.core import jsontext
 from stentor.core.jsontext import JsonObject
 from stentor.surfaces.dashboard.presenters.conversation import Part, read_message

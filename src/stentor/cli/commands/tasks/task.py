@@ -16,12 +16,12 @@ from typing import Annotated, Any, Literal
 import typer
 
 from stentor.cli.agents import AgentList
-from stentor.cli.client import RequestFailed, ServiceClient, omit_none
+from stentor.cli.client.client import RequestFailed, ServiceClient, omit_none
+from stentor.cli.client.responses import Response, StoredTask, TaskActivity
 from stentor.cli.command import Capabilities, GradeComment, GradeValue, ServiceTarget, with_service
 from stentor.cli.commands.tasks import task_replay, task_steps
 from stentor.cli.input_files import read_input
 from stentor.cli.output import print_notice
-from stentor.cli.responses import Response, StoredTask, TaskActivity
 from stentor.cli.tasks import decisions
 from stentor.cli.tasks import view as task_view
 from stentor.cli.tasks.decisions import Explanation

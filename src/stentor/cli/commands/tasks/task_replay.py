@@ -9,10 +9,10 @@ import typer
 
 from stentor.cli import output
 from stentor.cli.agents import AgentList
-from stentor.cli.client import ServiceClient
+from stentor.cli.client.client import ServiceClient
+from stentor.cli.client.responses import Response
 from stentor.cli.command import ServiceTarget, with_service
 from stentor.cli.output import console, strip_controls
-from stentor.cli.responses import Response
 from stentor.cli.tasks.view import TaskId, on_task, task_path
 from stentor.core.jsontext import JsonObject
 from stentor.surfaces.dashboard.presenters.replay_view import SUMMARIES, find_repeated, label_of

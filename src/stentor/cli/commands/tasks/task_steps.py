@@ -7,11 +7,11 @@ from typing import Annotated, Any
 import typer
 
 from stentor.cli import output
-from stentor.cli.client import ServiceClient, omit_none, quote_segment
+from stentor.cli.client.client import ServiceClient, omit_none, quote_segment
+from stentor.cli.client.responses import Response, StoredTask
 from stentor.cli.command import ServiceTarget, with_service
 from stentor.cli.input_files import parse_json_option
 from stentor.cli.output import EXIT_REFUSED, CommandFailed
-from stentor.cli.responses import Response, StoredTask
 from stentor.cli.tasks import steps as view
 from stentor.cli.tasks.steps import DecisionList, SignalResult, StepList, StepRow
 from stentor.cli.tasks.view import TaskId, TaskList, on_task, task_path

@@ -23,8 +23,8 @@ from stentor.bootstrap.service import Service, application, open_service
 from stentor.bootstrap.storage import open_driver
 from stentor.bootstrap.surface_context import open_surface_context
 from stentor.cli.command import Access
-from stentor.cli.offline import has_database, require_current_schema, require_database
 from stentor.cli.output import EXIT_UNREACHABLE, CommandFailed, print_notice
+from stentor.cli.service.offline import has_database, require_current_schema, require_database
 from stentor.core.clock import SystemClock
 from stentor.core.db import Database
 from stentor.core.db.driver import Driver, ReadOnlyDriver

@@ -20,7 +20,8 @@ from urllib.parse import quote
 import httpx
 import msgspec
 
-from stentor.cli import connection
+from stentor.cli.client import connection
+from stentor.cli.client.responses import Response
 from stentor.cli.command import Access, ServiceTarget
 from stentor.cli.output import EXIT_FAILED, EXIT_REFUSED, EXIT_UNREACHABLE, EXIT_USAGE, CommandFailed, print_notice
 from stentor.cli.references import (
@@ -30,7 +31,6 @@ from stentor.cli.references import (
     ambiguous_error,
     describe_unknown,
 )
-from stentor.cli.responses import Response
 from stentor.core import jsontext
 from stentor.core import settings as settings_module
 from stentor.core.errors import StartRefused
@@ -111,7 +111,7 @@ async def _connect_to_folder(settings: Settings, access: Access, stack: AsyncExi
 @asynccontextmanager
 async def _in_process(settings: Settings, access: Access) -> AsyncIterator[ServiceClient]:
     # Imported late: a command that calls a running service does not need the kernel.
-    from stentor.cli import local_service
+    from stentor.cli.service import local_service
 
     async with local_service.open_local_service(settings, os.environ, access=access) as service:
         transport = httpx.ASGITransport(service.app)

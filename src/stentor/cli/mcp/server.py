@@ -31,7 +31,8 @@ from stentor.web.server.http_server import create_runner
 if TYPE_CHECKING:
     from stentor.auth.authority import keys, receipts
     from stentor.bootstrap.surfaces import memory_mcp
-    from stentor.cli import local_service, service_runner
+    from stentor.cli.service import local_service
+    from stentor.cli.service import runner as service_runner
     from stentor.domains.memory.governed import authorization
     from stentor.surfaces.memory_mcp import streamable_http
 else:
@@ -42,8 +43,8 @@ else:
     streamable_http = lazy_module("stentor.surfaces.memory_mcp.streamable_http")
     # Imports the whole service, which `stentor mcp` needs only if none is running.
     memory_mcp = lazy_module("stentor.bootstrap.surfaces.memory_mcp")
-    local_service = lazy_module("stentor.cli.local_service")
-    service_runner = lazy_module("stentor.cli.service_runner")
+    local_service = lazy_module("stentor.cli.service.local_service")
+    service_runner = lazy_module("stentor.cli.service.runner")
 
 LAUNCH_ISSUER = "launch"
 NO_AUTHORITY_MESSAGE = (

@@ -1,0 +1,1 @@
+"""How commands call the service: the client, how it reaches the service, and the responses."""

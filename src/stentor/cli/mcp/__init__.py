@@ -1,0 +1,1 @@
+"""The MCP server of `stentor mcp`, and the configuration of its clients."""
