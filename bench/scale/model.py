@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from bench.figures import number
 from bench.scale.installation import HOUR, Installation
-from stentor.domains.execution.task_hints import RENEW_SECONDS, RENEW_SECONDS_EACH
+from stentor.domains.execution.dispatch.task_hints import RENEW_SECONDS, RENEW_SECONDS_EACH
 
 FLUSH_SECONDS = 0.01
 """A process sends what waits for others at most this often."""

@@ -8,7 +8,7 @@ from collections.abc import Callable
 import pytest
 
 from stentor.core.errors import StoreUnavailable
-from stentor.domains.execution.postgres_dispatcher import ClaimPoll, ClaimPolls
+from stentor.domains.execution.dispatch.postgres_dispatcher import ClaimPoll, ClaimPolls
 from stentor.domains.tasks.model import TaskClaim
 from tests.requirements import requirement
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from stentor.core.db import Sql
-from stentor.domains.execution import agent_queues
+from stentor.domains.execution.dispatch import agent_queues
 from tests.conftest import MakeWorld
 from tests.domains.monitoring.metrics_scrape import scrape
 from tests.domains.test_fairness import submit

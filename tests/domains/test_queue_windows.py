@@ -18,9 +18,9 @@ from stentor.core.clock import SECOND
 from stentor.core.db import NO_LOCKS, Database, Sql, Tx
 from stentor.core.db.sqlite.driver import SqliteDriver
 from stentor.core.errors import StoreUnavailable
-from stentor.domains.execution import agent_queues
-from stentor.domains.execution.agent_queues import AgentQueues
-from stentor.domains.execution.in_memory_dispatcher import InMemoryDispatcher
+from stentor.domains.execution.dispatch import agent_queues
+from stentor.domains.execution.dispatch.agent_queues import AgentQueues
+from stentor.domains.execution.dispatch.in_memory_dispatcher import InMemoryDispatcher
 from stentor.domains.tasks import store
 from stentor.domains.tasks.model import QueuedTask, TaskClaim
 from stentor.domains.tasks.queues.queue_store import QUEUED_COLUMNS, queued_from_row
@@ -400,7 +400,7 @@ def test_a_read_that_fails_is_logged_and_tried_again(sqlite_file: Path, caplog: 
         assert queues.db.failures == 0
         await queues.drain()
 
-    with caplog.at_level("DEBUG", "stentor.domains.execution.agent_queues"):
+    with caplog.at_level("DEBUG", "stentor.domains.execution.dispatch.agent_queues"):
         run(sqlite_file, script)
     assert sum("reading a queue failed agent_id=ann" in line for line in caplog.messages) == 3
 

@@ -7,8 +7,8 @@ from collections.abc import Callable
 
 import pytest
 
-from stentor.domains.execution.dispatcher import RunningTasks
-from stentor.domains.execution.postgres_dispatcher import PostgresDispatcher
+from stentor.domains.execution.dispatch.dispatcher import RunningTasks
+from stentor.domains.execution.dispatch.postgres_dispatcher import PostgresDispatcher
 from stentor.domains.tasks.model import TaskClaim
 from tests.conftest import World
 from tests.requirements import requirement

@@ -17,7 +17,7 @@ from aiohttp import web
 from stentor.core.db import Database
 from stentor.core.db.postgres.driver import PostgresDriver
 from stentor.core.fanout import TaskQueued
-from stentor.domains.execution.postgres_dispatcher import PostgresDispatcher
+from stentor.domains.execution.dispatch.postgres_dispatcher import PostgresDispatcher
 from stentor.domains.tasks.queues import queue_store
 from stentor.testing import FixedClock
 from tests.conftest import World, build_world

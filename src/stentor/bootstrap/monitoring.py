@@ -9,7 +9,7 @@ from prometheus_client.core import Metric
 
 from stentor.bootstrap.kernel import Kernel
 from stentor.core.db import Tx
-from stentor.domains.execution import dispatcher as execution
+from stentor.domains.execution.dispatch import dispatcher as execution
 from stentor.domains.learning import store as learning
 from stentor.domains.memory import health as memory
 from stentor.domains.messaging import store as messaging

@@ -11,12 +11,12 @@ from stentor.bootstrap.parts.agents import AgentServices
 from stentor.core.clock import SECOND, ClockMark
 from stentor.core.trace_context import SpanRecorder
 from stentor.domains.activity.service import ActivityService, ReportLookup
-from stentor.domains.execution.dispatcher import Dispatcher, RegistryFreshness, create_load_lookup
+from stentor.domains.execution.dispatch.dispatcher import Dispatcher, RegistryFreshness, create_load_lookup
+from stentor.domains.execution.dispatch.in_memory_dispatcher import InMemoryDispatcher
+from stentor.domains.execution.dispatch.postgres_dispatcher import PostgresDispatcher
 from stentor.domains.execution.executor import LeaseRenewer, TaskExecutor
-from stentor.domains.execution.in_memory_dispatcher import InMemoryDispatcher
 from stentor.domains.execution.limits import LimitGate, ParkedTaskScheduler
 from stentor.domains.execution.outcomes import LearningEligibility, OutcomeRecorder
-from stentor.domains.execution.postgres_dispatcher import PostgresDispatcher
 from stentor.domains.execution.reconciler import Reconciler
 from stentor.domains.execution.rerouting import TaskRerouter
 from stentor.domains.execution.runtimes import RuntimeDriver

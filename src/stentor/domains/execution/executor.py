@@ -21,7 +21,7 @@ from stentor.core.errors import LeaseLost, NotFound, RoutingDenied, StoreUnavail
 from stentor.core.fanout.live import Hub
 from stentor.core.runlog import EventDraft, RunLog
 from stentor.core.timers import tick_forever
-from stentor.domains.execution.dispatcher import Dispatcher, RunningTasks
+from stentor.domains.execution.dispatch.dispatcher import Dispatcher, RunningTasks
 from stentor.domains.execution.limits import LimitGate
 from stentor.domains.execution.model import QUARANTINED_OUTCOME, TIMEOUT_OUTCOME, AgentFailed, AttemptOutcome
 from stentor.domains.execution.outcomes import OutcomeRecorder

@@ -17,7 +17,7 @@ from stentor.core.db import NO_LOCKS, Database, Tx
 from stentor.core.db.locks import locks
 from stentor.core.fanout.live import Hub
 from stentor.core.timers import tick_forever, wait_until_tick
-from stentor.domains.execution.dispatcher import Dispatcher
+from stentor.domains.execution.dispatch.dispatcher import Dispatcher
 from stentor.domains.tasks.model import MAX_LIMIT_SECONDS, QueuedTask, TaskClaim, TaskLimit
 from stentor.domains.tasks.queues import limit_store as store
 from stentor.domains.tasks.store import TaskRef

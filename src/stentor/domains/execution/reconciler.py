@@ -18,7 +18,7 @@ from stentor.core.errors import LeaseLost, StoreUnavailable
 from stentor.core.runlog import EventDraft, RunLog
 from stentor.core.timers import sleep_until_tick, tick_forever
 from stentor.domains.execution import model
-from stentor.domains.execution.dispatcher import Dispatcher
+from stentor.domains.execution.dispatch.dispatcher import Dispatcher
 from stentor.domains.execution.outcomes import OutcomeRecorder
 from stentor.domains.learning.service import learning_skipped_event
 from stentor.domains.registry.agent_cache import AgentCache

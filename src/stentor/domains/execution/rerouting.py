@@ -23,7 +23,7 @@ from stentor.core.clock import SECOND, Clock
 from stentor.core.db import NO_LOCKS, Database, Tx
 from stentor.core.runlog import RunLog, read_latest_events
 from stentor.core.timers import tick_forever, wait_until_tick
-from stentor.domains.execution.dispatcher import Dispatcher
+from stentor.domains.execution.dispatch.dispatcher import Dispatcher
 from stentor.domains.registry.agent_cache import AgentCache
 from stentor.domains.registry.model import Agent
 from stentor.domains.registry.presence import Presence

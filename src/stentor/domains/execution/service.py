@@ -18,7 +18,7 @@ from stentor.core.db import NO_LOCKS, Database, Tx
 from stentor.core.errors import AgentUnavailable, Conflict, Forbidden, LeaseLost, NotFound
 from stentor.core.fanout.live import QUIET_SECONDS, Hub
 from stentor.core.timers import sleep_until_tick, tick_forever
-from stentor.domains.execution.dispatcher import Dispatcher, TaskPoll
+from stentor.domains.execution.dispatch.dispatcher import Dispatcher, TaskPoll
 from stentor.domains.execution.model import AttemptOutcome
 from stentor.domains.execution.outcomes import OutcomeRecorder
 from stentor.domains.execution.spans import TaskSpans

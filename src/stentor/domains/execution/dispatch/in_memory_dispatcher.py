@@ -13,8 +13,8 @@ from functools import partial
 
 from stentor.core.db import NO_LOCKS, Database
 from stentor.core.db.polling import PollQuery
-from stentor.domains.execution.agent_queues import AgentQueues
-from stentor.domains.execution.dispatcher import RunningTasks, TaskPoll
+from stentor.domains.execution.dispatch.agent_queues import AgentQueues
+from stentor.domains.execution.dispatch.dispatcher import RunningTasks, TaskPoll
 from stentor.domains.execution.executor import Reservation, TaskExecutor
 from stentor.domains.tasks.model import QueuedTask, TaskClaim
 

@@ -18,9 +18,9 @@ from stentor.core.db import NO_LOCKS, Database, Tx
 from stentor.core.db.polling import ConcurrentWrites, PollQuery
 from stentor.core.errors import StoreUnavailable
 from stentor.core.fanout import Fanout, Reconnected, TaskStopped
-from stentor.domains.execution.dispatcher import RegistryFreshness, RunningTasks, TaskPoll
+from stentor.domains.execution.dispatch.dispatcher import RegistryFreshness, RunningTasks, TaskPoll
+from stentor.domains.execution.dispatch.task_hints import TaskHints
 from stentor.domains.execution.executor import Reservation, TaskExecutor
-from stentor.domains.execution.task_hints import TaskHints
 from stentor.domains.tasks.model import QueuedTask, TaskClaim
 from stentor.domains.tasks.queues import queue_store
 

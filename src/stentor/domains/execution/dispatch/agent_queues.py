@@ -13,7 +13,7 @@ from functools import partial
 from stentor.core.db import Database
 from stentor.core.db.polling import ConcurrentWrites, PollQuery
 from stentor.core.errors import StoreUnavailable
-from stentor.domains.execution.fair_queue import FairQueue, Lane, key_of, ref_of
+from stentor.domains.execution.dispatch.fair_queue import FairQueue, Lane, key_of, ref_of
 from stentor.domains.tasks.model import QueuedTask
 from stentor.domains.tasks.queues import lane_store
 from stentor.domains.tasks.queues.lane_store import QueueHeads
