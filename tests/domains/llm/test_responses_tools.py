@@ -8,7 +8,12 @@ from typing import Any
 import openai
 import pytest
 
-from stentor.domains.llm.openai_api.responses_input import FunctionCallItem, FunctionOutputItem, to_messages
+from stentor.domains.llm.openai_api.responses_input import (
+    FunctionCallItem,
+    FunctionOutputItem,
+    flat_name,
+    to_messages,
+)
 from stentor.domains.llm.openai_api.responses_output import CACHE_SECONDS, ResponseTextCache
 from tests.conftest import World
 from tests.domains.llm.conftest import Gate
@@ -19,6 +24,7 @@ from tests.requirements import requirement
 
 TOOL: Any = {"type": "function", "name": "weather", "description": "Now.", "parameters": SCHEMA, "strict": True}
 TIME: Any = {"type": "function", "name": "time", "description": "Now.", "parameters": SCHEMA}
+SPACE: Any = {"type": "namespace", "name": "sky", "description": "Above.", "tools": [TOOL]}
 ASKED: Any = [{"role": "user", "content": "How is the weather in Łódź?"}]
 
 
@@ -244,7 +250,10 @@ async def test_what_the_request_said_about_its_answer_is_passed_on_and_told_agai
         ({"truncation": "auto"}, "truncation", "disabled"),
         ({"top_logprobs": 2}, "top_logprobs", ""),
         ({"include": ["message.output_text.logprobs"]}, "include", "log probabilities"),
-        ({"reasoning": {"summary": "auto"}}, "reasoning.summary", ""),
+        ({"reasoning": {"summary": "much"}}, "reasoning.summary", ""),
+        ({"tools": [{**SPACE, "tools": [{"type": "custom", "name": "x"}]}]}, "tools.0.tools.0.type", "only function"),
+        ({"tools": [SPACE, {**TOOL, "name": "sky__weather"}]}, "tools", "'sky__weather'"),
+        ({"tools": [SPACE], "tool_choice": {"type": "namespace"}}, "tool_choice.type", "only function"),
         ({"input": [{"type": "item_reference", "id": "msg_1"}]}, "input.0.id", "store=false"),
         ({"input": [{"type": "web_search_call", "id": "ws_1"}]}, "input.0.type", "function_call"),
         ({"input": [{"type": "function_call", "call_id": "c", "name": "f"}]}, "input.0.arguments", "required"),
@@ -264,6 +273,36 @@ async def test_what_a_response_cannot_do_is_400_and_names_the_field(
     assert (error["param"], error["type"]) == (param, "invalid_request_error")
     assert says in error["message"]
     assert upstream.asked == []
+
+
+@requirement("llm.responses-tools")
+@pytest.mark.parametrize("model", MODELS)
+@pytest.mark.parametrize("streamed", [False, True])
+@pytest.mark.parametrize("space", ["sky", "s" * 60])
+async def test_the_functions_of_a_namespace_are_called_by_namespace_and_name(
+    client: openai.AsyncOpenAI, upstream: Upstream, model: str, streamed: bool, space: str
+) -> None:
+    tools: Any = [TIME, {**SPACE, "name": space}, {**SPACE, "name": "sea"}]
+    fields: dict[str, Any] = {"model": model, "tools": tools, "streamed": streamed, "reasoning": {"summary": "auto"}}
+    await answered(client, input=ASKED, **fields)
+    wire = json.dumps(upstream.asked[-1]["body"])
+    flat = flat_name(space, "weather")
+    assert len(flat) <= 64
+    assert all(f'"{name}"' in wire for name in ("time", flat, "sea__weather"))
+
+    upstream.tool = {"name": flat, "args": {"city": "Łódź"}}
+    first = await answered(client, input=ASKED, **fields)
+    call = first.output[0]
+    assert (call.name, call.namespace, json.loads(call.arguments)) == ("weather", space, {"city": "Łódź"})
+    assert [tool.type for tool in first.tools] == ["function", "namespace", "namespace"]
+
+    upstream.tool = None
+    output = {"type": "function_call_output", "call_id": call.call_id, "output": "sunny"}
+    kept = call.model_dump(exclude_none=True)
+    second = await answered(client, input=[*ASKED, kept, output], **fields)
+    assert second.output_text == ANSWER
+    # Where the function is offered, and where it was called.
+    assert json.dumps(upstream.asked[-1]["body"]).count(f'"{flat}"') >= 2
 
 
 @requirement("llm.responses-tools")

@@ -6,6 +6,7 @@ field that every client sends back, and Gemini rejects its own call without the 
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Callable
 from typing import Annotated, Any, Literal
 
@@ -16,7 +17,17 @@ from stentor.core.errors import InvalidRequest
 from stentor.domains.llm.model import LlmMessage, TextPart, ToolCall, decode_call_id
 from stentor.domains.llm.openai_api.chat import ROLES, ContentPartIn, Items, OpenAiModel, to_parts
 
+MAX_NAME_CHARACTERS = 64
+"""What OpenAI's models accept as the name of a function."""
 UNKNOWN_ITEM = "the item is unknown or has expired: send the item itself, which clients do with store=false"
+
+
+def flat_name(namespace: str, name: str) -> str:
+    """Return the one name that providers get for a function of a namespace, a derived one if it would be too long."""
+    flat = f"{namespace}__{name}"
+    if len(flat) <= MAX_NAME_CHARACTERS:
+        return flat
+    return f"{flat[:55]}_{hashlib.sha256(flat.encode()).hexdigest()[:8]}"
 
 
 class MessageItem(OpenAiModel):
@@ -33,11 +44,13 @@ class FunctionCallItem(OpenAiModel):
     type: Literal["function_call"]
     call_id: str
     name: str
+    namespace: str | None = None
     arguments: str
 
     def to_tool_call(self) -> ToolCall:
         id_, signature = decode_call_id(self.call_id)
-        return ToolCall(id_, self.name, self.arguments, signature)
+        name = flat_name(self.namespace, self.name) if self.namespace else self.name
+        return ToolCall(id_, name, self.arguments, signature)
 
 
 class FunctionOutputItem(OpenAiModel):

@@ -39,6 +39,7 @@ class ResponseBuilder:
         origin: AgentTaskRef | ModelChoice | None = None,
     ) -> None:
         self._request = request
+        self._namespaced = request.namespaced
         self._id = provenance_id
         self._model = model
         self._clock = clock
@@ -111,7 +112,8 @@ class ResponseBuilder:
             item = _OutputItem(id_, index, is_refusal=is_refusal)
         else:
             call_id = encode_call_id(call.id or f"call_{self._id}_{call.index}", call.signature)
-            item = _OutputItem(f"fc_{self._id}_{index}", index, call.index, call_id, call.name)
+            namespace, name = self._namespaced.get(call.name, ("", call.name))
+            item = _OutputItem(f"fc_{self._id}_{index}", index, call.index, call_id, name, namespace)
         self._items.append(item)
         return item
 
@@ -235,11 +237,12 @@ class _OutputItem:
         call_index: int | None = None,
         call_id: str = "",
         name: str = "",
+        namespace: str = "",
         *,
         is_refusal: bool = False,
     ) -> None:
         self.id, self.index, self.call_index, self.is_refusal = id_, index, call_index, is_refusal
-        self._call_id, self._name = call_id, name
+        self._call_id, self._name, self._namespace = call_id, name, namespace
         self._text = StreamedText()
         self.is_open = True
 
@@ -259,6 +262,8 @@ class _OutputItem:
     def to_json(self, status: str) -> JsonObject:
         if self.call_index is not None:
             call = {"call_id": self._call_id, "name": self._name, "arguments": self.text}
+            if self._namespace:
+                call["namespace"] = self._namespace
             return {"id": self.id, "type": "function_call", "status": status, **call}
         content = [] if status == "in_progress" else [self.part(self.text)]
         return {"id": self.id, "type": "message", "role": "assistant", "status": status, "content": content}

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Annotated, Any, Literal
 
+import msgspec
 from pydantic import Discriminator, Field, Tag, ValidationInfo, field_validator
 from pydantic_core import PydanticCustomError, PydanticKnownError
 
@@ -88,9 +89,11 @@ class TextOptions(OpenAiModel):
 
 
 class ReasoningOptions(OpenAiModel):
+    """`summary` has no effect: no response of this gateway has reasoning items."""
+
     effort: str | None = None
-    summary: None = None
-    generate_summary: None = None
+    summary: Literal["auto", "concise", "detailed"] | None = None
+    generate_summary: Literal["auto", "concise", "detailed"] | None = None
 
 
 class UnsupportedTool(OpenAiModel):
@@ -116,6 +119,30 @@ class FunctionTool(FunctionDefinitionIn):
         return {"type": "function", **function, "strict": self.strict}
 
 
+NamespaceMember = Annotated[
+    Annotated[FunctionTool, Tag("function")] | Annotated[UnsupportedTool, Tag("other")],
+    Discriminator(lambda tool: "function" if _tag(tool) == "function" else "other"),
+]
+
+
+class NamespaceTool(OpenAiModel):
+    """Functions under a common name. Chat completions have no namespaces, so each gets a name that includes it."""
+
+    type: Literal["namespace"]
+    name: Annotated[str, Field(min_length=1, max_length=128)]
+    description: str | None = None
+    tools: Items[NamespaceMember]
+
+    @property
+    def functions(self) -> list[FunctionTool]:
+        return [tool for tool in self.tools if isinstance(tool, FunctionTool)]
+
+    @property
+    def to_json(self) -> JsonObject:
+        tools = [tool.to_json for tool in self.functions]
+        return {"type": "namespace", "name": self.name, "description": self.description, "tools": tools}
+
+
 class NamedFunction(OpenAiModel):
     type: Literal["function"]
     name: str
@@ -132,19 +159,21 @@ def _tag(value: Any) -> str:
     if isinstance(value, str):
         return "string"
     type_ = value.get("type") if isinstance(value, dict) else None
-    return type_ if type_ in ("function", "allowed_tools") else "other"
+    return type_ if type_ in ("function", "allowed_tools", "namespace") else "other"
 
 
 ResponseToolIn = Annotated[
-    Annotated[FunctionTool, Tag("function")] | Annotated[UnsupportedTool, Tag("other")],
-    Discriminator(lambda tool: "function" if _tag(tool) == "function" else "other"),
+    Annotated[FunctionTool, Tag("function")]
+    | Annotated[NamespaceTool, Tag("namespace")]
+    | Annotated[UnsupportedTool, Tag("other")],
+    Discriminator(lambda tool: tag if (tag := _tag(tool)) in ("function", "namespace") else "other"),
 ]
 ResponseToolChoiceIn = Annotated[
     Annotated[Literal["none", "auto", "required"], Tag("string")]
     | Annotated[NamedFunction, Tag("function")]
     | Annotated[AllowedTools, Tag("allowed_tools")]
     | Annotated[UnsupportedTool, Tag("other")],
-    Discriminator(_tag),
+    Discriminator(lambda choice: tag if (tag := _tag(choice)) != "namespace" else "other"),
 ]
 
 
@@ -230,9 +259,25 @@ class ResponseIn(OpenAiModel):
     def _functions(self) -> list[FunctionTool]:
         return [tool for tool in self.tools or () if isinstance(tool, FunctionTool)]
 
+    @property
+    def namespaced(self) -> dict[str, tuple[str, str]]:
+        """Namespace and name of the functions that have one, by the name that providers get."""
+        return {
+            responses_input.flat_name(space.name, function.name): (space.name, function.name)
+            for space in self.tools or ()
+            if isinstance(space, NamespaceTool)
+            for function in space.functions
+        }
+
     def _tools_and_choice(self) -> tuple[tuple[ToolDefinition, ...], str]:
         """Return the functions that the model may call, and the tool choice. Raises InvalidRequest."""
         tools = {function.name: function.to_tool() for function in self._functions}
+        for space in self.tools or ():
+            for function in space.functions if isinstance(space, NamespaceTool) else ():
+                name = responses_input.flat_name(space.name, function.name)
+                if name in tools:
+                    raise InvalidRequest.of_field("tools", f"two functions would be called {name!r}")
+                tools[name] = msgspec.structs.replace(function.to_tool(), name=name)
         choice = self.tool_choice
         chosen_names = [choice.name] if isinstance(choice, NamedFunction) else []
         if isinstance(choice, AllowedTools):
@@ -274,7 +319,7 @@ class ResponseIn(OpenAiModel):
             "frequency_penalty": self.frequency_penalty or 0.0,
             "text": {"format": self.format.to_json, **omit_none(verbosity=verbosity)},
             "tool_choice": choice if isinstance(choice, str) else choice.model_dump(),
-            "tools": [tool.to_json for tool in self._functions],
+            "tools": [tool.to_json for tool in self.tools or () if not isinstance(tool, UnsupportedTool)],
             "top_logprobs": 0,
             "truncation": "disabled",
             "metadata": self.metadata or {},
