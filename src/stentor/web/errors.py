@@ -18,7 +18,15 @@ from starlette.routing import Match
 from starlette.types import Scope
 
 from stentor.core import jsontext
-from stentor.core.errors import InvalidRequest, NotFound, ProviderFault, RateLimited, StentorError, drop_tracebacks
+from stentor.core.errors import (
+    BudgetExceeded,
+    InvalidRequest,
+    NotFound,
+    ProviderFault,
+    RateLimited,
+    StentorError,
+    drop_tracebacks,
+)
 from stentor.core.jsontext import JsonObject
 from stentor.core.validation.validation_errors import field_errors
 
@@ -45,6 +53,9 @@ OPENAI_PREFIX = "/v1/"
 ANTHROPIC_PATH = "/v1/messages"
 API_PREFIX = "/api/v1"
 _OPENAI_ENDS = ("/chat/completions", "/responses", "/embeddings", "/models")
+SPENT_TYPE = "insufficient_quota"
+"""OpenAI's type for a spent budget. Codex would wait for the Retry-After of any other 429, which may be weeks."""
+SOON_SECONDS = 60
 _OPENAI_TYPES = {401: "authentication_error", 403: "permission_error", 429: "rate_limit_error"}
 _ANTHROPIC_TYPES = {
     401: "authentication_error",
@@ -218,6 +229,8 @@ def render_v1_error(
         body = anthropic_error_body(status, code, message, scope.get("state", {}).get("request_id", ""))
     else:
         body = openai_error_body(status, code, message, details)
+        if code == BudgetExceeded.code and int((headers or {}).get("Retry-After", "0")) > SOON_SECONDS:
+            body["error"]["type"] = SPENT_TYPE
     return Response(jsontext.encode(body), status, headers, "application/json")
 
 

@@ -259,7 +259,8 @@ async def test_a_key_that_spent_its_tokens_waits_for_the_next_day(make_llm: Gate
         ("/v1/responses", {"input": "x", "model": "openai/sea"}),
     ):
         dialect = await writer.post(path, json=body)
-        assert (dialect.status_code, dialect.json()["error"]["code"]) == (429, "budget_exceeded")
+        error = dialect.json()["error"]
+        assert (dialect.status_code, error["code"], error["type"]) == (429, "budget_exceeded", "insufficient_quota")
     assert len(upstream.asked) == 3
     world.clock.advance(days=1)
     assert (await writer.post("/api/v1/llm/chat", json=asking())).status_code == 200
@@ -498,6 +499,8 @@ async def test_a_budget_that_calls_in_progress_reserve_is_not_said_to_be_used_up
     answer = await chat(world)
     assert refused(answer) == RESERVED_RETRY_SECONDS
     assert "calls in progress" in answer.text
+    soon_free = await world.admin.post("/v1/chat/completions", json={**asking(), "max_tokens": 300})
+    assert soon_free.json()["error"]["type"] == "rate_limit_error"
     with pytest.raises(BudgetExceeded) as reserved:
         await world.kernel.llm.gateway.chat(LlmCaller("default", "admin"), SAID)
     assert not reserved.value.is_outage, "an agent must not rest for it"

@@ -260,20 +260,23 @@ class ResponseIn(OpenAiModel):
         return [tool for tool in self.tools or () if isinstance(tool, FunctionTool)]
 
     @property
+    def _namespaces(self) -> list[NamespaceTool]:
+        return [tool for tool in self.tools or () if isinstance(tool, NamespaceTool)]
+
+    @property
     def namespaced(self) -> dict[str, tuple[str, str]]:
         """Namespace and name of the functions that have one, by the name that providers get."""
         return {
             responses_input.flat_name(space.name, function.name): (space.name, function.name)
-            for space in self.tools or ()
-            if isinstance(space, NamespaceTool)
+            for space in self._namespaces
             for function in space.functions
         }
 
     def _tools_and_choice(self) -> tuple[tuple[ToolDefinition, ...], str]:
         """Return the functions that the model may call, and the tool choice. Raises InvalidRequest."""
         tools = {function.name: function.to_tool() for function in self._functions}
-        for space in self.tools or ():
-            for function in space.functions if isinstance(space, NamespaceTool) else ():
+        for space in self._namespaces:
+            for function in space.functions:
                 name = responses_input.flat_name(space.name, function.name)
                 if name in tools:
                     raise InvalidRequest.of_field("tools", f"two functions would be called {name!r}")
