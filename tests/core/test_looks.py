@@ -86,7 +86,7 @@ async def test_a_timer_that_fires_a_little_early_does_not_make_a_pulse_beat_twic
     early = 1_000 - timers._PHASE - 0.0005
     with monkeypatch.context() as patch:
         patch.setattr(asyncio.get_running_loop(), "time", lambda: early)
-        rest = timers._rest(0.1)
+        rest = timers.seconds_until_tick(0.1)
     assert rest == pytest.approx(0.1005)
 
 

@@ -11,6 +11,7 @@ import pytest
 
 from stentor.core.clock import SECOND
 from stentor.core.db import Sql
+from stentor.domains.execution import reconciler
 from stentor.domains.execution.model import choose_repair, requeue_or_fail
 from stentor.domains.tasks.model import Task, TaskMetadata
 from tests.conftest import MakeWorld, World
@@ -129,6 +130,36 @@ async def test_waiting_in_the_queue_uses_up_no_timeout(world: World) -> None:
     world.clock.advance(seconds=60)
     await world.kernel.tasks.reconciler.tick(0)
     assert (await world.claim(agent, lease_seconds=60))["task_id"] == task_id
+
+
+@requirement("tasks.timeout-aborts")
+async def test_what_is_overdue_before_the_next_tick_is_repaired_on_time(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(reconciler, "seconds_until_tick", lambda seconds: 1.0)
+    agent = await world.register()
+    runs, renews = await world.submit(timeout_seconds=60), await world.submit(timeout_seconds=86_400)
+    await world.claim(agent, lease_seconds=3600)
+    epoch = (await world.claim(agent, lease_seconds=60))["epoch"]
+    waits = await world.submit(queue_timeout_seconds=60)
+    job = world.kernel.tasks.reconciler
+    world.clock.advance(seconds=58)
+    assert await job.tick(0) == []
+    world.clock.advance(seconds=1.5)
+    begun = asyncio.get_running_loop().time()
+    repairs = await job.tick(0)
+    assert len(repairs) == 3
+    assert all(at - begun > 0.4 for at, _ in repairs)
+    assert [(await world.task(each))["status"] for each in (runs, renews, waits)] == [
+        "executing",
+        "executing",
+        "queued",
+    ]
+    beat = await world.admin.post(f"/api/v1/tasks/{renews}/heartbeat", json={"epoch": epoch, "lease_seconds": 3600})
+    assert beat.status_code == 200, beat.text
+    world.clock.advance(seconds=600)
+    await job.repair_on_time(repairs)
+    assert [(await world.task(each))["status"] for each in (runs, renews, waits)] == ["aborted", "executing", "aborted"]
 
 
 async def test_two_reconcilers_repair_a_task_once(make_world: MakeWorld) -> None:

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from stentor.core import ids
-from stentor.core.clock import SECOND
+from stentor.core.clock import SECOND, format_iso
 from stentor.core.db import NO_LOCKS, Sql, Tx
 from stentor.core.db.postgres.driver import PostgresDriver
 from stentor.core.db.sqlite.driver import SqliteDriver
@@ -117,7 +117,11 @@ async def test_a_wait_that_ends_before_the_next_look_is_looked_at_in_time(
     attempt, cancelled = await begin_attempt(world), await world.submit()
     assert (await world.admin.post(f"/api/v1/tasks/{cancelled}/cancel")).status_code == 200
     await soon(lambda: rests)  # the background job has looked since
-    await wait(attempt, "sleep", seconds=0.25)
+    await wait(attempt, "sleep", seconds=0.75)
+    await soon(lambda: rests[-1] == pytest.approx(0.75))
+    await world.submit(start_at=format_iso(world.clock.now() + SECOND // 2))
+    await soon(lambda: rests[-1] == pytest.approx(0.5))
+    await world.submit(deadline=format_iso(world.clock.now() + SECOND // 4))
     await soon(lambda: rests[-1] == pytest.approx(0.25))
 
 

@@ -26,13 +26,13 @@ log = logging.getLogger(__name__)
 
 async def sleep_until_tick(seconds: float = 1.0) -> None:
     """Sleep until the next common tick of the period `seconds`."""
-    await asyncio.sleep(_rest(seconds))
+    await asyncio.sleep(seconds_until_tick(seconds))
 
 
 async def wait_until_tick(event: asyncio.Event, seconds: float = 1.0, *, at_most: float = math.inf) -> None:
     """Wait until the next common tick, or until the event is set; `at_most` so many seconds."""
     with suppress(TimeoutError):
-        async with asyncio.timeout(min(_rest(seconds), at_most)):
+        async with asyncio.timeout(min(seconds_until_tick(seconds), at_most)):
             await event.wait()
 
 
@@ -52,7 +52,8 @@ async def tick_forever(job: str, wait: Callable[[], Awaitable[None]], tick: Call
             log.exception("%s: tick failed", job)
 
 
-def _rest(seconds: float) -> float:
+def seconds_until_tick(seconds: float = 1.0) -> float:
+    """Return the time until the next common tick of the period `seconds`."""
     if not seconds > 0:
         return 0
     rest = seconds - (asyncio.get_running_loop().time() + _PHASE) % seconds

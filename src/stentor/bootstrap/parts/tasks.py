@@ -108,6 +108,7 @@ def open_tasks(
     service = TaskService(db, runlog, router, dispatcher, grants, starts, routing.is_active)
     endings = WaitEndings(runlog, service, router, dispatcher)
     wakeups = WaitScheduler(db, endings, hub, damaged)
+    starts.expect = wakeups.expect
     db.set_aside |= {rows.TABLE: damaged.set_aside, step_store.TABLE: wakeups.set_aside}
     waits = WaitService(db, runlog, registry, endings, presence, routing.is_active, wakeups.expect)
     return TaskServices(

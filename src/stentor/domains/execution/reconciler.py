@@ -1,22 +1,24 @@
 """Repairs what was lost: expired leases, overdue tasks, missing queue entries, failed learning.
 
-Runs once at the start, then every second. Each repair checks the task's status and epoch in its transaction, so of two
-reconcilers, or a reconciler and a late agent, only one succeeds. The choice of a repair is in `model.py`.
+Runs once at the start, then every second; what will be overdue before the next time is repaired in between, on time.
+Each repair checks the task's status and epoch in its transaction, so of two reconcilers, or a reconciler and a late
+agent, only one succeeds. The choice of a repair is in `model.py`.
 """
 
 from __future__ import annotations
 
+import asyncio
 import logging
 from collections.abc import Callable
 from functools import partial
 from itertools import count
-from typing import Any
+from operator import itemgetter
 
 from stentor.core.clock import SECOND, Clock, ClockMark, ClockWatch, JumpWatch
 from stentor.core.db import NO_LOCKS, Database, Tx, idempotency
 from stentor.core.errors import LeaseLost, StoreUnavailable
 from stentor.core.runlog import EventDraft, RunLog
-from stentor.core.timers import sleep_until_tick, tick_forever
+from stentor.core.timers import seconds_until_tick, sleep_until_tick, tick_forever
 from stentor.domains.execution import model
 from stentor.domains.execution.dispatch.dispatcher import Dispatcher
 from stentor.domains.execution.outcomes import OutcomeRecorder
@@ -32,6 +34,10 @@ RELEARN_TICKS = 10
 MARK_TICKS = 10
 PURGE_TICKS = 3_600
 BATCH_SIZE = 200
+LATE_SECONDS = 0.002
+"""Time from when something is overdue to its repair: the clocks of the process and of the database differ a little."""
+TimedRepair = tuple[float, Callable[[Tx], None]]
+"""A repair, with the time of the event loop at which it is due."""
 log = logging.getLogger(__name__)
 
 
@@ -73,7 +79,11 @@ class Reconciler:
     async def run(self) -> None:
         """Run forever; waits out an outage of the database."""
         ticks = count(1)
-        await tick_forever("reconciler", partial(sleep_until_tick, INTERVAL_SECONDS), lambda: self.tick(next(ticks)))
+
+        async def tick() -> None:
+            await self.repair_on_time(await self.tick(next(ticks)))
+
+        await tick_forever("reconciler", partial(sleep_until_tick, INTERVAL_SECONDS), tick)
 
     async def _bring_back_leases(self) -> None:
         if shortened := await self._db.write(lease_store.bring_back_leases, NO_LOCKS):
@@ -86,27 +96,43 @@ class Reconciler:
             text = "reconciler: the clock was set ahead, leases and timeouts extended seconds=%.1f count=%d"
             log.warning(text, jump / SECOND, prolonged)
 
-    async def tick(self, tick: int) -> None:
-        """Repair once. `tick` counts the calls, about one a second; rare jobs run at multiples of it."""
+    async def repair_on_time(self, repairs: list[TimedRepair]) -> None:
+        """Wait for what is overdue soon, and repair it."""
+        clock = asyncio.get_running_loop().time
+        for at, repair in repairs:
+            await asyncio.sleep(max(0, at - clock()))
+            await self._db.write(repair)
+
+    async def tick(self, tick: int) -> list[TimedRepair]:
+        """Repair once; return the repairs to make before the next tick.
+
+        `tick` counts the calls, about one a second; rare jobs run at multiples of it.
+        """
         # Created before the read: changes of this process from here on override what the poll finds.
         refill_query = self._dispatcher.refill_query() if tick % self._dispatcher.refill_ticks == 0 else None
 
+        ahead = int(seconds_until_tick(INTERVAL_SECONDS) * SECOND)
+
         def find(tx: Tx) -> tuple[int, list[Task], list[Task], Callable[[], None] | None]:
-            overdue, expired = lease_store.list_overdue(tx, BATCH_SIZE), lease_store.list_queue_expired(tx, BATCH_SIZE)
+            until = tx.now + ahead
+            overdue = lease_store.list_overdue(tx, until, BATCH_SIZE)
+            expired = lease_store.list_queue_expired(tx, until, BATCH_SIZE)
             return tx.now, overdue, expired, refill_query(tx) if refill_query else None
 
         begun = self._jump_watch.begin()
         now, overdue, expired, refill = await self._db.poll(find)
+        read_at = asyncio.get_running_loop().time()
         # Before the repairs, which read each task again: after a jump, tasks that seem overdue may have run for seconds
         # only.
         await self._clock_watch.look(now, self._bring_back_leases)
         await self._jump_watch.look(begun, now, self.follow_jump)
         if tick % MARK_TICKS == 0:
             self._clock_mark.write(begun, now)
-        for task in overdue:
-            await self._db.write(self._repair(task))
-        for task in expired:
-            await self._db.write(self._expire(task))
+        repairs = [(min(task.lease_until or 0, task.deadline_at or 0), self._repair(task)) for task in overdue]
+        repairs += [(task.queue_deadline_at or 0, self._expire(task)) for task in expired]
+        for due_at, repair in repairs:
+            if due_at < now:
+                await self._db.write(repair)
         if refill is not None:
             refill()
         if tick % RELEARN_TICKS == 0:
@@ -115,6 +141,11 @@ class Reconciler:
         if tick % PURGE_TICKS == PURGE_TICKS - 1:
             await self._db.write(idempotency.purge_expired)
             await self._db.write(limit_store.purge_starts)
+        # By the clock that is never set: if the other one is set meanwhile, the next tick follows that first.
+        soon = [
+            (read_at + (due_at - now) / SECOND + LATE_SECONDS, repair) for due_at, repair in repairs if due_at >= now
+        ]
+        return sorted(soon, key=itemgetter(0))
 
     async def _relearn(self) -> None:
         for task in await self._db.poll(lambda tx: store.list_unlearned(tx, tx.now - SECOND, BATCH_SIZE)):
@@ -156,11 +187,15 @@ class Reconciler:
             self._apply(tx, task, repair, "The service was restarted.", enqueue=False)
         return len(tasks)
 
-    def _repair(self, seen: Task) -> Any:
+    def _repair(self, seen: Task) -> Callable[[Tx], None]:
         def work(tx: Tx) -> None:
-            # Read again under the transaction: since `seen` the attempt may have ended or renewed its lease.
+            # Read again under the transaction: since `seen` the attempt may have ended or renewed its lease. If it has,
+            # the next tick decides: the clock may have been set ahead by more than the renewed lease.
             task = require_task(tx, seen.tenant, seen.task_id)
-            if task.status != "executing":
+            if task.status != "executing" or (task.lease_until, task.deadline_at) != (
+                seen.lease_until,
+                seen.deadline_at,
+            ):
                 return
             repair = model.choose_repair(task, tx.now, self._max_attempts)
             if repair is not None:
@@ -168,13 +203,14 @@ class Reconciler:
 
         return work
 
-    def _expire(self, seen: Task) -> Any:
+    def _expire(self, seen: Task) -> Callable[[Tx], None]:
         """Return the abort of a task that waited longer than its `queue_timeout_seconds`; it is not evidence."""
 
         def work(tx: Tx) -> None:
             # Read again: since `seen` it may have been claimed, or queued again with a later deadline.
             task = require_task(tx, seen.tenant, seen.task_id)
-            if task.status != "queued" or task.queue_deadline_at is None or task.queue_deadline_at >= tx.now:
+            deadline = task.queue_deadline_at
+            if task.status != "queued" or deadline is None or deadline >= tx.now or deadline != seen.queue_deadline_at:
                 return
             message = f"No agent claimed the task within {task.queue_timeout_seconds} s."
             error = {"code": "QUEUE_TIMEOUT", "message": message}

@@ -6,6 +6,9 @@ queued when all of them have ended.
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from functools import partial
+
 from stentor.auth.principal import Principal
 from stentor.core import ids
 from stentor.core.clock import SECOND
@@ -29,6 +32,14 @@ class StartWaits:
 
     def __init__(self, runlog: RunLog) -> None:
         self._runlog = runlog
+        self.expect: Callable[[int], None] = lambda due_at: None
+        """Called when a task is stored that starts or ends at a time. Set by `bootstrap/parts/tasks.py`."""
+
+    def expect_times(self, tx: Tx, draft: TaskDraft) -> None:
+        """Announce, after the commit, when a new task starts and when it is late."""
+        for due_at in (draft.start_at, draft.deadline):
+            if due_at is not None:
+                tx.after_commit(partial(self.expect, due_at))
 
     def begin(self, tx: Tx, principal: Principal, task: Task, draft: TaskDraft) -> None:
         """Record what a task waits for that has just been stored. Raises InvalidRequest for an unknown task."""

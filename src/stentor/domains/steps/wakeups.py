@@ -1,8 +1,8 @@
 """Ends the waits of tasks whose time is over, those for children that have ended, and tasks past their deadline.
 
-It also cancels the subtasks of cancelled tasks. Each process looks once a second, and also when the next wait is due,
-when a task is cancelled, begins a wait that ends before that or one for a child in it, and when one ends in it while
-any task waits for a child.
+It also cancels the subtasks of cancelled tasks. Each process looks once a second, and also when the next wait or
+deadline is due, when a task is cancelled, gets a wait or a deadline that is due before that or a wait for a child in
+it, and when one ends in it while any task waits for a child.
 The end of a task for which others wait is recorded in a table, so that one that ends in another process, or just before
 a crash, is found without reading all waits. The rows decide: of two processes only one ends a wait.
 """
@@ -73,7 +73,7 @@ class WaitScheduler:
                 log.exception("steps: tick failed")
 
     def expect(self, due_at: int) -> None:
-        """Look again when a wait that began in this process is due, if that is before the next look."""
+        """Look again when a wait or a deadline that began in this process is due, if that is before the next look."""
         self._due_meanwhile = min(self._due_meanwhile, due_at)
         # Not for less than PAUSE_SECONDS: many short waits would make it look all the time.
         if due_at < self._looks_at - PAUSE_SECONDS * SECOND:

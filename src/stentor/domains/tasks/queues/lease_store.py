@@ -15,11 +15,11 @@ _RENEW = Sql(
 )
 _LIST_OVERDUE = Sql(
     f"""select {_COLUMNS} from tasks
-    where status = 'executing' and (lease_until < :now or deadline_at < :now) limit :limit"""
+    where status = 'executing' and (lease_until < :until or deadline_at < :until) limit :limit"""
 )
 _LIST_QUEUE_EXPIRED = Sql(
     f"""select {_COLUMNS} from tasks
-    where status = 'queued' and queue_deadline_at is not null and queue_deadline_at < :now limit :limit"""
+    where status = 'queued' and queue_deadline_at is not null and queue_deadline_at < :until limit :limit"""
 )
 # The index holds only tasks with a deadline that have not ended.
 _WITH_DEADLINE = "end_by is not null and completion_time is null"
@@ -78,14 +78,14 @@ def renew_lease(tx: Tx, tenant: str, task_id: str, epoch: int, lease: int) -> bo
     return tx.run(_RENEW, tenant=tenant, task_id=task_id, epoch=epoch, lease_until=until, now=tx.now) == 1
 
 
-def list_overdue(tx: Tx, limit: int) -> list[Task]:
-    """List executing tasks whose lease or timeout has expired."""
-    return [task_from_row(row) for row in tx.rows(_LIST_OVERDUE, now=tx.now, limit=limit)]
+def list_overdue(tx: Tx, until: int, limit: int) -> list[Task]:
+    """List executing tasks whose lease or timeout expires before the time `until`."""
+    return [task_from_row(row) for row in tx.rows(_LIST_OVERDUE, until=until, limit=limit)]
 
 
-def list_queue_expired(tx: Tx, limit: int) -> list[Task]:
-    """List queued tasks whose queue timeout has expired."""
-    return [task_from_row(row) for row in tx.rows(_LIST_QUEUE_EXPIRED, now=tx.now, limit=limit)]
+def list_queue_expired(tx: Tx, until: int, limit: int) -> list[Task]:
+    """List queued tasks whose queue timeout expires before the time `until`."""
+    return [task_from_row(row) for row in tx.rows(_LIST_QUEUE_EXPIRED, until=until, limit=limit)]
 
 
 def list_executing_in_process(tx: Tx, limit: int) -> list[Task]:

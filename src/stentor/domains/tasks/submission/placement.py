@@ -71,6 +71,10 @@ class StartConditions(Protocol):
         """Record what a newly stored task waits for. Raises InvalidRequest if it waits for an unknown task."""
         ...
 
+    def expect_times(self, tx: Tx, draft: TaskDraft) -> None:
+        """Announce, after the commit, when a new task starts and when it is late."""
+        ...
+
     def take_over(self, tx: Tx, principal: Principal, task: Task) -> None:
         """Copy the steps before the one from which the task continues. Raises NotFound, Forbidden and Conflict."""
         ...

@@ -199,6 +199,7 @@ class SubmissionService:
             self._starts.take_over(tx, principal, task)
         if waits and placement.denial is None:
             self._starts.begin(tx, principal, task, draft)
+        self._starts.expect_times(tx, draft)
         self._router.record_placement(tx, task)
         if claim is None:
             start_or_enqueue(tx, task, self._dispatch, slot)
