@@ -101,9 +101,23 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 def pytest_configure(config: pytest.Config) -> None:
     config.pluginmanager.register(parallel)
+    config.pluginmanager.register(OwnLogs())
     certificates.read_once()
     os.environ["OPENBLAS_NUM_THREADS"] = "1"  # a process with threads of numpy could not be forked
     os.environ.setdefault("PYTEST_DEBUG_TEMPROOT", str(fastest_folder()))
+
+
+class OwnLogs:
+    """A plugin, so that the tests in packages/ have it too."""
+
+    @pytest.fixture
+    def caplog(self, caplog: pytest.LogCaptureFixture) -> pytest.LogCaptureFixture:
+        """As pytest's own, but without what the garbage of earlier tests logs when it is collected, such as the failure
+        of a task that nobody awaited.
+        """
+        gc.collect()
+        caplog.clear()
+        return caplog
 
 
 @pytest.hookimpl(tryfirst=True)
