@@ -373,6 +373,30 @@ async def test_a_store_that_cannot_be_opened_is_opened_once_it_can(driver: Drive
     await asyncio.to_thread(database.close)
 
 
+@pytest.mark.parametrize("driver", ["sqlite"], indirect=True)
+@pytest.mark.parametrize("is_replaced", [True, False], ids=["replaced", "deleted"])
+async def test_nothing_is_written_after_the_file_of_the_database_was_replaced(
+    driver: SqliteDriver, tmp_path: Path, *, is_replaced: bool
+) -> None:
+    db = Database(driver)
+    await db.write(put("before"))
+    copy = tmp_path / "copy.db"
+    copy.write_bytes(driver.path.read_bytes())
+    kept = driver.path.rename(tmp_path / "kept.db")
+    if is_replaced:
+        copy.rename(driver.path)
+    for _ in range(2):
+        with pytest.raises(StoreUnavailable, match=r"was replaced or deleted .* Stop the service"):
+            await db.write(put("after"))
+    with pytest.raises(StoreUnavailable):
+        driver.reader()
+    driver.path.unlink(missing_ok=True)
+    kept.rename(driver.path)
+    await db.write(put("again"))
+    assert await names(db) == ["again", "before"]
+    db.close()
+
+
 HIDDEN = "The database is not available. The service's log has the reason."
 
 

@@ -7,7 +7,7 @@ time, so every other connection is opened with `mode=ro`.
 from __future__ import annotations
 
 import sqlite3
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -35,16 +35,28 @@ def _store_errors(path: Path) -> Iterator[None]:
 
 
 class SqliteConnection:
-    """One connection; `begin` is the statement that opens its transactions, `path` is the file."""
+    """One connection; `begin` is the statement that opens its transactions, `path` is the file.
 
-    def __init__(self, raw: sqlite3.Connection, clock: Clock, begin: str, path: Path) -> None:
+    `require_same_file` raises StoreUnavailable when the file is no longer the one that was opened.
+    """
+
+    def __init__(
+        self,
+        raw: sqlite3.Connection,
+        clock: Clock,
+        begin: str,
+        path: Path,
+        require_same_file: Callable[[], None] = lambda: None,
+    ) -> None:
         self._raw = raw
         self._path = path
         self._clock = clock
         self._begin = begin
+        self._require_same_file = require_same_file
 
     def begin(self, locks: Locks = ()) -> int:
         """Open a transaction. There is one writer, so it holds every lock already."""
+        self._require_same_file()
         self.control(self._begin)
         return self._clock.now()
 
@@ -130,6 +142,9 @@ class SqliteDriver:
     def __init__(self, path: Path, clock: Clock | None = None, *, durable: bool = True) -> None:
         self.path = path
         self._synchronous = "full" if durable else "normal"
+        self._is_durable = durable
+        self._inode: int | None = None
+        """Of the file that the writer has open. SQLite compares it too, but not in WAL mode."""
         self._clock = clock or SystemClock()
 
     def writer(self) -> SqliteConnection:
@@ -155,7 +170,8 @@ class SqliteDriver:
                 raw.execute(f"pragma {pragma}")
         # Takes the write lock at once: a transaction that began with a read fails at its first write, without waiting,
         # if another connection has written in the meantime.
-        return SqliteConnection(raw, self._clock, "begin immediate", self.path)
+        self._inode = _find_inode(self.path) if self._is_durable else None
+        return SqliteConnection(raw, self._clock, "begin immediate", self.path, self._require_same_file)
 
     def reader(self, *, may_idle: bool = False) -> SqliteConnection:
         with _store_errors(self.path):
@@ -168,10 +184,34 @@ class SqliteDriver:
                 cached_statements=256,
             )
             raw.execute("pragma cache_size=-4096")
+        try:
+            self._require_same_file()
+        except StoreUnavailable:
+            raw.close()
+            raise
         return SqliteConnection(raw, self._clock, "begin", self.path)
+
+    def _require_same_file(self) -> None:
+        """Raise StoreUnavailable if the file was replaced or deleted since the writer opened it.
+
+        The writer would go on in a file without a name, and lose everything at the next start; readers would see the
+        other file.
+        """
+        if self._inode is not None and self._inode != _find_inode(self.path):
+            raise StoreUnavailable.of_driver(
+                f"{self.path} was replaced or deleted while the service uses it. Nothing more is written. Stop the "
+                "service, and put the right file in place before you start it."
+            )
 
     def lock_session(self) -> LockSession:
         raise NotImplementedError("One process has the database to itself, so nothing is elected.")
 
     def wait_less(self) -> None:
         """Do nothing: there is no server."""
+
+
+def _find_inode(path: Path) -> int | None:
+    try:
+        return path.stat().st_ino
+    except OSError:
+        return None
