@@ -263,16 +263,32 @@ async def test_the_words_of_a_compound_are_words_of_a_hybrid_query(notes: Notes)
 
 
 @requirement("memory.dates")
-@pytest.mark.parametrize("asked", ["2024-03-01", "1 March 2024", "the 1st of March, 2024", "Mar. 1, 2024"])
+@pytest.mark.parametrize(
+    "asked",
+    [
+        *("2024-03-01", "1 March 2024", "the 1st of March, 2024", "Mar. 1, 2024", "2024/03/01", "01.03.2024"),
+        *("1.3.2024", "1-Mar-2024", "1. March 2024"),
+    ],
+)
 async def test_a_date_is_found_in_each_of_its_forms(notes: Notes, asked: str) -> None:
-    right = {"iso.md": "2024-03-01", "day.md": "1 March 2024", "month.md": "March 1, 2024"}
-    other = {"a.md": "2024-01-03", "b.md": "3 January 2024", "c.md": "March 11, 2024", "d.md": "1 March 2014"}
+    right = {"iso.md": "2024-03-01", "day.md": "1 March 2024", "month.md": "March 1, 2024", "dots.md": "01.03.2024"}
+    other = {"a.md": "2024-01-03", "b.md": "3 January 2024", "c.md": "March 11, 2024", "d.md": "03.01.2024"}
     for path, date in (right | other).items():
         await notes.write(path, f"On {date} the boiler was inspected.")
     question = f"What was inspected on {asked}?"
     found = (await notes.post("search/hybrid", query=question)).json()["matches"]
-    assert {match["path"] for match in found[:3]} == right.keys()
-    assert set((await notes.found(*question.split(), match_mode="any"))[:3]) == right.keys()
+    assert {match["path"] for match in found[:4]} == right.keys()
+    assert set((await notes.found(*question.split(), match_mode="any"))[:4]) == right.keys()
+
+
+@requirement("memory.dates")
+def test_only_dates_that_have_one_meaning_are_found_in_their_other_forms() -> None:
+    september = ["2024-09-01", "1 september 2024", "september 1 2024", "01.09.2024"]
+    for text in ("Sept. 1, 2024", "1 sept 2024", "1st of September, 2024?"):
+        assert tokenizer.find_dates(text) == september
+    assert tokenizer.find_dates("13/03/2024")[0] == tokenizer.find_dates("03/13/2024")[0] == "2024-03-13"
+    for text in ("03/01/2024", "1.12.2023.4", "10.0.2024", "x-2024-03-01", "2024/03-01"):
+        assert tokenizer.find_dates(text) == []
 
 
 @requirement("memory.dates")

@@ -56,15 +56,27 @@ _GROUPED = re.compile(
 _MONTH_OF_DATE = re.compile(r"[12]\d\d\d-(?<![\w.-].....)(0[1-9]|1[0-2])-(?:0[1-9]|[12]\d|3[01])(?![\d-])")
 _SPELLED = (_VERSION, _JOINED, _GROUPED, _MONTH_OF_DATE)
 _MONTHS = "january february march april may june july august september october november december".split()
+_MONTH_NUMBERS = {month[:3]: number for number, month in enumerate(_MONTHS, 1)}
 # ASCII only: an s also matches ſ without regard to case, and an i the Turkish ones.
-_MONTH_NAME = f"(?a:({'|'.join(f'{month[:3]}(?:{month[3:]})?' for month in _MONTHS)}))\\.?"
-_DAY = "([0-3]?[0-9])(?:st|nd|rd|th)?"
-_DATE = re.compile(
-    r"(?<![\w.-])(?:([12]\d{3})-(0[1-9]|1[0-2])-(0[1-9]|[12]\d|3[01])"
-    rf"|(?:{_DAY}(?: of)? {_MONTH_NAME}|{_MONTH_NAME} {_DAY}),? ([12]\d{{3}}))(?![\w-])",
-    re.IGNORECASE,
-)
-"""`2024-03-01`, `1 March 2024`, `1st of March 2024` and `Mar. 1, 2024`."""
+_MONTH_NAME = f"(?a:({'|'.join(f'{month[:3]}(?:{month[3:]})?' for month in _MONTHS)}|sept))\\.?"
+_DAY = "([0-3]?[0-9])(?:st|nd|rd|th|\\.)?"
+_DAY_NUMBER, _LATE_DAY, _MONTH_NUMBER = "(0?[1-9]|[12][0-9]|3[01])", "(1[3-9]|2[0-9]|3[01])", "(0?[1-9]|1[0-2])"
+_FULL_YEAR = "([12][0-9]{3})"
+_DATES = [
+    (re.compile(rf"(?<![\w.-])(?:{pattern})(?![\w-]|\.\d)", re.IGNORECASE), order)
+    for pattern, order in (
+        (rf"{_FULL_YEAR}([-/])(0[1-9]|1[0-2])\2(0[1-9]|[12][0-9]|3[01])", (1, 3, 4)),
+        (rf"{_DAY}(?: of|)[ -]{_MONTH_NAME},?[ -]{_FULL_YEAR}", (3, 2, 1)),
+        (rf"{_MONTH_NAME}[ -]{_DAY},?[ -]{_FULL_YEAR}", (3, 1, 2)),
+        (rf"{_DAY_NUMBER}\.{_MONTH_NUMBER}\.{_FULL_YEAR}", (3, 2, 1)),
+        (rf"{_LATE_DAY}/{_MONTH_NUMBER}/{_FULL_YEAR}", (3, 2, 1)),
+        (rf"{_MONTH_NUMBER}/{_LATE_DAY}/{_FULL_YEAR}", (3, 1, 2)),
+    )
+]
+"""Ways to write a date, each with the groups of its year, month and day: `2024-03-01`, `2024/03/01`, `1-Mar-2024`,
+`1st of March 2024`, `Mar. 1, 2024`, `01.03.2024`, and `13/03/2024` or `03/13/2024`, but not `03/01/2024`: it may be
+in March or in January.
+"""
 _YEAR = re.compile(r"(?<![\w.:-])(?:19|20)\d\d(?!\w|[.,:]\d)")
 MAX_DATES = 3
 """Dates of a question that are looked for in other forms: each is a phrase or two more."""
@@ -163,24 +175,20 @@ def find_quoted(text: str) -> list[str]:
 
 
 def find_dates(text: str) -> list[str]:
-    """Return the other forms of the dates in a question: `2024-03-01`, `1 March 2024` and `March 1, 2024`."""
+    """Return the forms of the dates in a question: `2024-03-01`, `1 March 2024`, `March 1, 2024` and `01.03.2024`."""
+    found = sorted((match.start(), *map(match.group, order)) for p, order in _DATES for match in p.finditer(text))
     forms: list[str] = []
-    for match in islice(_DATE.finditer(text), MAX_DATES):
-        iso_year, iso_month, iso_day, day, month_after, month_before, day_after, year = match.groups()
-        if iso_year:
-            month = _MONTHS[int(iso_month) - 1]
-        else:
-            named = (month_after or month_before).lower()
-            month = next(month for month in _MONTHS if month.startswith(named))
-        year, number = iso_year or year, int(iso_day or day or day_after)
-        iso = f"{year}-{_MONTHS.index(month) + 1:02}-{number:02}"
-        forms += [iso, f"{number} {month} {year}", f"{month} {number} {year}"]
+    for _, year, named, day in found[:MAX_DATES]:
+        number = int(named) if named.isdecimal() else _MONTH_NUMBERS[named[:3].lower()]
+        month = _MONTHS[number - 1]
+        iso, dotted = f"{year}-{number:02}-{int(day):02}", f"{int(day):02}.{number:02}.{year}"
+        forms += [iso, f"{int(day)} {month} {year}", f"{month} {int(day)} {year}", dotted]
     return forms
 
 
 def has_year(text: str) -> bool:
     """Return whether a question has a year from 1900 to 2099, alone or in a date."""
-    return _YEAR.search(text) is not None
+    return _YEAR.search(text) is not None or bool(find_dates(text))
 
 
 def tokenize(text: str) -> list[str]:
