@@ -341,6 +341,17 @@ async def test_a_rename_in_letter_case_only_leaves_one_note_on_a_disk_that_ignor
     assert list(await vault.index.file_states()) == ["Projects/PLAN.md"]
 
 
+async def test_two_edits_of_one_size_and_second_are_both_indexed_although_a_sync_program_rounds_their_time(
+    vault: Vault,
+) -> None:
+    follow = watcher.VaultWatcher(vault.root, vault.indexer, reconcile_seconds=1e6)
+    for text in ("- [ ] pay", "- [x] pay"):
+        (vault.root / "a.md").write_text(text)
+        os.utime(vault.root / "a.md", (1_700_000_000, 1_700_000_000))
+        await follow._check_changes(vault.root, {str(vault.root / "a.md")})
+        assert await vault.texts() == {"a.md": text}
+
+
 async def test_a_file_that_a_folder_replaces_leaves_the_index_at_the_event(vault: Vault) -> None:
     follow = watcher.VaultWatcher(vault.root, vault.indexer, reconcile_seconds=1e6)
     (vault.root / "LICENSE").write_text("old")

@@ -22,6 +22,7 @@ from stentor_vault.notes.file_events import watch_changes
 from stentor_vault.notes.paths import compose_path, fold_path, is_valid_path
 
 RETRY_SECONDS = 1.0
+NANOSECONDS = 1_000_000_000
 POLL_SECONDS = 5.0
 """Interval of the checks whether another process has rebuilt a shared index."""
 log = logging.getLogger(__name__)
@@ -101,10 +102,12 @@ class VaultWatcher:
             await self._indexer.check_folder(path, window)
 
     def _needs_check(self, path: str, info: os.stat_result) -> bool:
-        """Return whether a file differs from what was just indexed: most events echo the service's own writes."""
-        return not stat.S_ISDIR(info.st_mode) and not self._indexer.was_just_indexed(
-            path, info.st_size, info.st_mtime_ns // 1000
-        )
+        """Return whether a file may differ from what was just indexed: most events echo the service's own writes."""
+        if stat.S_ISDIR(info.st_mode):
+            return False
+        # Programs that sync keep times in whole seconds: two edits of a second may have the same time and size.
+        is_rounded = info.st_mtime_ns % NANOSECONDS == 0
+        return is_rounded or not self._indexer.was_just_indexed(path, info.st_size, info.st_mtime_ns // 1000)
 
     async def _reconcile_forever(self) -> None:
         while True:
