@@ -152,11 +152,16 @@ async def test_a_field_that_is_passed_on_chooses_no_other_model(
     await world.admin.patch("/api/v1/keys/dana", json={"models": ["sea-small"]})
     # Other keys may send what they like.
     assert (await world.admin.post("/v1/messages", json=body | field)).status_code == 200
-    # OpenAI's routes pass only known fields on.
+    # From such a key OpenAI's routes pass only known fields on.
+    function = {"type": "function", "function": {"name": "look"}}
+    chat = HELLO | {"model": "openai/sea-small", "models": ["sea-large"], "prompt_cache_retention": "24h"}
+    chat |= {"tools": [{**function, "model": "sea-large"}]}
     async with await limited_again(world) as client:
-        chat = HELLO | {"model": "openai/sea-small", "models": ["sea-large"], "route": "fallback"}
         assert (await client.post("/v1/chat/completions", json=chat)).status_code == 200
-        assert "models" not in upstream.asked[-1]["body"]
+        sent = upstream.asked[-1]["body"]
+        assert ("models" in sent, sent["prompt_cache_retention"], sent["tools"]) == (False, "24h", [function])
+    assert (await world.admin.post("/v1/chat/completions", json=chat)).status_code == 200
+    assert upstream.asked[-1]["body"]["models"] == ["sea-large"]
 
 
 @requirement("keys.models")

@@ -63,7 +63,7 @@ def test_arguments_that_are_never_complete_are_not_decoded_again_for_each_block(
 @requirement("llm.tool-calls")
 def test_items_of_a_response_are_not_decoded_again_for_each_item(monkeypatch: pytest.MonkeyPatch) -> None:
     checks = count_checks(monkeypatch)
-    builder = ResponseBuilder(cast(Any, SimpleNamespace(echoed_fields={})), "1", "m", time.time)
+    builder = ResponseBuilder(cast(Any, SimpleNamespace(echoed_fields={}, namespaced={})), "1", "m", time.time)
     sent = list(builder.delta_events(BEGUN))
     for index in range(1, 200):
         sent += builder.delta_events(ReplyDelta(tool_calls=(ToolCallDelta(index, f"c{index}", "f", "{}"),)))

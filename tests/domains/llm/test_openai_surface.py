@@ -293,6 +293,59 @@ async def test_an_image_reaches_the_provider_as_it_came(
     assert "What is it?" in sent
 
 
+@requirement("llm.openai-compatible")
+async def test_fields_that_the_gateway_does_not_know_reach_a_provider_of_the_same_format(
+    client: openai.AsyncOpenAI, upstream: Upstream
+) -> None:
+    marked = {"type": "text", "text": "Why?", "cache_control": {"type": "ephemeral"}}
+    picture = {
+        "type": "image_url",
+        "image_url": {"url": "https://x.test/a.png"},
+        "cache_control": {"type": "ephemeral"},
+    }
+    messages: Any = [
+        {"role": "user", "name": "ann", "content": [{"type": "text", "text": "Salt."}, marked, picture]},
+        # As its client sends a reply back.
+        {"role": "assistant", "content": "Hm.", "annotations": [], "audio": None, "reasoning_details": [{"a": 1}]},
+        {"role": "user", "content": "Well?"},
+    ]
+    tool: Any = {**TOOL, "cache_control": {"type": "ephemeral"}}
+    new: Any = {"modalities": ["text"], "prompt_cache_retention": "24h", "brand_new": {"x": [0]}, "models": ["a", "b"]}
+    never = {"apiKey": "mine", "api_key": "mine", "baseUrl": "http://evil.test", "api_base": "http://evil.test"}
+    for model in MODELS:
+        await client.chat.completions.create(
+            model=model, messages=messages, tools=[tool], extra_body={**new, **never, "logprobs": False, "n": 1}
+        )
+    one, *others = (call["body"] for call in upstream.asked)
+    assert one == {"model": "sea-large", "messages": one["messages"], "tools": [tool], **new}
+    assert one["messages"] == [
+        messages[0],
+        {"role": "assistant", "content": "Hm.", "reasoning_details": [{"a": 1}]},
+        messages[2],
+    ]
+    assert not [field for body in others for field in (*new, "cache_control", "ann") if field in json.dumps(body)]
+
+
+@requirement("llm.openai-compatible")
+@pytest.mark.parametrize("streamed", [False, True])
+async def test_other_parts_of_a_message_of_the_same_format_reach_the_client(
+    world: World, upstream: Upstream, streamed: bool
+) -> None:
+    cited = {"type": "url_citation", "url_citation": {"url": "https://x.test", "title": "x"}}
+    parts = {"annotations": [cited], "images": [{"image_url": {"url": "data:,"}}], "audio": {"id": "a"}}
+    message = {"role": "assistant", "content": "Salt.", "reasoning_details": [{"text": "Hm."}], **parts}
+    kind = "delta" if streamed else "message"
+    body: Any = {"choices": [{"index": 0, kind: message, "finish_reason": "stop"}]}
+    content = moods.sse(body) + b"data: [DONE]\n\n" if streamed else json.dumps(body).encode()
+    upstream.mood = moods.raw(content, "text/event-stream" if streamed else "application/json")
+    asked = {"model": MODELS[0], "messages": ASKED, "stream": streamed}
+    answer = await world.admin.post("/v1/chat/completions", json=asked)
+    wire = [json.loads(line[6:]) for line in answer.text.splitlines() if line.startswith("data: {")]
+    whole = [one["choices"][0][kind] for one in wire or [answer.json()]]
+    for name, value in message.items():
+        assert [part[name] for part in whole if part.get(name)] == [value], name
+
+
 async def test_a_named_tool_and_json_schema_and_parameters_reach_the_provider(
     client: openai.AsyncOpenAI, upstream: Upstream
 ) -> None:

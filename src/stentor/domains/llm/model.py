@@ -32,7 +32,10 @@ MAX_JSON_CHECKS = 20
 
 
 class TextPart(msgspec.Struct, frozen=True):
+    """A text. `extra` are fields of OpenAI's format that only its providers get, as of all types here."""
+
     text: str
+    extra: JsonObject = {}
 
 
 class ImagePart(msgspec.Struct, frozen=True):
@@ -42,6 +45,7 @@ class ImagePart(msgspec.Struct, frozen=True):
     media_type: str = ""
     data: str = ""
     detail: str = ""
+    extra: JsonObject = {}
 
     @classmethod
     def from_url(cls, url: str, detail: str = "") -> ImagePart:
@@ -92,6 +96,7 @@ class LlmMessage(msgspec.Struct, frozen=True):
     tool_calls: tuple[ToolCall, ...] = ()
     tool_call_id: str = ""
     reasoning: str = ""
+    extra: JsonObject = {}
 
     @property
     def text(self) -> str:
@@ -105,6 +110,7 @@ class ToolDefinition(msgspec.Struct, frozen=True):
     description: str = ""
     parameters: JsonObject | None = None
     strict: bool | None = None
+    extra: JsonObject = {}
 
 
 class AnthropicOriginal(msgspec.Struct, frozen=True):
@@ -181,7 +187,8 @@ class TokenUsage(msgspec.Struct, frozen=True):
 class ChatReply(msgspec.Struct, frozen=True):
     """A complete reply. `anthropic_message` is the provider's own one, if both it and the client speak that format.
 
-    `is_refusal` means that the provider marks the content as the model's refusal to answer.
+    `is_refusal` means that the provider marks the content as the model's refusal to answer. `extra` are other parts of
+    the message of a provider with OpenAI's format, such as the annotations of a search.
     """
 
     model: str
@@ -194,6 +201,7 @@ class ChatReply(msgspec.Struct, frozen=True):
     degraded: bool = False
     is_refusal: bool = False
     anthropic_message: JsonObject | None = None
+    extra: JsonObject = {}
 
 
 class ToolCallDelta(msgspec.Struct, frozen=True):
@@ -207,7 +215,9 @@ class ToolCallDelta(msgspec.Struct, frozen=True):
 
 
 class ReplyDelta(msgspec.Struct, frozen=True):
-    """A part of a stream. `is_last` means that the provider ended the stream properly, `is_refusal` is as in ChatReply.
+    """A part of a stream. `is_last` means that the provider ended the stream properly.
+
+    `is_refusal` and `extra` are as in ChatReply.
 
     `anthropic_event` is the provider's own event, if both it and the client speak Anthropic's format.
     """
@@ -221,6 +231,7 @@ class ReplyDelta(msgspec.Struct, frozen=True):
     is_last: bool = False
     is_refusal: bool = False
     anthropic_event: JsonObject | None = None
+    extra: JsonObject = {}
 
 
 TokenIds = tuple[int, ...]

@@ -85,6 +85,16 @@ class _Message(msgspec.Struct):
     reasoning: str | None = None
     refusal: str | None = None
     tool_calls: list[_ToolCall] | None = None
+    annotations: Any = None
+    audio: Any = None
+    images: Any = None
+    reasoning_details: Any = None
+
+    @property
+    def extra(self) -> JsonObject:
+        """The parts that are passed on as they are, to clients of OpenAI's format."""
+        names = ("annotations", "audio", "images", "reasoning_details")
+        return {name: value for name in names if (value := getattr(self, name))}
 
 
 class _Choice(msgspec.Struct):
@@ -173,7 +183,9 @@ def parse_reply(body: bytes, model: str) -> ChatReply:
     reasoning = message.reasoning_content or message.reasoning or ""
     usage = _usage(response.usage)
     finish = _finish_reason(choice.finish_reason or "stop", usage)
-    return ChatReply(model, content, finish, reasoning, calls, usage, response.id or "", is_refusal=is_refusal)
+    return ChatReply(
+        model, content, finish, reasoning, calls, usage, response.id or "", is_refusal=is_refusal, extra=message.extra
+    )
 
 
 class _OpenAiStreamReader:
@@ -211,6 +223,7 @@ class _OpenAiStreamReader:
                 usage=usage,
                 id=chunk.id or "",
                 is_refusal=bool(message.refusal and not text),
+                extra=message.extra,
             )
         ]
 
@@ -289,10 +302,10 @@ def _move_tool_images(messages: Sequence[LlmMessage]) -> list[LlmMessage]:
 
 def _message(message: LlmMessage, model: str, quirks: ProviderQuirks) -> JsonObject:
     """Encode a message in OpenAI's format; mere text is a string, which every compatible server accepts."""
-    texts = [part.text for part in message.content if isinstance(part, TextPart)]
+    texts = [part.text for part in message.content if isinstance(part, TextPart) and not part.extra]
     is_text = len(texts) == len(message.content)
     content: Any = "".join(texts) if is_text else [_part(part) for part in message.content]
-    out: JsonObject = {"role": message.role, "content": content}
+    out: JsonObject = {**message.extra, "role": message.role, "content": content}
     if message.tool_calls:
         calls = [_request_call(call, model, quirks) for call in message.tool_calls]
         out |= {"tool_calls": calls, "content": content or None}
@@ -319,15 +332,15 @@ def _call_id(id_: str, quirks: ProviderQuirks) -> str:
 
 def _part(part: ContentPart) -> JsonObject:
     if isinstance(part, TextPart):
-        return {"type": "text", "text": part.text}
-    return {"type": "image_url", "image_url": omit_none(url=part.as_url, detail=part.detail or None)}
+        return {**part.extra, "type": "text", "text": part.text}
+    return {**part.extra, "type": "image_url", "image_url": omit_none(url=part.as_url, detail=part.detail or None)}
 
 
 def _tool(tool: ToolDefinition) -> JsonObject:
     function = omit_none(
         name=tool.name, description=tool.description or None, parameters=tool.parameters, strict=tool.strict
     )
-    return {"type": "function", "function": function}
+    return {**tool.extra, "type": "function", "function": function}
 
 
 def _text(content: str | list[JsonObject] | None) -> str:

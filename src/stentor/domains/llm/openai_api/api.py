@@ -20,7 +20,12 @@ from stentor.core.jsontext import JsonObject
 from stentor.domains.llm.model import ChatRequest
 from stentor.domains.llm.model_routes import resolve_listed_name
 from stentor.domains.llm.openai_api import completions
-from stentor.domains.llm.openai_api.chat import ChatChunks, ChatCompletionIn, ConversationIn, chat_completion
+from stentor.domains.llm.openai_api.chat import (
+    ChatChunks,
+    ChatCompletionIn,
+    ConversationIn,
+    chat_completion,
+)
 from stentor.domains.llm.openai_api.completions import EmbeddingIn, TextChunks, TextCompletionIn
 from stentor.domains.llm.openai_api.responses_output import ResponseBuilder, ResponseTextCache
 from stentor.domains.llm.openai_api.responses_request import ResponseIn
@@ -52,10 +57,11 @@ def router(gateway: LlmGateway, chats: ChatRouter, streams: StreamLimit) -> APIR
     async def chat(request: HttpRequest, caller: Caller) -> Response:  # FastRoute passes them by these names
         raw = await read_object(request)
         body = validate_body(ChatCompletionIn, raw)
+        asked = body.to_request(raw, one_model=bool(caller.models))
         session = _session_id(request, body.conversation)
         if not body.stream:
-            return await complete_reply(request, caller, body.to_request(raw), chat_completion, session)
-        stream = await open_stream(request, caller, body.to_request(raw), session)
+            return await complete_reply(request, caller, asked, chat_completion, session)
+        stream = await open_stream(request, caller, asked, session)
         origin, usage = stream.agent_task or stream.choice, body.wants_usage
         chunks = ChatChunks(stream.provenance_id, stream.name, int(time.time()), origin, usage=usage)
         frames = _chunk_frames(stream, chunks, usage=usage)
@@ -181,7 +187,7 @@ def _session_id(http: HttpRequest, conversation: str | ConversationIn | None) ->
 async def _chunk_frames(stream: AnswerStream, chunks: ChatChunks | TextChunks, *, usage: bool) -> AsyncIterator[bytes]:
     yield _data_frame(chunks.first_chunk())
     async for delta in stream:
-        if delta.content or delta.reasoning or delta.tool_calls:
+        if delta.content or delta.reasoning or delta.tool_calls or delta.extra:
             yield _data_frame(chunks.delta_chunk(delta))
         if delta.is_last:
             yield _data_frame(chunks.last_chunk(delta.finish or "stop"))

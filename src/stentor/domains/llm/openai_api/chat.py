@@ -1,12 +1,13 @@
 """Chat completions in OpenAI's format: the request and its messages, the reply, and the chunks of a stream. No I/O.
 
-Unknown fields are ignored, as OpenAI's clients expect; known fields have the types of OpenAI's API. Times are Unix
-seconds. Text completions and embeddings are in `completions`, /v1/responses in `responses_request` and
+Unknown fields are passed on to providers of the same format; known fields have the types of OpenAI's API. Times are
+Unix seconds. Text completions and embeddings are in `completions`, /v1/responses in `responses_request` and
 `responses_output`.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Annotated, Any, Literal, TypeVar
 
 import msgspec
@@ -38,7 +39,7 @@ PASSTHROUGH_FIELDS = frozenset(
     "service_tier store safety_identifier prompt_cache_key top_k min_p repetition_penalty reasoning thinking "
     "enable_thinking chat_template_kwargs".split()
 )
-"""Fields that are sent to OpenAI-compatible providers unchanged; the other formats do not support them."""
+"""Fields of all routes that OpenAI-compatible providers get unchanged; the other formats do not support them."""
 ROLES: dict[str, ChatRole] = {
     "system": "system",
     "developer": "system",
@@ -92,6 +93,14 @@ class ContentPartIn(OpenAiModel):
         raise InvalidRequest(f"Content of type {self.type!r} is not supported. Use text or image_url.")
 
 
+class ChatPartIn(ContentPartIn):
+    model_config = ConfigDict(extra="allow")
+
+    def to_part(self) -> ContentPart:
+        extra, part = unknown_fields(self), super().to_part()
+        return msgspec.structs.replace(part, extra=extra) if extra else part
+
+
 class CalledFunctionIn(OpenAiModel):
     name: str
     arguments: str = "{}"
@@ -107,8 +116,10 @@ class ToolCallIn(OpenAiModel):
 
 
 class ChatMessageIn(OpenAiModel):
+    model_config = ConfigDict(extra="allow")
+
     role: Literal["system", "developer", "user", "assistant", "tool", "function"]
-    content: Annotated[str | Items[ContentPartIn] | None, Field(validate_default=True)] = None
+    content: Annotated[str | Items[ChatPartIn] | None, Field(validate_default=True)] = None
     refusal: str | None = None
     tool_calls: Items[ToolCallIn] | None = None
     tool_call_id: Annotated[str | None, Field(validate_default=True)] = None
@@ -127,7 +138,7 @@ class ChatMessageIn(OpenAiModel):
         reasoning = self.reasoning_content if isinstance(self.reasoning_content, str) else ""
         # A refusal that a client sends back has no content, which some providers do not accept.
         content = to_parts(self.content or self.refusal or self.content)
-        return LlmMessage(ROLES[self.role], content, calls, self.tool_call_id or "", reasoning)
+        return LlmMessage(ROLES[self.role], content, calls, self.tool_call_id or "", reasoning, unknown_fields(self))
 
 
 class FunctionDefinitionIn(OpenAiModel):
@@ -141,8 +152,13 @@ class FunctionDefinitionIn(OpenAiModel):
 
 
 class ChatToolIn(OpenAiModel):
+    model_config = ConfigDict(extra="allow")
+
     type: Literal["function"]
     function: FunctionDefinitionIn
+
+    def to_tool(self) -> ToolDefinition:
+        return msgspec.structs.replace(self.function.to_tool(), extra=unknown_fields(self))
 
 
 class FunctionNameIn(OpenAiModel):
@@ -228,7 +244,11 @@ class ChatCompletionIn(CompletionIn):
     response_format: JsonObject | None = None
     conversation: Name | ConversationIn | None = None
 
-    def to_request(self, raw: JsonObject) -> ChatRequest:
+    def to_request(self, raw: JsonObject, *, one_model: bool = False) -> ChatRequest:
+        """Convert to a chat request. `raw` is the body as it was sent.
+
+        `one_model` leaves out the fields that may have the provider use another model than the one that was checked.
+        """
         choice = self.tool_choice.function.name if isinstance(self.tool_choice, ChatToolChoiceIn) else self.tool_choice
         return ChatRequest(
             self.model,
@@ -239,18 +259,40 @@ class ChatCompletionIn(CompletionIn):
             top_p=self.top_p,
             stop=as_strings(self.stop),
             seed=self.seed,
-            tools=tuple(tool.function.to_tool() for tool in self.tools or ()),
+            tools=tuple(tool.function.to_tool() if one_model else tool.to_tool() for tool in self.tools or ()),
             tool_choice=choice or "",
             response_format=self.response_format,
-            extra=passthrough_fields(raw),
+            extra={
+                name: value
+                for name, value in raw.items()
+                if value is not None and (name in _ONE_MODEL_FIELDS if one_model else name not in _KEPT_FIELDS)
+            },
         )
+
+
+_KEPT_FIELDS = (frozenset(ChatCompletionIn.model_fields) - PASSTHROUGH_FIELDS) | {
+    *("apiKey", "api_key", "baseUrl", "base_url", "api_base")
+}
+"""Fields that the neutral request has, that are refused if they ask for something, or that the operator configures."""
+_ONE_MODEL_FIELDS = PASSTHROUGH_FIELDS | {
+    *("audio", "modalities", "prediction", "prompt_cache_options", "prompt_cache_retention", "web_search_options")
+}
+"""Fields that choose no other model than `model`, unlike `models` of OpenRouter."""
+
+
+def unknown_fields(model: BaseModel) -> JsonObject:
+    """Return the fields that a model does not declare and that say something.
+
+    A client sends the assistant's message back as it read it, with empty fields that some servers refuse.
+    """
+    return {name: value for name, value in (model.model_extra or {}).items() if value not in (None, "", [], {})}
 
 
 def passthrough_fields(raw: JsonObject) -> JsonObject:
     return {name: value for name, value in raw.items() if name in PASSTHROUGH_FIELDS and value is not None}
 
 
-def to_parts(content: str | list[ContentPartIn] | None) -> tuple[ContentPart, ...]:
+def to_parts(content: str | Sequence[ContentPartIn] | None) -> tuple[ContentPart, ...]:
     if isinstance(content, str):
         return (TextPart(content),)
     return tuple(part.to_part() for part in content or ())
@@ -304,6 +346,7 @@ class ChatChunks:
             out["refusal" if delta.is_refusal else "content"] = delta.content
         if delta.reasoning:
             out["reasoning_content"] = delta.reasoning
+        out |= delta.extra
         if delta.tool_calls:
             out["tool_calls"] = [_tool_call_delta(call) for call in delta.tool_calls]
         return self._chunk(out)
@@ -341,6 +384,7 @@ def _message(reply: ChatReply) -> JsonObject:
         # Its SDK parses any content by the JSON schema of the request, and fails if that is a refusal.
         "refusal": reply.content if reply.is_refusal else None,
         "annotations": [],
+        **reply.extra,
     }
     if reply.reasoning:
         out["reasoning_content"] = reply.reasoning

@@ -239,7 +239,7 @@ class _HttpDeltaSource:
             deltas.append(delta)
             # A provider's own search or hidden thinking is output without a neutral equivalent.
             is_relayed = delta.anthropic_event is not None and delta.anthropic_event.get("type") in RELAYED_OUTPUT
-            if delta.content or delta.reasoning or delta.tool_calls or delta.finish or is_relayed:
+            if delta.content or delta.reasoning or delta.tool_calls or delta.finish or delta.extra or is_relayed:
                 break
             if len(deltas) >= MAX_KEPT_DELTAS:
                 break
