@@ -33,6 +33,46 @@ def step(key: str, position: int) -> dict[str, Any]:
     return {"key": key, "name": key.rpartition("/")[2], **fields}
 
 
+class LongValues:
+    """Stands for the client of the service: pages without the values. The first value comes after the fourth one."""
+
+    def __init__(self, keys: list[str]) -> None:
+        self.read = list[str]()
+        self.is_fourth_read = threading.Event()
+        sha = {"value_sha256": "x", "value": None, "encoding": None, "error": None, "started_at": 1, "ended_at": 1}
+        self._steps = [step(key, n) | sha for n, key in enumerate(keys)]
+
+    def call(self, _method: str, path: str, *_: Any, tries: int) -> dict[str, Any]:
+        if "?" in path:
+            return {"steps": self._steps, "next_cursor": None}
+        key = path.partition("/steps/")[2]
+        self.read.append(key)
+        if key == "s0":
+            assert self.is_fourth_read.wait(60)
+        if key == "s3":
+            self.is_fourth_read.set()
+        if key == "s5" and tries == 1:
+            raise ConnectionError
+        return {"value": f"value of {key}"}
+
+
+async def test_long_values_are_read_several_at_once_and_each_once() -> None:
+    names = [f"s{n}" for n in range(30)]
+    client = LongValues([*names, "s7/within"])
+    journal = Journal(client, "trip", 2, threading.Event())  # pyrefly: ignore[bad-argument-type]
+    journal.open_here()
+    journal.load()
+    in_order = [*names[:20], *reversed(names[20:])]
+    entries = {name: journal.enter(name, "step") for name in names}
+
+    async def replay(name: str) -> Any:
+        return await run_step(journal, entries[name], pytest.fail, call_at_once)
+
+    values = await asyncio.gather(*map(replay, in_order))
+    assert values == [f"value of {name}" for name in in_order]
+    assert sorted(client.read) == sorted([*names, "s5"]), "within s7 nothing runs again"
+
+
 def count_lines(run: Callable[[Journal, int], None], steps: int) -> int:
     """Return how many lines are executed in an attempt that resumes, each turn of a loop counted."""
     journal = Journal(RecordedSteps(steps), "trip", 2, threading.Event())  # pyrefly: ignore[bad-argument-type]

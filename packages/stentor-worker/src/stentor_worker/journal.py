@@ -8,6 +8,8 @@ import json
 import math
 import threading
 import time
+from collections.abc import Callable
+from concurrent.futures import Future
 from dataclasses import replace
 from typing import Any
 
@@ -30,6 +32,8 @@ from stentor_worker.errors import (
 from stentor_worker.scope import WAS_CANCELLED, Entry, Scope, current_scope, outer_keys
 
 PAGE = 1_000
+READS_AHEAD = 8
+"""Long values that are read at once, and kept until the program comes to them: each may have megabytes."""
 MAX_HANDLED = 1_000
 """Keys of handled steps in a request."""
 CANCELLED = "STEP_CANCELLED"
@@ -62,6 +66,7 @@ class Journal:
         """Keys of failed steps whose error the program handled; sent with the next irreversible step."""
         self._timeouts: set[str] = set()
         """Those of waits whose time was over; sent with the next wait too, so that a retry does not wait again."""
+        self._values = _LongValues(lambda key: client.call("GET", f"{self._path}/steps/{segment(key)}", tries=1))
         self._tries = 1_000_000
         self._lock = threading.Lock()
         self._root = Scope()
@@ -134,7 +139,8 @@ class Journal:
             raise error
         value = recorded["value"]
         if _is_value_elsewhere(recorded):
-            value = self.call("GET", f"/steps/{segment(entry.key)}")["value"]
+            step = self._values.take(entry.key)
+            value = (self.call("GET", f"/steps/{segment(entry.key)}") if step is None else step)["value"]
         return base64.b64decode(value) if recorded["encoding"] == "base64" else value
 
     def complete(self, entry: Entry, value: Any) -> Any:
@@ -263,6 +269,8 @@ class Journal:
                 break
             query = f"?limit={PAGE}&cursor={page['next_cursor']}"
         self._forget_left([*steps.values(), *self._superseded.values()])
+        elsewhere = (key for key, step in steps.items() if _is_value_elsewhere(step) and _is_reached(step, steps))
+        self._values.keys = dict.fromkeys(elsewhere)
         return steps
 
     def _forget_left(self, steps: list[Recorded]) -> None:
@@ -298,6 +306,39 @@ class Journal:
         return self.post(entry, "/steps", fields)
 
 
+class _LongValues:
+    """Long values of recorded steps, read ahead in threads in the order of the journal, which the program repeats.
+
+    A step returns its value without waiting, so a `gather` would read them one after another.
+    """
+
+    def __init__(self, read: Callable[[str], Recorded]) -> None:
+        self._read = read
+        self._lock = threading.Lock()
+        self._reads: dict[str, Future[Recorded]] = {}
+        self.keys: dict[str, None] = {}
+        """Keys of the steps whose values are still to be read, in the order of the journal."""
+
+    def take(self, key: str) -> Recorded | None:
+        """Return a step with its value, and read the next ones; None if it was not read ahead or that failed."""
+        with self._lock:
+            self.keys.pop(key, None)
+            while self.keys and len(self._reads) < READS_AHEAD:
+                ahead = next(iter(self.keys))
+                del self.keys[ahead]
+                self._reads[ahead] = Future()
+                # Daemons, and without repetitions in an outage: they must not keep the program from ending.
+                threading.Thread(target=self._run, args=(ahead, self._reads[ahead]), daemon=True).start()
+            read = self._reads.pop(key, None)
+        return None if read is None or read.exception() is not None else read.result()
+
+    def _run(self, key: str, read: Future[Recorded]) -> None:
+        try:
+            read.set_result(self._read(key))
+        except Exception as error:  # noqa: BLE001 - whoever needs it reads it again
+            read.set_exception(error)
+
+
 def was_cancelled(step: Recorded | None) -> bool:
     """Return whether the program cancelled a recorded step."""
     return step is not None and step["error"] is not None and step["error"].get("code") == CANCELLED
@@ -310,7 +351,13 @@ def count_cancelled(step: Recorded) -> int:
 
 def _is_value_elsewhere(step: Recorded) -> bool:
     """Return whether the page of the journal has left the value of a step out, as it does with long ones."""
-    return step["value_sha256"] is not None and step["value"] is None
+    return step.get("value_sha256") is not None and step["value"] is None
+
+
+def _is_reached(step: Recorded, steps: dict[str, Recorded]) -> bool:
+    """Return whether the program may come to a step: not if one around it has ended, which does not run again."""
+    outer = (steps.get(key) for key in outer_keys(step["key"]))
+    return all(one is None or one["state"] == "started" for one in outer)
 
 
 def _label(key: str, name: str) -> str:
