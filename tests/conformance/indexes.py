@@ -15,7 +15,6 @@ import psycopg
 from numpy.typing import NDArray
 
 from stentor.core.db.postgres.driver import PostgresDriver
-from stentor.domains.memory.index import sqlite
 from stentor.domains.memory.index.index import SearchIndex
 from stentor.domains.memory.index.model import (
     SEARCH_FIELDS,
@@ -29,6 +28,7 @@ from stentor.domains.memory.index.model import (
     parse_entry,
 )
 from stentor.domains.memory.index.postgres import schema as postgres
+from stentor.domains.memory.index.sqlite import sqlite
 from stentor_vault.notes import frontmatter
 from stentor_vault.notes.model import Note, Stat
 from stentor_vault.text.markdown import Chunk

@@ -12,11 +12,12 @@ from hypothesis import strategies as st
 
 from stentor.core.db import Sql, Tx
 from stentor.core.db.postgres.driver import PostgresDriver
-from stentor.domains.memory.index import exclusions, sqlite
+from stentor.domains.memory.index import exclusions
 from stentor.domains.memory.index.index import SearchIndex, exclude_at
 from stentor.domains.memory.index.model import SEARCH_FIELDS, SearchFilters, build_query
 from stentor.domains.memory.index.postgres import keywords, pgvector
 from stentor.domains.memory.index.postgres import schema as postgres
+from stentor.domains.memory.index.sqlite import sqlite
 from stentor.domains.memory.validity.frontmatter_keys import Mark, parse_source, split_path
 from stentor.domains.memory.validity.model import Exclusion
 from tests.conformance.indexes import MODEL, document, embed, fill, near, unit

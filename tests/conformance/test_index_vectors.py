@@ -13,10 +13,10 @@ import pytest
 
 from stentor.core.db import Tx
 from stentor.core.errors import StoreConflict, StoreUnavailable
-from stentor.domains.memory.index import in_memory_vectors
 from stentor.domains.memory.index.index import SearchIndex
 from stentor.domains.memory.index.model import EmbeddingModel, SearchFilters
 from stentor.domains.memory.index.postgres import pgvector, shared_vectors
+from stentor.domains.memory.index.sqlite import in_memory_vectors
 from tests.conformance.indexes import (
     MODEL,
     Vector,

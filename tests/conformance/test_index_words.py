@@ -14,7 +14,6 @@ from hypothesis import strategies as st
 from stentor.core.db import Sql
 from stentor.core.db.postgres.driver import PostgresDriver
 from stentor.core.errors import StoreUnavailable
-from stentor.domains.memory.index import sqlite
 from stentor.domains.memory.index.index import SearchIndex
 from stentor.domains.memory.index.model import (
     SEARCH_FIELDS,
@@ -26,6 +25,7 @@ from stentor.domains.memory.index.model import (
 )
 from stentor.domains.memory.index.postgres import keywords
 from stentor.domains.memory.index.postgres import schema as postgres
+from stentor.domains.memory.index.sqlite import sqlite
 from tests.conformance.indexes import document, fill, found, scores
 from tests.requirements import requirement
 

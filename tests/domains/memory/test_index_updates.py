@@ -16,7 +16,7 @@ from stentor.domains.memory.index.indexer import Indexer
 from stentor.domains.memory.index.lag import SyncLag
 from stentor.domains.memory.index.model import IndexEntry
 from stentor.domains.memory.index.protocols import IndexDifference
-from stentor.domains.memory.index.sqlite import open_index
+from stentor.domains.memory.index.sqlite.sqlite import open_index
 from stentor.testing import FixedClock
 from stentor_vault.notes.folder_vault import FolderVault
 from stentor_vault.notes.model import MAX_NOTE_BYTES, Note, Stat

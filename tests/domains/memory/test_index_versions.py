@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from stentor.domains.memory.index import sqlite
 from stentor.domains.memory.index.index import SearchIndex
+from stentor.domains.memory.index.sqlite import sqlite
 from tests.conformance.indexes import MODEL, chunks, document, embed, fill, found, near, unit
 from tests.requirements import requirement
 

@@ -13,10 +13,10 @@ import pytest
 
 from stentor.core.clock import DAY, SECOND
 from stentor.domains.memory.embedding.embedder import Vectors
-from stentor.domains.memory.embedding_worker import MODEL_LOAD_SECONDS, EmbeddingWorker
+from stentor.domains.memory.embedding.embedding_worker import MODEL_LOAD_SECONDS, EmbeddingWorker
 from stentor.domains.memory.index.indexer import Indexer
 from stentor.domains.memory.index.lag import ChangeWindow
-from stentor.domains.memory.index.sqlite import open_index
+from stentor.domains.memory.index.sqlite.sqlite import open_index
 from stentor.testing import FixedClock
 from stentor_vault.notes.folder_vault import FolderVault
 from stentor_vault.notes.model import Stat

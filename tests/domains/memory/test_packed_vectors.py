@@ -5,9 +5,9 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from stentor.domains.memory.index import vector_matrix
 from stentor.domains.memory.index.model import SearchFilters
-from stentor.domains.memory.index.vector_matrix import BLOCK_ROWS, PackedVectors, VectorMatrix
+from stentor.domains.memory.index.sqlite import vector_matrix
+from stentor.domains.memory.index.sqlite.vector_matrix import BLOCK_ROWS, PackedVectors, VectorMatrix
 from tests.requirements import requirement
 
 DIMENSIONS = 384

@@ -12,9 +12,9 @@ import numpy as np
 import pytest
 
 from stentor.core.db import Sql
-from stentor.domains.memory import embedding_worker
+from stentor.domains.memory.embedding import embedding_worker
 from stentor.domains.memory.embedding.embedder import EmbeddingUnavailable, Vectors
-from stentor.domains.memory.embedding_worker import PREPARING, EmbeddingWorker
+from stentor.domains.memory.embedding.embedding_worker import PREPARING, EmbeddingWorker
 from tests.conftest import MakeWorld
 from tests.domains.memory.conftest import AGENTS, Notes
 from tests.patience import soon

@@ -14,7 +14,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from stentor.core.db import Sql, Tx
-from stentor.domains.memory.index import document_lengths, sqlite, term_ranking
 from stentor.domains.memory.index.index import IndexChanges, SearchIndex
 from stentor.domains.memory.index.model import (
     FIELD_WEIGHTS,
@@ -25,6 +24,7 @@ from stentor.domains.memory.index.model import (
     SearchField,
     build_query,
 )
+from stentor.domains.memory.index.sqlite import document_lengths, sqlite, term_ranking
 from tests.conformance.indexes import document, found
 from tests.requirements import requirement
 

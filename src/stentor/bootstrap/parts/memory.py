@@ -19,23 +19,23 @@ from stentor.core.db.locks.leader import VAULT_LOCK_ID, LeaderElection
 from stentor.core.errors import StartRefused, StoreUnavailable
 from stentor.core.settings import Settings
 from stentor.domains.activity.service import ReportLookup, no_reports
-from stentor.domains.memory.disk_edits import DiskEdits
 from stentor.domains.memory.embedding.embedder import Embedder
+from stentor.domains.memory.embedding.embedding_worker import EmbeddingWorker
 from stentor.domains.memory.embedding.local import LocalEmbedder, is_package_installed
 from stentor.domains.memory.embedding.remote import RemoteEmbedder
-from stentor.domains.memory.embedding_worker import EmbeddingWorker
 from stentor.domains.memory.health import MemoryHealth
-from stentor.domains.memory.history import VersionHistory
 from stentor.domains.memory.index.index import SearchIndex
 from stentor.domains.memory.index.indexer import Indexer
 from stentor.domains.memory.index.protocols import IndexMaintenance
-from stentor.domains.memory.index.sqlite import open_index
+from stentor.domains.memory.index.sqlite.sqlite import open_index
 from stentor.domains.memory.index.watcher import VaultWatcher
 from stentor.domains.memory.search import SearchService
 from stentor.domains.memory.service import MemoryService
 from stentor.domains.memory.validity.guard import MarkGuard
 from stentor.domains.memory.validity.service import InvalidationService
 from stentor.domains.memory.vaults import DEFAULT_VAULT, VaultParts, VaultRegistry
+from stentor.domains.memory.versions.disk_edits import DiskEdits
+from stentor.domains.memory.versions.history import VersionHistory
 from stentor.domains.notes import plugin_client
 from stentor.domains.notes.plugin_client import PluginClient
 from stentor.domains.notes.plugin_vault import PluginVault

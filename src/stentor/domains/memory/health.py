@@ -20,7 +20,7 @@ from stentor.core.jsontext import JsonObject
 from stentor.core.metrics import gauge_family
 from stentor.domains.memory import store
 from stentor.domains.memory.caches import DocumentCache
-from stentor.domains.memory.embedding_worker import PREPARING, EmbeddingWorker
+from stentor.domains.memory.embedding.embedding_worker import PREPARING, EmbeddingWorker
 from stentor.domains.memory.index.index import SearchIndex
 from stentor.domains.memory.index.indexer import Indexer
 from stentor.domains.memory.index.lag import SyncLag

@@ -12,7 +12,6 @@ from pydantic import AfterValidator
 from stentor.auth.principal import Principal
 from stentor.core.errors import Forbidden, InvalidRequest, ServiceUnavailable
 from stentor.domains.memory import wire
-from stentor.domains.memory.history import NOBODY
 from stentor.domains.memory.model import MemoryCaller
 from stentor.domains.memory.search import parse_scope
 from stentor.domains.memory.validity.frontmatter_keys import KEYS, read_document
@@ -28,6 +27,7 @@ from stentor.domains.memory.validity.wire import (
     RestoreIn,
 )
 from stentor.domains.memory.vaults import DEFAULT_VAULT, VaultRegistry
+from stentor.domains.memory.versions.history import NOBODY
 from stentor.web.operations import operation
 from stentor.web.request_context import decode_path_segment
 from stentor.web.wire import Caller, TaskHeader, decode_cursor, encode_cursor

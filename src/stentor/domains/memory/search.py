@@ -18,7 +18,7 @@ from stentor.core.db import Database
 from stentor.core.errors import InvalidRequest
 from stentor.core.runlog import EventDraft
 from stentor.domains.memory.embedding.embedder import EmbeddingUnavailable
-from stentor.domains.memory.embedding_worker import EmbeddingWorker
+from stentor.domains.memory.embedding.embedding_worker import EmbeddingWorker
 from stentor.domains.memory.hybrid_scores import HybridScore, rank_matches
 from stentor.domains.memory.index.index import SearchIndex, exclude_at
 from stentor.domains.memory.index.model import (

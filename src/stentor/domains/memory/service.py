@@ -1,7 +1,7 @@
 """The memory service: recorded reads and conflict-checked writes of notes.
 
 A write is first decided and journaled in the database, then applied to the vault, then indexed. The decision itself is
-in `model`, recovery after a crash in `write_journal`, search in `search`, the stored versions of a note in `history`.
+in `model`, recovery after a crash in `write_journal`, search in `search`, the stored versions of a note in `versions`.
 Source: core contract, "Memory bus".
 """
 

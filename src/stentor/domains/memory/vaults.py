@@ -7,13 +7,13 @@ from collections.abc import Mapping
 import msgspec
 
 from stentor.core.errors import InvalidRequest
-from stentor.domains.memory.embedding_worker import EmbeddingWorker
+from stentor.domains.memory.embedding.embedding_worker import EmbeddingWorker
 from stentor.domains.memory.health import MemoryHealth
-from stentor.domains.memory.history import VersionHistory
 from stentor.domains.memory.index.index import SearchIndex
 from stentor.domains.memory.index.protocols import IndexMaintenance
 from stentor.domains.memory.search import SearchService
 from stentor.domains.memory.service import MemoryService
+from stentor.domains.memory.versions.history import VersionHistory
 
 DEFAULT_VAULT = "default"
 

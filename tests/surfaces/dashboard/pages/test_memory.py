@@ -13,9 +13,9 @@ import pytest
 from stentor.core.clock import HOUR
 from stentor.core.db import Sql
 from stentor.core.jsontext import JsonObject
-from stentor.domains.memory import history
-from stentor.domains.memory.embedding_worker import PREPARING
+from stentor.domains.memory.embedding.embedding_worker import PREPARING
 from stentor.domains.memory.index.index import SearchIndex
+from stentor.domains.memory.versions import history
 from stentor.surfaces.dashboard.pages.memory import memory as memory_page
 from stentor.surfaces.dashboard.pages.memory import memory_editing
 from stentor.surfaces.dashboard.presenters import note_rendering

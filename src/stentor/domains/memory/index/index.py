@@ -1,6 +1,6 @@
 """The search index of one vault: documents, their terms, links and vectors, changed in one transaction.
 
-Does not know the vault: `indexer` decides what to index. Statements are in `store`, `sqlite` and `postgres/`.
+Does not know the vault: `indexer` decides what to index. Statements are in `store`, `sqlite/` and `postgres/`.
 """
 
 from __future__ import annotations

@@ -11,12 +11,12 @@ from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Se
 from contextlib import contextmanager
 
 from stentor.core.clock import SECOND, Clock
-from stentor.domains.memory.disk_edits import DiskChange
 from stentor.domains.memory.index.index import SearchIndex
 from stentor.domains.memory.index.lag import ChangeWindow, SyncLag
 from stentor.domains.memory.index.model import IndexedFileState, IndexEntry, parse_entry
 from stentor.domains.memory.index.protocols import DifferenceProblem, IndexDifference, MaintenanceStep
 from stentor.domains.memory.threads import in_thread_if_long
+from stentor.domains.memory.versions.disk_edits import DiskChange
 from stentor_vault.notes.model import (
     MAX_NOTE_BYTES,
     NO_FILE,

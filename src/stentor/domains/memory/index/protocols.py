@@ -2,7 +2,7 @@
 
 Also the port of long operations over all notes of a vault, and what their steps return.
 
-Implementations: `sqlite` and `in_memory_vectors` for one process, `postgres/` for several. The conformance suite in
+Implementations: `sqlite/` for one process, `postgres/` for several. The conformance suite in
 tests/conformance runs against all of them.
 """
 

@@ -1,6 +1,6 @@
 """The SQL of the `documents` and `facts` tables, for SQLite and PostgreSQL alike.
 
-Terms, links and vectors have their own stores (`sqlite`, `links`, `vector_matrix`, `postgres/`).
+Terms, links and vectors have their own stores (`sqlite/`, `links`, `postgres/`).
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Creates and opens the search index that several processes share, in a PostgreSQL schema of its own.
 
 The index is derived from the vault, so it has no migrations: a schema of another version is dropped and created again.
-Also decides whether pgvector can be used. The index of a single process is in `sqlite`.
+Also decides whether pgvector can be used. The index of a single process is in `sqlite/`.
 """
 
 from __future__ import annotations

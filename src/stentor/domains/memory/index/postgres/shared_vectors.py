@@ -15,18 +15,18 @@ from stentor.core.clock import HOUR, SECOND
 from stentor.core.db import Sql, Tx
 from stentor.core.lazy_import import lazy_module
 from stentor.domains.memory.embedding.embedder import Vectors
-from stentor.domains.memory.index.in_memory_vectors import InMemoryVectorStore, add_document
 from stentor.domains.memory.index.model import PendingDocument, SearchFilters, VectorHit
 from stentor.domains.memory.index.postgres import embedding_state
 from stentor.domains.memory.index.postgres.embedding_state import EmbeddingClaims
 from stentor.domains.memory.index.protocols import IndexDatabase
+from stentor.domains.memory.index.sqlite.in_memory_vectors import InMemoryVectorStore, add_document
 from stentor_vault.text.markdown import Chunk
 
 if TYPE_CHECKING:
-    from stentor.domains.memory.index import vector_matrix
-    from stentor.domains.memory.index.vector_matrix import ChunkVector, VectorMatrix
+    from stentor.domains.memory.index.sqlite import vector_matrix
+    from stentor.domains.memory.index.sqlite.vector_matrix import ChunkVector, VectorMatrix
 else:
-    vector_matrix = lazy_module("stentor.domains.memory.index.vector_matrix")
+    vector_matrix = lazy_module("stentor.domains.memory.index.sqlite.vector_matrix")
 
 JOURNAL_RETENTION_US = HOUR
 """How long changes are retained. A process that last read them half of that ago reloads all vectors instead."""

@@ -12,7 +12,7 @@ from markupsafe import Markup
 from starlette.responses import RedirectResponse, Response
 
 from stentor.core.jsontext import JsonObject
-from stentor.domains.memory.embedding_worker import PREPARING
+from stentor.domains.memory.embedding.embedding_worker import PREPARING
 from stentor.domains.memory.model import find_copied_path
 from stentor.domains.memory.text import tokenizer
 from stentor.domains.memory.vaults import DEFAULT_VAULT

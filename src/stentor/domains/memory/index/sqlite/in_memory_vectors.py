@@ -27,12 +27,12 @@ from stentor_vault.text.markdown import Chunk
 if TYPE_CHECKING:
     import numpy as np
 
-    from stentor.domains.memory.index import vector_matrix
-    from stentor.domains.memory.index.vector_matrix import ChunkVector, VectorMatrix
+    from stentor.domains.memory.index.sqlite import vector_matrix
+    from stentor.domains.memory.index.sqlite.vector_matrix import ChunkVector, VectorMatrix
 else:
     # Only needed when there is an embedding model.
     np = lazy_module("numpy")
-    vector_matrix = lazy_module("stentor.domains.memory.index.vector_matrix")
+    vector_matrix = lazy_module("stentor.domains.memory.index.sqlite.vector_matrix")
 
 DELETE_CHUNKS = Sql("delete from chunks where doc_id = :doc_id")
 """Leaves the vectors: equal texts reuse them until `delete_orphans`."""

@@ -16,8 +16,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from stentor.core.db import Sql, Tx
-from stentor.domains.memory.index.in_memory_vectors import DELETE_CHUNKS
 from stentor.domains.memory.index.model import PendingDocument, SearchFilters, VectorHit
+from stentor.domains.memory.index.sqlite.in_memory_vectors import DELETE_CHUNKS
 from stentor_vault.text.markdown import Chunk
 
 FREE_ROW = -1

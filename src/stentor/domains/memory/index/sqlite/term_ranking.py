@@ -21,13 +21,6 @@ import msgspec
 from stentor.core import jsontext
 from stentor.core.db import Sql, Tx
 from stentor.core.lazy_import import lazy_module
-from stentor.domains.memory.index.document_lengths import (
-    K1,
-    DocumentLengths,
-    decode_varints,
-    load_lengths,
-    norms_of,
-)
 from stentor.domains.memory.index.model import (
     FIELD_WEIGHTS,
     SEARCH_FIELDS,
@@ -37,6 +30,13 @@ from stentor.domains.memory.index.model import (
     SearchField,
     folder_list,
     phrase_parts,
+)
+from stentor.domains.memory.index.sqlite.document_lengths import (
+    K1,
+    DocumentLengths,
+    decode_varints,
+    load_lengths,
+    norms_of,
 )
 
 if TYPE_CHECKING:

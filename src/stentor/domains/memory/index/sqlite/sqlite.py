@@ -13,7 +13,6 @@ from pathlib import Path
 from stentor.core import jsontext
 from stentor.core.db import Sql, Tx
 from stentor.core.db.sqlite.rebuildable import open_rebuildable
-from stentor.domains.memory.index.in_memory_vectors import InMemoryVectorStore
 from stentor.domains.memory.index.index import SearchIndex
 from stentor.domains.memory.index.model import (
     MIN_LENGTH,
@@ -23,7 +22,8 @@ from stentor.domains.memory.index.model import (
     KeywordQuery,
     ListExcluded,
 )
-from stentor.domains.memory.index.term_ranking import TermRanking
+from stentor.domains.memory.index.sqlite.in_memory_vectors import InMemoryVectorStore
+from stentor.domains.memory.index.sqlite.term_ranking import TermRanking
 
 SCHEMA_VERSION = 16
 INDEX_FILE = "memory.db"
