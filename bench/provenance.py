@@ -19,10 +19,10 @@ from stentor.core.db.sqlite.driver import SqliteDriver
 from stentor.core.fanout.live import Hub
 from stentor.core.runlog import EventDraft, RunLog, leaf_hash
 from stentor.domains.provenance.audit.verification import verify_run_log
-from stentor.domains.provenance.checkpoints import CheckpointPublisher
 from stentor.domains.provenance.sequencer import Sequencer
 from stentor.domains.provenance.service import ProvenanceService
-from stentor.domains.provenance.signed_note import NoteVerifier, generate_signer
+from stentor.domains.provenance.signing.checkpoints import CheckpointPublisher
+from stentor.domains.provenance.signing.signed_note import NoteVerifier, generate_signer
 
 TITLE = "the provable run log"
 CHAIN, GROUP = 6, 200

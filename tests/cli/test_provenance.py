@@ -15,7 +15,7 @@ import pytest
 
 from stentor.cli.provenance.run_log import EventProof, verify_proof
 from stentor.domains.provenance import merkle
-from stentor.domains.provenance.signed_note import generate_signer
+from stentor.domains.provenance.signing.signed_note import generate_signer
 from tests.cli.program import SUMMARIZE, TEXT, Program
 from tests.conftest import Service
 from tests.databases import rows

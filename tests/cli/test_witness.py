@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from stentor.domains.provenance.signed_note import cosigned_at, parse_witness_key
+from stentor.domains.provenance.signing.signed_note import cosigned_at, parse_witness_key
 from tests.cli.program import Program
 from tests.cli.test_rewritten import act, provenance, stop
 from tests.conftest import Service

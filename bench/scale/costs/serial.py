@@ -19,9 +19,9 @@ from stentor.core.db.postgres.driver import PostgresDriver
 from stentor.core.fanout.live import Hub
 from stentor.core.runlog import EventDraft, RunLog
 from stentor.domains.messaging import store as messages
-from stentor.domains.provenance.checkpoints import CheckpointPublisher
 from stentor.domains.provenance.sequencer import Sequencer
-from stentor.domains.provenance.signed_note import generate_signer
+from stentor.domains.provenance.signing.checkpoints import CheckpointPublisher
+from stentor.domains.provenance.signing.signed_note import generate_signer
 
 
 def measured(server: Server, scale: Scale) -> Costs:

@@ -13,7 +13,7 @@ from stentor.core.db.sqlite.driver import SqliteDriver
 from stentor.core.errors import StartRefused
 from stentor.core.lazy_import import install_command
 from stentor.core.settings import Settings
-from stentor.domains.provenance.signing_guard import ExternalState
+from stentor.domains.provenance.signing.signing_guard import ExternalState
 
 
 def open_driver(settings: Settings) -> Driver:

@@ -35,7 +35,7 @@ from stentor.core.security.redaction import Redactor
 from stentor.core.settings import Settings
 from stentor.domains.provenance.audit import verification
 from stentor.domains.provenance.audit.findings import AuditReport
-from stentor.domains.provenance.signed_note import NoteVerifier
+from stentor.domains.provenance.signing.signed_note import NoteVerifier
 
 SchemaState = Literal["current", "behind", "empty", "newer", "unfinished copy"]
 INTERRUPTED_MESSAGE = (

@@ -12,9 +12,9 @@ from stentor.core.db.locks.leader import SEQUENCER_LOCK_ID, LeaderElection
 from stentor.core.fanout.live import Hub
 from stentor.core.runlog import EventDraft, RunLog
 from stentor.domains.provenance import store
-from stentor.domains.provenance.checkpoints import CheckpointPublisher
 from stentor.domains.provenance.sequencer import Sequencer
-from stentor.domains.provenance.signed_note import NoteSigner, generate_signer
+from stentor.domains.provenance.signing.checkpoints import CheckpointPublisher
+from stentor.domains.provenance.signing.signed_note import NoteSigner, generate_signer
 from stentor.testing import FixedClock
 
 

@@ -20,7 +20,7 @@ from stentor.domains.provenance import merkle
 from stentor.domains.provenance.audit.checkpoint_claims import CheckpointClaim, parse_claim
 from stentor.domains.provenance.audit.findings import AuditFinding, AuditReport
 from stentor.domains.provenance.audit.verification import verify_run_log
-from stentor.domains.provenance.signed_note import NoteVerifier, generate_signer
+from stentor.domains.provenance.signing.signed_note import NoteVerifier, generate_signer
 from stentor.testing import FixedClock
 from tests.databases import Databases
 from tests.domains.provenance.conftest import Log

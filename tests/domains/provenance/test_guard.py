@@ -15,9 +15,9 @@ from stentor.core.db import Sql, Tx
 from stentor.core.errors import RunLogDamaged
 from stentor.core.runlog import EVENT_COLUMNS, leaf_hash
 from stentor.domains.provenance import store
-from stentor.domains.provenance.checkpoints import CheckpointPublisher, file_sink
-from stentor.domains.provenance.signed_note import NoteSigner, generate_signer, open_note, split_notes
-from stentor.domains.provenance.signing_guard import Acceptance, ExternalState, SigningGuard
+from stentor.domains.provenance.signing.checkpoints import CheckpointPublisher, file_sink
+from stentor.domains.provenance.signing.signed_note import NoteSigner, generate_signer, open_note, split_notes
+from stentor.domains.provenance.signing.signing_guard import Acceptance, ExternalState, SigningGuard
 from stentor.domains.provenance.store import StoredCheckpoint
 from tests.domains.provenance.conftest import Log
 from tests.requirements import requirement

@@ -15,8 +15,8 @@ from hypothesis import strategies as st
 
 from stentor.core import settings
 from stentor.core.errors import StartRefused
-from stentor.domains.provenance import keyfile, signed_note
-from stentor.domains.provenance.signed_note import LogCheckpoint, NoteError
+from stentor.domains.provenance.signing import keyfile, signed_note
+from stentor.domains.provenance.signing.signed_note import LogCheckpoint, NoteError
 from tests.requirements import requirement
 
 SIGNER = signed_note.generate_signer("example.com/log")

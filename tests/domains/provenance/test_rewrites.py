@@ -17,7 +17,7 @@ from stentor.core.runlog import EVENT_COLUMNS, leaf_hash
 from stentor.domains.provenance import merkle
 from stentor.domains.provenance.audit.checkpoint_claims import parse_claim
 from stentor.domains.provenance.audit.verification import WitnessPolicy, verify_run_log
-from stentor.domains.provenance.signed_note import generate_signer
+from stentor.domains.provenance.signing.signed_note import generate_signer
 from stentor.domains.provenance.witness.wire import WitnessSubmission
 from stentor.domains.provenance.witness.witness import Witness, WitnessFolder
 from stentor.testing import FixedClock

@@ -14,7 +14,7 @@ from stentor.core.db import Sql
 from stentor.core.runlog import EventDraft
 from stentor.domains.monitoring import service as monitoring
 from stentor.domains.provenance import merkle
-from stentor.domains.provenance.signed_note import open_note, parse_verifier
+from stentor.domains.provenance.signing.signed_note import open_note, parse_verifier
 from tests.conftest import ADMIN, MakeWorld, World
 from tests.patience import soon
 from tests.requirements import requirement

@@ -18,9 +18,9 @@ from stentor.domains.provenance import merkle, store
 from stentor.domains.provenance import sequencer as sequencer_module
 from stentor.domains.provenance import service as service_module
 from stentor.domains.provenance.audit.verification import verify_run_log
-from stentor.domains.provenance.checkpoints import file_sink
 from stentor.domains.provenance.service import MAX_EVENTS, ProvenanceService
-from stentor.domains.provenance.signed_note import open_note, split_notes
+from stentor.domains.provenance.signing.checkpoints import file_sink
+from stentor.domains.provenance.signing.signed_note import open_note, split_notes
 from stentor.testing import FixedClock
 from tests.databases import Databases
 from tests.domains.provenance.conftest import Log

@@ -16,7 +16,7 @@ from starlette.testclient import TestClient
 from stentor.core.errors import StartRefused, StoreUnavailable
 from stentor.core.http_client.outbound import OutboundHttp
 from stentor.domains.provenance import merkle, store
-from stentor.domains.provenance.signed_note import (
+from stentor.domains.provenance.signing.signed_note import (
     Cosigner,
     NoteError,
     NoteSigner,
@@ -240,7 +240,7 @@ def test_published_cosignature_has_the_expected_key_id_and_length() -> None:
         "— witness.example.com/w1 jWbPPwAAAABkGFDLEZMHwSRaJNiIDoe9DYn/zXcrtPHeolMI5OWXEhZCB9dlrDJsX3b2oyin1nPZ"
         "qhf5nNo0xUe+mbIUBkBIfZ+qnA==\n"
     )
-    from stentor.domains.provenance.signed_note import parse_note
+    from stentor.domains.provenance.signing.signed_note import parse_note
 
     name, key_id, signed = parse_note(PUBLISHED + line)[1][1]
     assert (name, key_id.hex(), len(signed)) == ("witness.example.com/w1", "8d66cf3f", 72)

@@ -24,13 +24,14 @@ from stentor.core.errors import StartRefused, StoreUnavailable
 from stentor.core.http_client.outbound import OutboundHttp
 from stentor.core.runlog import EventDraft
 from stentor.domains.monitoring.service import Check, HealthComponent
-from stentor.domains.provenance import keyfile, store
-from stentor.domains.provenance.checkpoints import CheckpointPublisher, CheckpointSink, file_sink
+from stentor.domains.provenance import store
 from stentor.domains.provenance.operations import ProvenanceOperations
 from stentor.domains.provenance.sequencer import Sequencer
 from stentor.domains.provenance.service import ArchivedBodyReader, ProvenanceService
-from stentor.domains.provenance.signed_note import NoteSigner, NoteVerifier
-from stentor.domains.provenance.signing_guard import Acceptance, SigningGuard
+from stentor.domains.provenance.signing import keyfile
+from stentor.domains.provenance.signing.checkpoints import CheckpointPublisher, CheckpointSink, file_sink
+from stentor.domains.provenance.signing.signed_note import NoteSigner, NoteVerifier
+from stentor.domains.provenance.signing.signing_guard import Acceptance, SigningGuard
 from stentor.domains.provenance.witness.client import WitnessClient, parse_targets
 from stentor.domains.retention import parquet_files
 from stentor.domains.retention.service import TaskArchiver

@@ -38,7 +38,7 @@ from stentor.core.security.redaction import Redactor
 from stentor.core.settings import Settings
 from stentor.domains.provenance.audit import verification
 from stentor.domains.provenance.audit.findings import AuditReport
-from stentor.domains.provenance.signed_note import NoteVerifier
+from stentor.domains.provenance.signing.signed_note import NoteVerifier
 
 app = typer.Typer(help="Upgrade the database schema, back up, copy to another database.", no_args_is_help=True)
 

@@ -20,7 +20,7 @@ from stentor.cli.output import EXIT_USAGE, CommandFailed, console, print_json, r
 from stentor.core import settings
 from stentor.core.errors import StartRefused
 from stentor.core.security.sealing import Sealer
-from stentor.domains.provenance import keyfile
+from stentor.domains.provenance.signing import keyfile
 
 app = typer.Typer(help="Create, limit, rotate and revoke API keys.", no_args_is_help=True)
 

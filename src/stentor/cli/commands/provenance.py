@@ -18,7 +18,7 @@ from stentor.cli.provenance import checkpoint_sources, run_log, view
 from stentor.cli.provenance.run_log import CheckedEventProof, EventProof
 from stentor.cli.provenance.view import Run
 from stentor.cli.service.offline import load_offline_settings
-from stentor.domains.provenance.signing_guard import ACCEPT_HINT
+from stentor.domains.provenance.signing.signing_guard import ACCEPT_HINT
 from stentor.domains.provenance.store import VERIFY_HINT
 
 app = typer.Typer(help="Verify and export the run log, show runs, prove events.", no_args_is_help=True)

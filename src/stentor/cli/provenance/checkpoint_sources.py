@@ -16,10 +16,10 @@ from stentor.cli.input_files import read_key_text, reading
 from stentor.cli.output import EXIT_USAGE, CommandFailed, print_notice
 from stentor.core.errors import RunLogDamaged, StartRefused
 from stentor.core.settings import Settings
-from stentor.domains.provenance import keyfile
 from stentor.domains.provenance.audit.checkpoint_claims import CheckpointClaim, parse_claim
 from stentor.domains.provenance.audit.verification import WitnessPolicy
-from stentor.domains.provenance.signed_note import (
+from stentor.domains.provenance.signing import keyfile
+from stentor.domains.provenance.signing.signed_note import (
     NoteError,
     NoteVerifier,
     cosigned_at,

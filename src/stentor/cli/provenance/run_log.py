@@ -28,13 +28,14 @@ from stentor.core.db.driver import Driver
 from stentor.core.db.sqlite.driver import SqliteDriver
 from stentor.core.jsontext import JsonObject
 from stentor.core.settings import Settings
-from stentor.domains.provenance import export, keyfile, merkle, signing_guard, store
+from stentor.domains.provenance import export, merkle, store
 from stentor.domains.provenance.audit import verification
 from stentor.domains.provenance.audit.checkpoint_claims import CheckpointClaim
 from stentor.domains.provenance.audit.findings import AuditReport
 from stentor.domains.provenance.export import EventSelection, RunRoots, read_events
-from stentor.domains.provenance.signed_note import NoteError, NoteVerifier, open_note
-from stentor.domains.provenance.signing_guard import Acceptance
+from stentor.domains.provenance.signing import keyfile, signing_guard
+from stentor.domains.provenance.signing.signed_note import NoteError, NoteVerifier, open_note
+from stentor.domains.provenance.signing.signing_guard import Acceptance
 from stentor.domains.retention.verification import verify_archives
 
 MAX_REASON_LENGTH = 1_000

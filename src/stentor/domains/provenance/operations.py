@@ -15,7 +15,7 @@ from stentor.core.db import Tx
 from stentor.core.jsontext import JsonObject
 from stentor.domains.provenance.model import RunTrace
 from stentor.domains.provenance.service import ProvenanceService
-from stentor.domains.provenance.signed_note import NoteVerifier
+from stentor.domains.provenance.signing.signed_note import NoteVerifier
 from stentor.domains.provenance.store import StoredCheckpoint
 from stentor.web.operations import operation
 from stentor.web.request_context import decode_path_segment

@@ -9,7 +9,7 @@ from stentor.core.errors import RunLogDamaged
 from stentor.domains.provenance import archived_store, store
 from stentor.domains.provenance.audit.store import read_page
 from stentor.domains.provenance.audit.verification import hash_event
-from stentor.domains.provenance.signed_note import NoteError, NoteVerifier, open_note
+from stentor.domains.provenance.signing.signed_note import NoteError, NoteVerifier, open_note
 
 MAX_CHECKED_EVENTS = 1_000
 MAX_PROBLEMS = 5

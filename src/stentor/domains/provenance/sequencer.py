@@ -21,8 +21,8 @@ from stentor.core.db.locks.leader import LeaderElection
 from stentor.core.errors import RunLogDamaged, ServiceUnavailable, StentorError, StoreUnavailable
 from stentor.core.timers import sleep_until_tick, wait_until_tick
 from stentor.domains.provenance import store
-from stentor.domains.provenance.checkpoints import CheckpointPublisher
 from stentor.domains.provenance.merkle import TreeFrontier
+from stentor.domains.provenance.signing.checkpoints import CheckpointPublisher
 from stentor.domains.provenance.store import NumberingConflict
 
 BATCH_SIZE = 128

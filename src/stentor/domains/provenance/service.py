@@ -18,9 +18,9 @@ from stentor.core.errors import Conflict, InvalidRequest, NotFound, ServiceUnava
 from stentor.core.runlog import RunLogEvent, encode_event_row, leaf_hash
 from stentor.domains.provenance import archived_store, merkle, store
 from stentor.domains.provenance.archived_store import ArchivedEvent, archived_error
-from stentor.domains.provenance.checkpoints import CheckpointPublisher
 from stentor.domains.provenance.model import ConsistencyProof, InclusionProof, RunTrace, parse_event
 from stentor.domains.provenance.sequencer import Sequencer
+from stentor.domains.provenance.signing.checkpoints import CheckpointPublisher
 from stentor.domains.provenance.store import StoredCheckpoint, TileReader
 
 ArchivedBodyReader = Callable[[str, str], Row | None]

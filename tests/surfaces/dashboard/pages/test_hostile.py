@@ -11,7 +11,8 @@ import httpx
 import pytest
 
 from stentor.surfaces.dashboard.pages import app
-from stentor.surfaces.dashboard.presenters import filters, note_rendering
+from stentor.surfaces.dashboard.presenters import filters
+from stentor.surfaces.dashboard.presenters.notes import note_rendering
 from stentor.web.sse import ENDED_MESSAGE
 from stentor.web.wire import encode_cursor
 from tests.domains.governance.conftest import GovernanceClient

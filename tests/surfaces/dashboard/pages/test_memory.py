@@ -18,7 +18,7 @@ from stentor.domains.memory.index.index import SearchIndex
 from stentor.domains.memory.versions import history
 from stentor.surfaces.dashboard.pages.memory import memory as memory_page
 from stentor.surfaces.dashboard.pages.memory import memory_editing
-from stentor.surfaces.dashboard.presenters import note_rendering
+from stentor.surfaces.dashboard.presenters.notes import note_rendering
 from stentor.surfaces.dashboard.site.page import PageRequest
 from tests.conftest import MakeWorld
 from tests.domains.memory.test_semantic import Unprepared

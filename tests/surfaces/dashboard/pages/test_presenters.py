@@ -6,9 +6,10 @@ import pytest
 
 from stentor.core.formats import json_diff
 from stentor.core.security.redaction import MASK
-from stentor.surfaces.dashboard.presenters import agent_view, change_review, filters, note_validity
+from stentor.surfaces.dashboard.presenters import agent_view, change_review, filters
 from stentor.surfaces.dashboard.presenters.agent_view import mask_secrets, present_runtime, url_origin
-from stentor.surfaces.dashboard.presenters.note_rendering import note_url
+from stentor.surfaces.dashboard.presenters.notes import note_validity
+from stentor.surfaces.dashboard.presenters.notes.note_rendering import note_url
 from tests.requirements import requirement
 
 

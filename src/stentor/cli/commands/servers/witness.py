@@ -14,7 +14,7 @@ from stentor.core import settings
 from stentor.core.clock import SystemClock
 from stentor.core.security import redaction
 from stentor.core.security.redaction import Redactor
-from stentor.domains.provenance.signed_note import NoteError, parse_verifier
+from stentor.domains.provenance.signing.signed_note import NoteError, parse_verifier
 from stentor.domains.provenance.witness.witness import Witness, WitnessFolder
 from stentor.surfaces import witness as surface
 from stentor.web.server import http_server

@@ -9,7 +9,7 @@ import msgspec
 from stentor.core.db import Tx
 from stentor.domains.provenance.audit import store
 from stentor.domains.provenance.audit.findings import AuditFinding, CheckpointState
-from stentor.domains.provenance.signed_note import NoteError, NoteVerifier, cosigned_at, open_note, parse_note
+from stentor.domains.provenance.signing.signed_note import NoteError, NoteVerifier, cosigned_at, open_note, parse_note
 
 PAGE_SIZE = 1_000
 STORED = "stored"

@@ -25,7 +25,7 @@ from stentor.domains.provenance.audit.checkpoint_claims import CheckpointClaim, 
 from stentor.domains.provenance.audit.findings import AuditFinding, AuditReport, Mismatch, classify_mismatches
 from stentor.domains.provenance.merkle import TILE_WIDTH, StreamingTree
 from stentor.domains.provenance.model import LeavesDigest, parse_record
-from stentor.domains.provenance.signed_note import NoteVerifier
+from stentor.domains.provenance.signing.signed_note import NoteVerifier
 from stentor.domains.provenance.store import number_of
 
 PAGE_SIZE = 16 * TILE_WIDTH

@@ -20,7 +20,7 @@ from stentor.core.http_client.outbound import OutboundHttp
 from stentor.core.lazy_import import lazy_module
 from stentor.core.timers import wait_until_tick
 from stentor.domains.provenance import merkle, store
-from stentor.domains.provenance.signed_note import (
+from stentor.domains.provenance.signing.signed_note import (
     MAX_SIGNATURES,
     NoteError,
     NoteVerifier,

@@ -7,7 +7,13 @@ from dataclasses import dataclass
 from hashlib import sha256
 
 from stentor.domains.provenance.merkle import HASH_BYTES
-from stentor.domains.provenance.signed_note import LogCheckpoint, NoteError, decode_base64, parse_note, parse_size
+from stentor.domains.provenance.signing.signed_note import (
+    LogCheckpoint,
+    NoteError,
+    decode_base64,
+    parse_note,
+    parse_size,
+)
 
 MAX_HASHES = 63
 MAX_BODY_BYTES = 65_536

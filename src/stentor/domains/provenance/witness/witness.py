@@ -21,7 +21,7 @@ from stentor.core import filesystem
 from stentor.core.clock import SECOND, Clock
 from stentor.core.errors import StartRefused
 from stentor.domains.provenance.merkle import EMPTY_ROOT, verify_consistency
-from stentor.domains.provenance.signed_note import (
+from stentor.domains.provenance.signing.signed_note import (
     Cosigner,
     LogCheckpoint,
     NoteError,

@@ -13,7 +13,7 @@ from stentor.core.ids import min_id_at
 from stentor.core.jsontext import JsonObject
 from stentor.domains.provenance import store as provenance_store
 from stentor.domains.provenance.recent_check import RecentCheck, check_recent
-from stentor.domains.provenance.signed_note import NoteError, NoteVerifier, parse_verifier
+from stentor.domains.provenance.signing.signed_note import NoteError, NoteVerifier, parse_verifier
 from stentor.domains.registry import queries as registry_queries
 from stentor.domains.tasks.reading import list_queries
 from stentor.domains.tasks.reading.list_model import TaskFilter

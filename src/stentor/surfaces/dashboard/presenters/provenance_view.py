@@ -16,9 +16,9 @@ import msgspec
 from stentor.core.jsontext import JsonObject
 from stentor.domains.memory.vaults import DEFAULT_VAULT
 from stentor.domains.provenance import merkle
-from stentor.domains.provenance.signed_note import LogCheckpoint, NoteError, open_note, parse_verifier
+from stentor.domains.provenance.signing.signed_note import LogCheckpoint, NoteError, open_note, parse_verifier
 from stentor.surfaces.dashboard.gateway import quote_segment
-from stentor.surfaces.dashboard.presenters.note_rendering import note_url
+from stentor.surfaces.dashboard.presenters.notes.note_rendering import note_url
 
 MAX_NESTING = 6
 """Deeper branches are displayed at this depth, as narrow screens and browsers have a limit."""

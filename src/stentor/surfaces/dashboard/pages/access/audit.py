@@ -18,7 +18,7 @@ from stentor.domains.tasks.reading.list_model import TaskFilter
 from stentor.domains.webhooks import store as webhook_store
 from stentor.surfaces.dashboard.gateway import quote_segment
 from stentor.surfaces.dashboard.presenters.filters import SERVICE, name_actor, shorten_id, shorten_ids
-from stentor.surfaces.dashboard.presenters.note_rendering import note_url
+from stentor.surfaces.dashboard.presenters.notes.note_rendering import note_url
 from stentor.surfaces.dashboard.site.forms import times_of_days
 from stentor.surfaces.dashboard.site.page import PageRequest, encode_query
 

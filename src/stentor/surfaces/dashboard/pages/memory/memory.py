@@ -18,9 +18,9 @@ from stentor.domains.memory.text import tokenizer
 from stentor.domains.memory.vaults import DEFAULT_VAULT
 from stentor.domains.registry import queries as registry_queries
 from stentor.surfaces.dashboard.gateway import GatewayError
-from stentor.surfaces.dashboard.presenters import note_graph, note_rendering
-from stentor.surfaces.dashboard.presenters.note_rendering import NoteDiffLine, note_url, vault_param
-from stentor.surfaces.dashboard.presenters.note_validity import present_validity
+from stentor.surfaces.dashboard.presenters.notes import note_graph, note_rendering
+from stentor.surfaces.dashboard.presenters.notes.note_rendering import NoteDiffLine, note_url, vault_param
+from stentor.surfaces.dashboard.presenters.notes.note_validity import present_validity
 from stentor.surfaces.dashboard.site.page import PageRequest
 
 SEARCH_MODES = {"hybrid": "Hybrid", "keyword": "Keyword", "semantic": "Semantic"}

@@ -14,8 +14,8 @@ from stentor.core.jsontext import JsonObject
 from stentor.domains.memory.vaults import DEFAULT_VAULT
 from stentor.surfaces.dashboard.gateway import GatewayError
 from stentor.surfaces.dashboard.pages.memory.memory import current_version, read_document, read_versions
-from stentor.surfaces.dashboard.presenters import note_rendering
-from stentor.surfaces.dashboard.presenters.note_rendering import note_url, vault_param
+from stentor.surfaces.dashboard.presenters.notes import note_rendering
+from stentor.surfaces.dashboard.presenters.notes.note_rendering import note_url, vault_param
 from stentor.surfaces.dashboard.site.page import PageRequest
 
 REFUSALS = (400, 409, 412, 413)

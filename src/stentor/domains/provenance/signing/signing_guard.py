@@ -21,7 +21,7 @@ from stentor.core import filesystem
 from stentor.core.db import Database, Tx
 from stentor.core.errors import RunLogDamaged
 from stentor.domains.provenance import store
-from stentor.domains.provenance.signed_note import (
+from stentor.domains.provenance.signing.signed_note import (
     NoteError,
     NoteSigner,
     NoteVerifier,

@@ -16,7 +16,7 @@ from stentor.domains.memory.validity.frontmatter_keys import (
 )
 from stentor.domains.memory.validity.model import Cause
 from stentor.surfaces.dashboard.gateway import quote_segment
-from stentor.surfaces.dashboard.presenters.note_rendering import note_url, vault_param
+from stentor.surfaces.dashboard.presenters.notes.note_rendering import note_url, vault_param
 from stentor_vault.text import markdown
 from stentor_vault.text.documents import NoteDocument
 from stentor_vault.text.passages import normalize_anchor

@@ -11,7 +11,7 @@ from unicodedata import east_asian_width
 import msgspec
 
 from stentor.core.jsontext import JsonObject
-from stentor.surfaces.dashboard.presenters.note_rendering import note_url
+from stentor.surfaces.dashboard.presenters.notes.note_rendering import note_url
 
 WIDTH = 290
 ROW_HEIGHT = 22

@@ -10,7 +10,7 @@ from pathlib import Path
 from stentor.core import filesystem
 from stentor.core.errors import StartRefused
 from stentor.core.settings import Settings
-from stentor.domains.provenance.signed_note import (
+from stentor.domains.provenance.signing.signed_note import (
     NoteError,
     NoteSigner,
     NoteVerifier,

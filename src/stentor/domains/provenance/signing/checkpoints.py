@@ -20,8 +20,8 @@ from stentor.core.clock import Clock
 from stentor.core.db import Database, Tx
 from stentor.core.errors import RunLogDamaged, StentorError, StoreUnavailable
 from stentor.domains.provenance import store
-from stentor.domains.provenance.signed_note import NoteSigner
-from stentor.domains.provenance.signing_guard import SigningGuard
+from stentor.domains.provenance.signing.signed_note import NoteSigner
+from stentor.domains.provenance.signing.signing_guard import SigningGuard
 from stentor.domains.provenance.store import VERIFY_HINT, StoredCheckpoint
 
 log = logging.getLogger(__name__)
