@@ -12,11 +12,11 @@ from pathlib import Path
 import pytest
 
 from stentor.core.errors import InvalidRequest
-from stentor_vault.notes import batch_io
-from stentor_vault.notes.batch_io import FsyncPool, WriteRequest
+from stentor_vault.notes.files import batch_io
+from stentor_vault.notes.files.batch_io import FsyncPool, WriteRequest
+from stentor_vault.notes.files.thread_batcher import ThreadBatcher
 from stentor_vault.notes.folder_vault import FolderVault
 from stentor_vault.notes.model import NO_FILE, FileChange, NameTaken, NoSuchNote, Note, NoteChanged, VaultUnavailable
-from stentor_vault.notes.thread_batcher import ThreadBatcher
 from tests.requirements import requirement
 
 

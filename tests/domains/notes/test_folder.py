@@ -22,10 +22,10 @@ from typing import Any
 import pytest
 import watchfiles
 
-from stentor_vault.notes import safe_files
-from stentor_vault.notes.file_events import watch_changes
+from stentor_vault.notes.files import safe_files
+from stentor_vault.notes.files.file_events import watch_changes
+from stentor_vault.notes.files.inotify import FolderEvents
 from stentor_vault.notes.folder_vault import TRASH_FOLDER, FolderVault
-from stentor_vault.notes.inotify import FolderEvents
 from stentor_vault.notes.model import (
     NO_FILE,
     NameTaken,

@@ -7,7 +7,7 @@ import threading
 
 import pytest
 
-from stentor_vault.server.links import LinkIndex, extract_link_targets
+from stentor_vault.server.search.links import LinkIndex, extract_link_targets
 from tests.surfaces.vault.conftest import Vault
 
 JSON = {"Accept": "application/vnd.olrapi.note+json"}

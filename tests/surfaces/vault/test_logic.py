@@ -9,9 +9,9 @@ from typing import Any
 import httpx
 import pytest
 
-from stentor_vault.server import jsonlogic
-from stentor_vault.server.jsonlogic import JsonLogicRule, RuleData
-from stentor_vault.server.jsonlogic_operators import InvalidRule, to_string
+from stentor_vault.server.search import jsonlogic
+from stentor_vault.server.search.jsonlogic import JsonLogicRule, RuleData
+from stentor_vault.server.search.jsonlogic_operators import InvalidRule, to_string
 from tests.surfaces.vault.conftest import Vault
 from tests.surfaces.vault.test_server import assert_error
 

@@ -16,10 +16,10 @@ import pytest
 
 from stentor_vault.notes.folder_vault import FolderVault
 from stentor_vault.notes.model import MAX_NOTE_BYTES, Note
-from stentor_vault.server import jsonlogic, text_index
 from stentor_vault.server.app import VaultServer
 from stentor_vault.server.read_handlers import JSON_LOGIC, NOTE_JSON
-from stentor_vault.server.text_index import VaultTextIndex
+from stentor_vault.server.search import jsonlogic, text_index
+from stentor_vault.server.search.text_index import VaultTextIndex
 from tests.patience import soon
 from tests.requirements import requirement
 from tests.unreadable import make_unreadable

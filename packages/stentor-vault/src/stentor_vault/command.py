@@ -22,7 +22,7 @@ from stentor_vault import __version__
 from stentor_vault.notes.folder_vault import FolderVault
 from stentor_vault.server.app import VaultServer
 from stentor_vault.server.certificate import ServerCertificate
-from stentor_vault.server.text_index import VaultTextIndex
+from stentor_vault.server.search.text_index import VaultTextIndex
 
 KEY_VARIABLE = "STENTOR_VAULT_KEY"
 KEY_FILE = "vault.key"

@@ -16,7 +16,7 @@ from stentor.domains.tasknotes.model import is_mirrored
 from stentor_vault.notes.folder_vault import FolderVault
 from stentor_vault.server.app import VaultServer
 from stentor_vault.server.certificate import ServerCertificate
-from stentor_vault.server.text_index import VaultTextIndex
+from stentor_vault.server.search.text_index import VaultTextIndex
 
 if TYPE_CHECKING:
     from stentor.web.server.certificate import ServedCertificate

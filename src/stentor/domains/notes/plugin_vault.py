@@ -23,6 +23,7 @@ from stentor.domains.notes.plugin_client import (
     with_query,
 )
 from stentor_vault.notes import frontmatter, model, paths
+from stentor_vault.notes.files.path_locks import PathLocks
 from stentor_vault.notes.model import (
     ANY_STATE,
     NO_FILE,
@@ -34,7 +35,6 @@ from stentor_vault.notes.model import (
     Stat,
     VaultProtocolError,
 )
-from stentor_vault.notes.path_locks import PathLocks
 
 NOTE_JSON = "application/vnd.olrapi.note+json"
 MARKDOWN_HEADERS = {"Content-Type": "text/markdown"}

@@ -32,7 +32,7 @@ from stentor.domains.tasknotes.model import TaskNoteRecord
 from stentor.domains.tasknotes.pending_changes import PendingChanges
 from stentor.domains.tasks.reading import list_queries
 from stentor.domains.tasks.reading.list_model import TaskFilter
-from stentor_vault.notes import projection
+from stentor_vault.notes.files import projection
 from stentor_vault.notes.model import NameTaken, NoSuchNote, VaultUnavailable
 
 TASKS_PER_BATCH = 64

@@ -18,9 +18,9 @@ from stentor.core.errors import Conflict, InvalidRequest
 from stentor.core.jsontext import JsonObject
 from stentor.domains.notes.plugin_vault import PluginVault
 from stentor_vault.notes import frontmatter, paths
+from stentor_vault.notes.files.path_locks import PathLocks
 from stentor_vault.notes.frontmatter import InvalidFrontmatter
 from stentor_vault.notes.model import MAX_NOTE_BYTES, NoteChanged, NoteTooLarge, content_hash
-from stentor_vault.notes.path_locks import PathLocks
 
 NonEmptyText = Annotated[str, msgspec.Meta(min_length=1)]
 FrontmatterKey = Annotated[str, msgspec.Meta(min_length=1, max_length=255)]

@@ -17,8 +17,10 @@ from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import TypeVar
 
-from stentor_vault.notes import batch_io, model, paths, safe_files
-from stentor_vault.notes.batch_io import FsyncPool, WriteRequest
+from stentor_vault.notes import model, paths
+from stentor_vault.notes.files import batch_io, safe_files
+from stentor_vault.notes.files.batch_io import FsyncPool, WriteRequest
+from stentor_vault.notes.files.thread_batcher import ThreadBatcher
 from stentor_vault.notes.model import (
     ANY_STATE,
     FileChange,
@@ -29,7 +31,6 @@ from stentor_vault.notes.model import (
     UnreadablePath,
     matches_state,
 )
-from stentor_vault.notes.thread_batcher import ThreadBatcher
 
 T = TypeVar("T")
 

@@ -26,7 +26,7 @@ from stentor_vault.server import errors
 from stentor_vault.server.errors import VaultApiError
 from stentor_vault.server.read_handlers import ReadHandlers, SearchHandlers
 from stentor_vault.server.request_parsing import JSON, read_body, require_inside_vault, split_request_path
-from stentor_vault.server.text_index import VaultTextIndex
+from stentor_vault.server.search.text_index import VaultTextIndex
 from stentor_vault.server.write_handlers import VaultFiles, WriteHandlers
 
 CERTIFICATE_PATH = "/obsidian-local-rest-api.crt"

@@ -12,7 +12,6 @@ from stentor_vault.errors import StentorError
 from stentor_vault.notes.frontmatter import InvalidFrontmatter
 from stentor_vault.notes.model import NameTaken, NoSuchNote, NoteChanged, NoteTooLarge, ReadOnlyNote
 from stentor_vault.notes.paths import InvalidPath
-from stentor_vault.server.jsonlogic_operators import InvalidRule
 from stentor_vault.server.patching.instruction import (
     ContentExists,
     FieldExists,
@@ -21,6 +20,7 @@ from stentor_vault.server.patching.instruction import (
     PatchFailed,
     VersionMismatch,
 )
+from stentor_vault.server.search.jsonlogic_operators import InvalidRule
 
 BAD_FRONTMATTER, NOT_TEXT, NO_CONTENT_TYPE, BAD_CONTENT_TYPE, BAD_CONTENT = 40005, 40010, 40011, 40012, 40015
 NO_DESTINATION, OUTSIDE_VAULT, BAD_DESTINATION, BAD_WITHIN, BAD_CONDITION = 40020, 40021, 40022, 40023, 40024

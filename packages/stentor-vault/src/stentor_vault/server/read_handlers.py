@@ -16,9 +16,8 @@ from stentor_vault.jsontext import JsonObject
 from stentor_vault.notes.folder_vault import FolderVault
 from stentor_vault.notes.model import NoSuchNote, Note
 from stentor_vault.notes.paths import InvalidPath
-from stentor_vault.server import errors, targets, text_index
+from stentor_vault.server import errors, targets
 from stentor_vault.server.errors import VaultApiError
-from stentor_vault.server.jsonlogic import JsonLogicRule
 from stentor_vault.server.patching import legacy, note_parts
 from stentor_vault.server.patching.instruction import TARGET_KINDS
 from stentor_vault.server.request_parsing import (
@@ -35,8 +34,10 @@ from stentor_vault.server.request_parsing import (
     join_path,
     parse_preconditions,
 )
+from stentor_vault.server.search import text_index
+from stentor_vault.server.search.jsonlogic import JsonLogicRule
+from stentor_vault.server.search.text_index import SimpleSearchHit, VaultTextIndex
 from stentor_vault.server.targets import NoteTarget
-from stentor_vault.server.text_index import SimpleSearchHit, VaultTextIndex
 from stentor_vault.server.write_handlers import DEPRECATION_HEADERS
 
 NOTE_JSON, MAP_JSON = "application/vnd.olrapi.note+json", "application/vnd.olrapi.document-map+json"

@@ -44,8 +44,8 @@ from stentor_vault.server.request_parsing import (
     read_body,
     require_file_path,
 )
+from stentor_vault.server.search.text_index import VaultTextIndex
 from stentor_vault.server.targets import ResolvedPath
-from stentor_vault.server.text_index import VaultTextIndex
 
 MAX_ATTEMPTS = 16
 MAX_WARNINGS = 10

@@ -17,7 +17,7 @@ from stentor.domains.memory.index.links import files_of_names
 from stentor.domains.memory.index.model import IndexEntry
 from stentor.domains.memory.validity.frontmatter_keys import Mark, Source, find_record
 from stentor.domains.memory.validity.model import Cause, ChainLink, Exclusion, TargetKind
-from stentor_vault.server.links import LinkIndex, link_key
+from stentor_vault.server.search.links import LinkIndex, link_key
 
 _DELETE = [
     Sql("delete from periods where doc_id = :doc_id"),

@@ -12,7 +12,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from stentor.core import jsontext
 from stentor.core.db import Sql, Tx
 from stentor.domains.memory.index.model import IndexEntry, LinkedDocument, Neighbourhood
-from stentor_vault.server.links import LinkIndex, link_key
+from stentor_vault.server.search.links import LinkIndex, link_key
 
 MAX_LINKS = 10_000
 """Links that are read of a document, and to a file name."""

@@ -22,7 +22,7 @@ from stentor.domains.memory.validity import frontmatter_keys
 from stentor.domains.memory.validity.frontmatter_keys import NoteValidity, read_document
 from stentor.domains.memory.validity.model import Exclusion
 from stentor_vault.notes.model import Note, content_hash
-from stentor_vault.server.links import extract_link_targets, link_key
+from stentor_vault.server.search.links import extract_link_targets, link_key
 from stentor_vault.text import documents
 from stentor_vault.text.documents import NoteDocument, with_parents
 

@@ -18,7 +18,7 @@ from pathlib import Path
 
 from stentor.core.errors import ServiceUnavailable
 from stentor.domains.memory.index.indexer import Indexer
-from stentor_vault.notes.file_events import watch_changes
+from stentor_vault.notes.files.file_events import watch_changes
 from stentor_vault.notes.paths import compose_path, fold_path, is_valid_path
 
 RETRY_SECONDS = 1.0

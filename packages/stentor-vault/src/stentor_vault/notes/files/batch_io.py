@@ -16,7 +16,8 @@ from pathlib import Path
 
 import msgspec
 
-from stentor_vault.notes import model, paths, safe_files
+from stentor_vault.notes import model, paths
+from stentor_vault.notes.files import safe_files
 from stentor_vault.notes.model import (
     ANY_STATE,
     FileChange,

@@ -13,7 +13,8 @@ from collections.abc import Iterable
 from pathlib import Path
 
 from stentor_vault import file_modes
-from stentor_vault.notes import paths, safe_files
+from stentor_vault.notes import paths
+from stentor_vault.notes.files import safe_files
 from stentor_vault.notes.model import NoSuchNote, ReadOnlyNote
 
 log = logging.getLogger(__name__)

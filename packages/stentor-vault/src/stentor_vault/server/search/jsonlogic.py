@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable
 from typing import Any
 
 from stentor_vault.jsontext import JsonObject
-from stentor_vault.server.jsonlogic_operators import MAX_NESTING, OPERATORS, InvalidRule, is_truthy, to_string
+from stentor_vault.server.search.jsonlogic_operators import MAX_NESTING, OPERATORS, InvalidRule, is_truthy, to_string
 
 MAX_STEPS, MAX_SECONDS = 5_000_000, 10.0
 """Limits of one search over all notes."""

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import watchfiles
 
-from stentor_vault.notes.inotify import FolderEvents
+from stentor_vault.notes.files.inotify import FolderEvents
 
 COLLECT_MS = 40
 """The time for which the events of a change are collected; for `watchfiles` also the interval between its polls."""

@@ -18,12 +18,12 @@ from typing import Any
 import msgspec
 
 from stentor_vault.jsontext import JsonObject
-from stentor_vault.notes.file_events import watch_changes
+from stentor_vault.notes.files.file_events import watch_changes
 from stentor_vault.notes.folder_vault import FolderVault
 from stentor_vault.notes.model import MAX_NOTE_BYTES, NoSuchNote, Note, Stat, UnreadablePath, VaultUnavailable
 from stentor_vault.notes.paths import InvalidPath, compose_path, is_hidden
-from stentor_vault.server.jsonlogic import RuleData
-from stentor_vault.server.links import LinkIndex, NoteLinks, extract_link_targets
+from stentor_vault.server.search.jsonlogic import RuleData
+from stentor_vault.server.search.links import LinkIndex, NoteLinks, extract_link_targets
 from stentor_vault.text.documents import NoteDocument, parse_document, with_parents
 
 RULE_FIELDS = ("path", "content", "frontmatter", "tags", "stat", "links", "backlinks", "unresolvedLinks")

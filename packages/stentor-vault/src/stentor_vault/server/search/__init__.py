@@ -1,0 +1,1 @@
+"""The searches of the vault server: the index of texts and links, and JsonLogic rules."""
