@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from stentor_worker.client import Client
+from stentor_worker.http.client import Client
 from stentor_worker.integrations.langgraph_values import CheckpointError, Threads, _batches, make_key
 from tests.conftest import Service
 from tests.examples.test_frameworks import EXAMPLES, FRAMEWORKS, SDK

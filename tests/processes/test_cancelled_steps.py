@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from stentor_worker import StepFailed, Task, TaskCancelled, steps
-from stentor_worker.client import Client, ServiceError
+from stentor_worker.http.client import Client, ServiceError
 from tests.patience import until
 from tests.processes.programs import Program
 from tests.requirements import requirement

@@ -11,7 +11,7 @@ import pytest
 
 from stentor_worker import Replay, ServiceError, Task
 from stentor_worker.__main__ import main
-from stentor_worker.client import Client
+from stentor_worker.http.client import Client
 from tests.processes.programs import Handler, Program
 from tests.requirements import requirement
 

@@ -14,8 +14,8 @@ import pytest
 from worker_service import TIMEOUT_S, Service, run_service
 
 from stentor_worker import Task, Worker
-from stentor_worker.client import Client
-from stentor_worker.connections import ConnectionPool, HttpResponse, MalformedResponse
+from stentor_worker.http.client import Client
+from stentor_worker.http.connections import ConnectionPool, HttpResponse, MalformedResponse
 
 OK = b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok"
 
@@ -149,7 +149,7 @@ def test_what_is_no_complete_response_is_an_error_and_ends_its_connection(answer
 def test_a_request_that_is_interrupted_leaves_no_response_to_the_next_one(monkeypatch: pytest.MonkeyPatch) -> None:
     with peer(OK, b"HTTP/1.1 200 OK\r\nContent-Length: 4\r\n\r\nnext") as (server, connections):
         with monkeypatch.context() as patch:
-            patch.setattr("stentor_worker.connections._Connection.read_response", lambda _: 1 // 0)
+            patch.setattr("stentor_worker.http.connections._Connection.read_response", lambda _: 1 // 0)
             with pytest.raises(ZeroDivisionError):
                 send(connections)
         assert server.closed.wait(TIMEOUT_S)

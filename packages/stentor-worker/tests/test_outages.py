@@ -16,7 +16,7 @@ import pytest
 from worker_service import TIMEOUT_S, Reply, Service, run_service
 
 from stentor_worker import ServiceError, Task, Worker
-from stentor_worker.client import MAX_PAGES, Client
+from stentor_worker.http.client import MAX_PAGES, Client
 from stentor_worker.running import REPEAT_SECONDS
 from stentor_worker.worker import _Interrupted
 
@@ -53,7 +53,7 @@ def stop_in_handler(handler: Callable[[Task], Any], reply: Callable[[str], Reply
 
 
 def test_a_worker_that_stops_waits_for_a_service_that_starts_again(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("stentor_worker.client.LAST_PAUSE", 0.01)
+    monkeypatch.setattr("stentor_worker.http.client.LAST_PAUSE", 0.01)
     tries = itertools.count(1)
     reports = stop_in_handler(lambda task: 7, lambda verb: UP if verb != "complete" or next(tries) > 9 else DOWN)
     assert [(verb, body["result"]) for _, verb, body in reports] == [("complete", 7)] * 10
@@ -61,7 +61,7 @@ def test_a_worker_that_stops_waits_for_a_service_that_starts_again(monkeypatch: 
 
 def test_a_worker_that_stops_pauses_between_its_last_tries(monkeypatch: pytest.MonkeyPatch) -> None:
     pauses: list[float] = []
-    monkeypatch.setattr("stentor_worker.client.time.sleep", pauses.append)
+    monkeypatch.setattr("stentor_worker.http.client.time.sleep", pauses.append)
     tries = itertools.count(1)
     stop_in_handler(lambda task: 7, lambda verb: UP if verb != "complete" or next(tries) > 6 else DOWN)
     assert len(pauses) == 6
@@ -71,7 +71,7 @@ def test_a_worker_that_stops_pauses_between_its_last_tries(monkeypatch: pytest.M
 
 
 def test_a_worker_that_stops_gives_a_service_up_once_for_all_its_calls(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("stentor_worker.client.LAST_SECONDS", 0.01)
+    monkeypatch.setattr("stentor_worker.http.client.LAST_SECONDS", 0.01)
 
     def handler(task: Task) -> str:
         for _ in range(50):
@@ -92,7 +92,7 @@ def test_a_worker_that_stops_gives_a_service_up_once_for_all_its_calls(monkeypat
 def test_an_outage_as_the_worker_stops_fails_neither_the_task_nor_its_step(
     use_service: Callable[[Task], Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("stentor_worker.client.LAST_SECONDS", 0.01)
+    monkeypatch.setattr("stentor_worker.http.client.LAST_SECONDS", 0.01)
     is_down = True
 
     def reply(verb: str) -> Reply:
@@ -155,7 +155,7 @@ def test_an_answer_of_a_service_or_proxy_in_trouble_does_not_end_a_connected_wor
 def test_what_a_proxy_answers_for_a_service_that_is_down_costs_no_result_and_no_step(
     answer: Reply, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("stentor_worker.client.LAST_PAUSE", 0.01)
+    monkeypatch.setattr("stentor_worker.http.client.LAST_PAUSE", 0.01)
     answers = {verb: iter([answer] * 2) for verb in ("heartbeat", "steps", "complete")}
     cancelled: list[bool] = []
 

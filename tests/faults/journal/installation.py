@@ -18,7 +18,7 @@ from stentor.core.db.driver import Driver
 from stentor.core.errors import StoreUnavailable
 from stentor.testing import FixedClock
 from stentor_worker import Task, Worker
-from stentor_worker.client import Client, ServiceError
+from stentor_worker.http.client import Client, ServiceError
 from tests.conftest import World, build_world
 from tests.faults.journal.commits import FailingDriver, Plan
 from tests.faults.journal.programs import Outside, run_program

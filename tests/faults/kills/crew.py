@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 from stentor_worker import Task, Worker
-from stentor_worker.client import Client
+from stentor_worker.http.client import Client
 from tests.faults.journal.programs import run_program
 from tests.faults.kills.coroutines import Run
 from tests.faults.kills.ledger import RemoteOutside

@@ -24,7 +24,7 @@ from cryptography import x509
 from cryptography.hazmat.primitives.asymmetric import ec
 
 from stentor_worker import ServiceError, Worker
-from stentor_worker.client import Client
+from stentor_worker.http.client import Client
 from tests import forkserver
 from tests.authority import Authority
 from tests.cli.program import SUMMARIZE, TEXT, Program

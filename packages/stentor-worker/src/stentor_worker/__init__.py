@@ -11,7 +11,6 @@ def count(task):
 worker.run()
 """
 
-from stentor_worker.client import ServiceError
 from stentor_worker.errors import (
     AttemptEnded,
     ChildFailed,
@@ -25,6 +24,7 @@ from stentor_worker.errors import (
     TaskCancelled,
     WaitTimeout,
 )
+from stentor_worker.http.client import ServiceError
 from stentor_worker.replay import Replay
 from stentor_worker.task import Result, Task
 from stentor_worker.waits import Child

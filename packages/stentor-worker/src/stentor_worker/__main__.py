@@ -7,7 +7,7 @@ import importlib
 import sys
 from pathlib import Path
 
-from stentor_worker.client import ServiceError
+from stentor_worker.http.client import ServiceError
 from stentor_worker.worker import Worker
 
 EXIT_DIFFERS, EXIT_USAGE = 1, 2

@@ -14,7 +14,6 @@ from dataclasses import replace
 from typing import Any
 
 from stentor_worker.branches import note
-from stentor_worker.client import Client, ServiceError, segment
 from stentor_worker.errors import (
     MAX_CODE,
     AttemptEnded,
@@ -29,6 +28,7 @@ from stentor_worker.errors import (
     to_message,
     to_plain,
 )
+from stentor_worker.http.client import Client, ServiceError, segment
 from stentor_worker.scope import WAS_CANCELLED, Entry, Scope, current_scope, outer_keys
 
 PAGE = 1_000

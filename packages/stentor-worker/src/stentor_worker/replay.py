@@ -12,8 +12,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from stentor_worker.client import Client, segment
 from stentor_worker.errors import AttemptEnded, StepMismatch, Suspended
+from stentor_worker.http.client import Client, segment
 from stentor_worker.journal import Journal, Recorded
 from stentor_worker.scope import Entry, outer_keys
 from stentor_worker.task import Task

@@ -12,8 +12,8 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any, ParamSpec, TypeVar, overload
 
-from stentor_worker.client import Client, ServiceError, segment
 from stentor_worker.errors import TaskCancelled
+from stentor_worker.http.client import Client, ServiceError, segment
 from stentor_worker.journal import Journal
 from stentor_worker.steps import finish, finish_first, here, in_thread, run_effect, run_step
 from stentor_worker.waits import (

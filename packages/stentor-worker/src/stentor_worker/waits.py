@@ -11,8 +11,8 @@ from datetime import timedelta
 from typing import Any
 
 from stentor_worker.branches import Branch, begin, running_in, to_results
-from stentor_worker.client import ServiceError, segment
 from stentor_worker.errors import AttemptEnded, ChildFailed, Failed, ServiceGone, StepMismatch, Suspended
+from stentor_worker.http.client import ServiceError, segment
 from stentor_worker.journal import Journal, Recorded, ValueRejected
 from stentor_worker.scope import MAX_NAME, Entry, Scope
 from stentor_worker.steps import count_cancellations, finish, here, in_thread, note_late, run_step

@@ -1,6 +1,6 @@
 """The worker: claims tasks, runs the handler in threads, renews the leases and reports the results.
 
-Everything it sends goes through `client`; what a handler sees is in `task`.
+Everything it sends goes through `http.client`; what a handler sees is in `task`.
 """
 
 from __future__ import annotations
@@ -19,8 +19,8 @@ from typing import Any
 
 from stentor_worker import running
 from stentor_worker.branches import Branch, fire_timers_when_idle, running_in
-from stentor_worker.client import Client, ServiceError, segment
 from stentor_worker.errors import Failed, TaskCancelled, most_urgent, to_message, to_plain
+from stentor_worker.http.client import Client, ServiceError, segment
 from stentor_worker.replay import Replay, replay
 from stentor_worker.reports import build_error_report, build_result_report
 from stentor_worker.task import Task

@@ -28,7 +28,7 @@ from langgraph.checkpoint.base import (
 )
 from langgraph.checkpoint.serde.base import SerializerProtocol
 
-from stentor_worker.client import Client
+from stentor_worker.http.client import Client
 from stentor_worker.integrations.langgraph_records import CHUNK, Record, RecordStore, identify, make_config
 from stentor_worker.integrations.langgraph_values import CheckpointError, Threads, make_key
 

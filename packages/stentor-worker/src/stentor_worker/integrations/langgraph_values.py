@@ -13,7 +13,7 @@ from functools import partial
 from typing import Any
 from urllib.parse import quote, urlencode
 
-from stentor_worker.client import Client, ServiceError, create_if_missing, segment
+from stentor_worker.http.client import Client, ServiceError, create_if_missing, segment
 
 MAX_PART = 200
 """Characters of one part of a key; a longer part is replaced by its hash. A key has at most 1,024."""

@@ -11,7 +11,7 @@ from contextlib import suppress
 from functools import lru_cache, partial
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from stentor_worker.client import Client, ServiceError, create_if_missing, segment
+from stentor_worker.http.client import Client, ServiceError, create_if_missing, segment
 
 if TYPE_CHECKING:
     from agents import SessionSettings, TResponseInputItem

@@ -14,7 +14,7 @@ from contextlib import suppress
 from typing import Any
 from urllib.parse import quote
 
-from stentor_worker.connections import ConnectionPool, HttpResponse
+from stentor_worker.http.connections import ConnectionPool, HttpResponse
 
 log = logging.getLogger(__name__)
 MAX_PAUSE = 10.0
