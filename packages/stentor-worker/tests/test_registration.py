@@ -14,9 +14,28 @@ from stentor_worker import ServiceError, Worker
 REGISTER = "Worker.register(sys.argv[1], 'key', 'slugger', ['slug'])"
 
 
-def test_an_address_without_http_is_refused_at_once() -> None:
-    with pytest.raises(ValueError, match="must be a URL such as"):
-        Worker("127.0.0.1:8080", "key", "agent")
+@pytest.mark.parametrize(
+    "url",
+    [
+        "",
+        "127.0.0.1:8080",
+        "localhost:8080",
+        "ftp://127.0.0.1",
+        "HTTPS://127.0.0.1",
+        "http://",
+        "http:///path",
+        "http://[::1",
+        "http://127.0.0.1:port",
+        "http://127.0.0.1:99999",
+        "http://127.0.0.1:0",
+        "http://my host:8080",
+        "http://a..b",
+    ],
+)
+def test_what_is_no_address_is_refused_at_once_with_an_example(url: str) -> None:
+    with pytest.raises(ValueError, match="must be a URL such as") as refused:
+        Worker(url, "key", "agent")
+    assert repr(url) in str(refused.value)
 
 
 def test_a_key_that_no_header_can_carry_is_refused_and_not_shown() -> None:

@@ -12,7 +12,7 @@ import time
 from collections.abc import Callable
 from contextlib import suppress
 from typing import Any
-from urllib.parse import quote
+from urllib.parse import quote, urlsplit
 
 from stentor_worker.http.connections import ConnectionPool, HttpResponse
 
@@ -67,12 +67,12 @@ class Client:
     """Calls the service for one worker; thread-safe.
 
     `ca_file` has the certificates that it trusts, in PEM; without it SSL_CERT_FILE, else those of public certificate
-    authorities. Raises OSError if it cannot be used, and ValueError for a `url` without http or https, or for a `key`
-    that no header can carry.
+    authorities. Raises OSError if it cannot be used, and ValueError for a `url` that is not one of http or https,
+    or for a `key` that no header can carry.
     """
 
     def __init__(self, url: str, key: str, stopping: threading.Event, ca_file: str | None = None) -> None:
-        if not url.startswith(("http://", "https://")):
+        if not _is_address(url):
             raise ValueError(f"The address of the service must be a URL such as http://127.0.0.1:8080, not {url!r}.")
         key = key.strip()
         # http.client would raise an error that shows the key.
@@ -272,3 +272,13 @@ def create_if_missing(send: Callable[[], object], create: Callable[[], object]) 
             raise
         create()
         send()
+
+
+def _is_address(url: str) -> bool:
+    try:
+        parts = urlsplit(url)
+        host = (parts.hostname or "").encode("idna")
+        # A host with a space would be looked up again and again, as if the service were down.
+        return url.startswith(("http://", "https://")) and bool(host) and b" " not in host and parts.port != 0
+    except ValueError:  # a malformed host or port
+        return False
