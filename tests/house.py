@@ -26,6 +26,7 @@ LEFT_OUT = ("/generated/", "/migrations/versions/")
 FUNCTIONS = ast.FunctionDef | ast.AsyncFunctionDef
 SHORT_FILE = 50
 SHORT_MODULE = 60
+LARGE_FOLDER = 12
 
 
 @dataclass(frozen=True)
@@ -99,6 +100,11 @@ def single_importer_modules(files: list[SourceFile]) -> int:
     return sum(importers[file.module] == 1 and file.lines < SHORT_MODULE and not file.is_package for file in files)
 
 
+def large_folders(files: list[SourceFile]) -> int:
+    modules = Counter(file.path.parent for file in files if not file.is_package)
+    return sum(count > LARGE_FOLDER for count in modules.values())
+
+
 def untyped_dicts(files: list[SourceFile]) -> int:
     return sum(len(re.findall(r"\bdict\[str, Any\]", file.text)) for file in files)
 
@@ -139,6 +145,7 @@ FIGURES: list[tuple[str, Callable[[list[SourceFile]], object]]] = [
     ("Python files", len),
     (f"  under {SHORT_FILE} lines, without __init__.py", short_files),
     (f"modules with one importer and under {SHORT_MODULE} lines", single_importer_modules),
+    (f"folders with more than {LARGE_FOLDER} modules", large_folders),
     ("dict[str, Any]", untyped_dicts),
     ("  as JsonObject (opaque, named)", opaque_objects),
     ("imports inside functions", late_imports),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import tomllib
+from collections import Counter
 from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
@@ -21,6 +22,9 @@ SOURCES = sorted(
     if path.parent.name != "generated"
 )
 MEDIAN_FUNCTION, MEDIAN_FILE, LONGEST_FILE = 10, 250, 450
+LARGEST_FOLDER = 12
+FOLDERS_OF_ANY_SIZE = {"src/stentor/core/migrations/versions"}
+"""Alembic reads all versions from one folder."""
 
 
 @pytest.mark.parametrize("command", ahead.CHECKS.values(), ids=ahead.CHECKS)
@@ -61,6 +65,12 @@ def test_files_are_short() -> None:
     lines = {path: len(text_of(path).splitlines()) for path in SOURCES}
     assert median(lines.values()) <= MEDIAN_FILE
     assert [path.name for path, count in lines.items() if count > LONGEST_FILE] == []
+
+
+def test_folders_have_few_modules() -> None:
+    modules = Counter(path.parent for path in SOURCES if path.name != "__init__.py")
+    large = {folder.relative_to(ROOT).as_posix() for folder, count in modules.items() if count > LARGEST_FOLDER}
+    assert large == FOLDERS_OF_ANY_SIZE
 
 
 SQL_MODULES = re.compile(r"(^|_)(store|queries)\.py$")
