@@ -8,7 +8,18 @@ from stentor.core.db.counters import CounterTable
 from stentor.core.db.database import Database
 from stentor.core.db.driver import NO_LOCKS, AppendOnlyTable, RowUpdate, Sql
 from stentor.core.db.read_ahead import Ahead
-from stentor.core.db.rows_sql import RowsSql
+from stentor.core.db.rows_sql import NumberedTable, RowsSql
 from stentor.core.db.transaction import Tx
 
-__all__ = ["NO_LOCKS", "Ahead", "AppendOnlyTable", "CounterTable", "Database", "RowUpdate", "RowsSql", "Sql", "Tx"]
+__all__ = [
+    "NO_LOCKS",
+    "Ahead",
+    "AppendOnlyTable",
+    "CounterTable",
+    "Database",
+    "NumberedTable",
+    "RowUpdate",
+    "RowsSql",
+    "Sql",
+    "Tx",
+]

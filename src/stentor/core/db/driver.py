@@ -221,10 +221,16 @@ class AppendOnlyTable:
         self.table = table
         self.columns = columns
         self.join = join
+        self.width = len(columns)
+        """Parameters for each row of the insert statement with numbers."""
 
     def insert(self, rows: int, first: int | None = None) -> str:
         """Return the insert statement for `rows` rows with the placeholders `?`, or `$` with a number from `first`."""
         return _insert(self.table, self.columns, rows, first)
+
+    def values(self, rows: Sequence[Row]) -> Row:
+        """Return the parameters of the insert statement with numbers."""
+        return tuple(chain.from_iterable(rows))
 
     @cached_property
     def insert_new(self) -> Sql:
@@ -258,11 +264,11 @@ def joint_insert_statements(inserts: list[Insert]) -> Iterator[tuple[str, tuple[
     """
     if all(len(rows) <= _JOINT_ROWS for _, rows in inserts):
         shape = tuple((table, len(rows)) for table, rows in inserts)
-        yield _joint_insert(shape), tuple(chain.from_iterable(chain.from_iterable(rows for _, rows in inserts)))
+        yield _joint_insert(shape), tuple(chain.from_iterable(table.values(rows) for table, rows in inserts))
         return
     for table, rows in inserts:
         for some in split_rows(rows, _SIZES_IN_MESSAGE):
-            yield table.insert(len(some), 1), tuple(chain.from_iterable(some))
+            yield table.insert(len(some), 1), table.values(some)
 
 
 @cache
@@ -270,10 +276,12 @@ def _joint_insert(shape: tuple[tuple[AppendOnlyTable, int], ...]) -> str:
     texts, first = list[str](), 1
     for table, rows in shape:
         texts.append(table.insert(rows, first))
-        first += rows * len(table.columns)
+        first += table.width * rows
     *others, last = texts
+    if not others:
+        return last
     ctes = ", ".join(f"part{number} as ({text})" for number, text in enumerate(others))
-    return f"with {ctes} {last}" if others else last
+    return f"with {ctes}, {last.removeprefix('with ')}" if last.startswith("with ") else f"with {ctes} {last}"
 
 
 class RowUpdate:

@@ -7,13 +7,14 @@ None. Lists and counts for callers are in `queries`, what claims read in `queue_
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from operator import itemgetter
 from typing import Any
 
 import msgspec
 
 from stentor.core import jsontext
 from stentor.core.clock import SECOND
-from stentor.core.db import AppendOnlyTable, RowsSql, RowUpdate, Sql, Tx
+from stentor.core.db import NumberedTable, RowsSql, RowUpdate, Sql, Tx
 from stentor.core.db.driver import Row
 from stentor.core.errors import CorruptRow
 from stentor.domains.atp.text_format import content_for_agent
@@ -45,7 +46,25 @@ _RESULT = Sql(f"select result from tasks where {_KEY}")
 _INSERT_COLUMNS = tuple(field for field in FIELDS if field not in ("performance", "result"))
 LONG_INPUT = 100_000
 """Characters of an input from which its row is inserted in a statement of its own."""
-_TASKS = AppendOnlyTable("tasks", (*_INSERT_COLUMNS, "session_id", "input"))
+_TASK_COLUMNS = (*_INSERT_COLUMNS, "session_id", "input")
+_LANE = {"assigned_agent": "text", "submitted_by": "text", "priority": "integer", "queued_at": "bigint"}
+_lane_of = itemgetter(*map(_TASK_COLUMNS.index, _LANE))
+_IN_QUEUE = """from tasks as t where t.status = 'queued' and t.parked = 0
+    and t.assigned_agent = given.assigned_agent and t.priority = given.priority"""
+_IN_LANE = f"{_IN_QUEUE} and t.submitted_by = given.submitted_by"
+# What the trigger `take_task_turn` does for moved tasks, and for those of older processes.
+_TASKS = NumberedTable(
+    "tasks",
+    _TASK_COLUMNS,
+    "turn",
+    group=_LANE,
+    group_of=lambda row: _lane_of(row) if row[_TASK_COLUMNS.index("status")] == "queued" else None,
+    first=f"""greatest(
+        coalesce((select t.turn + 1 {_IN_LANE} and t.queued_at <= given.queued_at
+            order by t.queued_at desc, t.turn desc limit 1), 0),
+        coalesce((select t.turn {_IN_QUEUE} order by t.turn, t.queued_at limit 1), 0))""",
+    most=f"(select t.turn {_IN_LANE} and t.queued_at > given.queued_at order by t.queued_at, t.turn limit 1)",
+)
 # Fencing: of two claims that read the same row, one finds the epoch that it read and increments it; the other updates
 # nothing. `coalesce` keeps PostgreSQL from an index of queued tasks, in which it reads the whole queue of the agent: it
 # prefers that one if the queue was short when the statement was planned.

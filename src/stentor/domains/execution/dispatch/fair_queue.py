@@ -2,7 +2,7 @@
 
 The tasks of one agent, priority and submitter are a lane, of which a process may hold only the oldest ones.
 
-On PostgreSQL the trigger `take_task_turn` gives the same order to the rows.
+On PostgreSQL new rows get the same order from their insert (`tasks.store`), moved ones from a trigger.
 """
 
 from __future__ import annotations
