@@ -152,6 +152,19 @@ async def test_a_provider_of_anthropics_format_gets_what_the_client_sent(
     assert sent["body"] == expected | ({"stream": True} if streamed else {})
     assert sent["headers"]["anthropic-beta"] == "context-management-2025-06-27"
     assert sent["headers"]["anthropic-version"] == "2026-10-21"
+    assert sent["query"] == {}
+
+
+@requirement("llm.anthropic-original")
+async def test_a_request_of_claude_code_asks_the_provider_for_the_beta(
+    client: anthropic.AsyncAnthropic, upstream: Upstream
+) -> None:
+    for model in (ANTHROPIC, OPENAI):
+        await client.beta.messages.create(
+            model=model, max_tokens=5, messages=ASKED, betas=["x-1"], extra_query={"beta": "true"}
+        )
+    assert [call["query"] for call in upstream.asked] == [{"beta": "true"}, {}]
+    assert upstream.asked[0]["headers"]["anthropic-beta"] == "x-1"
 
 
 async def searching(request: web.Request) -> web.StreamResponse:

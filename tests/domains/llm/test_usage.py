@@ -165,7 +165,8 @@ def test_prices_are_the_packages_or_the_operators() -> None:
 
 def _package_cost(prices: ModelPrice, used: TokenUsage) -> int:
     cached = min(used.cached_tokens, used.input_tokens) or None
-    usage = Usage(input_tokens=used.input_tokens, cache_read_tokens=cached, output_tokens=used.output_tokens)
+    parts = {"cache_read_tokens": cached, "cache_write_tokens": used.written_tokens or None}
+    usage = Usage(input_tokens=used.input_tokens, output_tokens=used.output_tokens, **parts)
     return round(prices.calc_price(usage)["total_price"] * costs.NANOS_PER_DOLLAR)
 
 
@@ -180,7 +181,8 @@ def test_each_model_costs_what_the_package_says() -> None:
             edges = [TokenUsage(start + more, 7, 0, 3) for start in starts for more in (-1, 0, 1, 2)]
             plain = (TokenUsage(), TokenUsage(1), TokenUsage(0, 1), TokenUsage(999_983, 65_537, 0, 77_777))
             rates = costs.PackageRates(prices)
-            for used in (*plain, TokenUsage(5, 5, 0, 9), TokenUsage(2**40, 2**40, 0, 2**39), *edges):
+            written = [TokenUsage(99_991, 7, 0, 9, written_tokens=count) for count in (1, 77_777, 99_982)]
+            for used in (*plain, TokenUsage(5, 5, 0, 9), TokenUsage(2**40, 2**40, 0, 2**39), *edges, *written):
                 assert rates.cost_nanos(used) == _package_cost(prices, used), (provider.id, model.id, used)
     assert tiered > 50
 
@@ -428,6 +430,29 @@ async def test_an_interrupted_stream_counts_the_input_that_the_provider_has_repo
     await world.admin.post("/api/v1/llm/stream", json=asking("anthropic/sea-small"))
     found = await usage(world)
     assert (found["inputTokens"], found["outputTokens"], found["estimatedRequests"]) == (1050, 10, 1)
+
+
+@requirement("llm.usage-estimated")
+@pytest.mark.parametrize("streamed", [False, True])
+async def test_what_anthropic_writes_to_its_cache_costs_more_than_other_input(
+    world: World, upstream: Upstream, streamed: bool
+) -> None:
+    counts = {"input_tokens": 100, "cache_read_input_tokens": 9000, "cache_creation_input_tokens": 5000}
+    message = {"id": "m", "content": [], "stop_reason": "end_turn", "usage": {**counts, "output_tokens": 7}}
+    end = [{"type": "message_delta", "delta": {"stop_reason": "end_turn"}, "usage": {"output_tokens": 7}}]
+    events = [{"type": "message_start", "message": message}, *end, {"type": "message_stop"}]
+    whole = moods.raw(json.dumps(message).encode())
+    upstream.mood = moods.raw(b"".join(map(moods.sse, events)), "text/event-stream") if streamed else whole
+    body = asking("anthropic/claude-haiku-4-5") | {"max_tokens": 9, "stream": streamed}
+    assert (await world.admin.post("/v1/messages", json=body)).status_code == 200
+    as_input, expected = (
+        PriceList().cost_nanos("anthropic", "claude-haiku-4-5", TokenUsage(14_100, 7, 0, 9000, written_tokens=written))
+        for written in (0, 5000)
+    )
+    assert as_input is not None
+    assert expected is not None
+    assert expected > as_input * 1.15
+    assert (await usage(world))["estimatedCost"] == expected / costs.NANOS_PER_DOLLAR
 
 
 @requirement("llm.usage-estimated")

@@ -242,6 +242,7 @@ class _TokenRates(msgspec.Struct, frozen=True):
     request: Decimal
     input: Decimal
     cached: Decimal
+    written: Decimal
     output: Decimal
 
 
@@ -269,21 +270,25 @@ class PackageRates:
             return None
         # A provider may report more cached than input tokens, for which the package has no price.
         cached = min(usage.cached_tokens, usage.input_tokens)
-        plain = usage.input_tokens - cached
-        return round(rates.request + rates.input * plain + rates.cached * cached + rates.output * usage.output_tokens)
+        written = min(usage.written_tokens, usage.input_tokens - cached)
+        plain = usage.input_tokens - cached - written
+        inputs = rates.input * plain + rates.cached * cached + rates.written * written
+        return round(rates.request + inputs + rates.output * usage.output_tokens)
 
     def _find_rates(self, tier: int) -> _TokenRates | None:
         tokens = self._starts[tier - 1] + 1 if tier else 0
         try:
             none = self._ask(tokens)
             plain, cached, output = self._ask(tokens + 1), self._ask(tokens + 1, 1), self._ask(tokens, output=1)
+            written = self._ask(tokens + 1, written=1)
         except (LookupError, ValueError):
             return None
         each = plain - none
-        return _TokenRates(none - each * tokens, each, cached - none, output - none)
+        return _TokenRates(none - each * tokens, each, cached - none, written - none, output - none)
 
-    def _ask(self, tokens: int, cached: int = 0, output: int = 0) -> Decimal:
-        usage = genai_prices.Usage(input_tokens=tokens, cache_read_tokens=cached or None, output_tokens=output)
+    def _ask(self, tokens: int, cached: int = 0, output: int = 0, written: int = 0) -> Decimal:
+        parts = {"cache_read_tokens": cached or None, "cache_write_tokens": written or None}
+        usage = genai_prices.Usage(input_tokens=tokens, output_tokens=output, **parts)
         dollars: Decimal = self._prices.calc_price(usage)["total_price"]
         return dollars * NANOS_PER_DOLLAR
 

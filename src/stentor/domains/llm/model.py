@@ -117,12 +117,13 @@ class AnthropicOriginal(msgspec.Struct, frozen=True):
     """What a client sent in Anthropic's format, which only providers of that format can get as it was.
 
     `fields` are those of the body for which the neutral form has less room, such as `messages` with their cache marks;
-    `headers` are those that choose the version of the API. `feature` names a part that no other format can express,
+    `headers` and `query` choose the version of the API. `feature` names a part that no other format can express,
     empty if none is; `other_tokens` estimates the tokens of all such blocks.
     """
 
     fields: JsonObject
     headers: dict[str, str] = {}
+    query: str = ""
     feature: str = ""
     other_tokens: int = 0
 
@@ -175,13 +176,17 @@ class ChatRequest(msgspec.Struct, frozen=True):
 
 
 class TokenUsage(msgspec.Struct, frozen=True):
-    """Token counts of a call; `estimated` if the provider did not report them."""
+    """Token counts of a call; `estimated` if the provider did not report them.
+
+    `cached_tokens` and `written_tokens` are the parts of the input that were read from and written to a cache.
+    """
 
     input_tokens: int = 0
     output_tokens: int = 0
     reasoning_tokens: int = 0
     cached_tokens: int = 0
     estimated: bool = False
+    written_tokens: int = 0
 
 
 class ChatReply(msgspec.Struct, frozen=True):
@@ -306,7 +311,8 @@ def limit_counts(usage: TokenUsage) -> TokenUsage:
     output_tokens = min(usage.output_tokens, MAX_COUNTED_TOKENS)
     reasoning_tokens = max(0, min(usage.reasoning_tokens, output_tokens))
     cached_tokens = max(0, min(usage.cached_tokens, input_tokens))
-    return TokenUsage(input_tokens, output_tokens, reasoning_tokens, cached_tokens, usage.estimated)
+    written_tokens = max(0, min(usage.written_tokens, input_tokens - cached_tokens))
+    return TokenUsage(input_tokens, output_tokens, reasoning_tokens, cached_tokens, usage.estimated, written_tokens)
 
 
 def estimate_embedding_usage(inputs: Sequence[EmbeddingInput]) -> TokenUsage:

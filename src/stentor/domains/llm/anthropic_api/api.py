@@ -46,7 +46,9 @@ def router(chats: ChatRouter, streams: StreamLimit) -> APIRouter:
         body = validate_body(MessagesIn, raw)
         if caller.models:
             require_one_model(raw, caller.name)
-        chat = body.to_request(raw, _anthropic_headers(request))
+        # The beta methods of many clients add it, as in Claude Code.
+        query = "?beta=true" if request.query_params.get("beta") == "true" else ""
+        chat = body.to_request(raw, _anthropic_headers(request), query)
         session, task = session_id(request), task_header(request)
         if not body.stream:
             work = chats.chat(caller, chat, task_id=task, session_id=session)

@@ -246,8 +246,8 @@ class CountIn(AnthropicModel):
     def shows_thinking(self) -> bool:
         return self.thinking is not None and self.thinking.type != "disabled"
 
-    def to_request(self, raw: JsonObject, headers: dict[str, str]) -> ChatRequest:
-        """Convert to a chat request. `raw` is the body as it was sent, `headers` are those of Anthropic's API."""
+    def to_request(self, raw: JsonObject, headers: dict[str, str], query: str = "") -> ChatRequest:
+        """Convert to a chat request. `raw` is the body as it was sent, the rest is what an original has."""
         choice, output_format = self.tool_choice, self.output_config.format if self.output_config else None
         schema = {"name": "answer", "schema": output_format.schema_} if output_format else None
         return ChatRequest(
@@ -265,7 +265,7 @@ class CountIn(AnthropicModel):
             response_format={"type": "json_schema", "json_schema": schema} if schema else None,
             extra={"parallel_tool_calls": False} if choice and choice.disable_parallel_tool_use else {},
             prefer=(self.metadata.prefer if self.metadata else None) or "",
-            anthropic=AnthropicOriginal(_original_fields(raw), headers, self._feature(), self._other_tokens()),
+            anthropic=AnthropicOriginal(_original_fields(raw), headers, query, self._feature(), self._other_tokens()),
         )
 
     def _messages(self) -> tuple[LlmMessage, ...]:

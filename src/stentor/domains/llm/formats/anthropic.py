@@ -129,7 +129,9 @@ def build_chat_request(request: ChatRequest, quirks: ProviderQuirks, *, stream: 
         stream=True if stream else None,
         **(_neutral_fields(request) if original is None else _original_fields(original)),
     )
-    return ProviderRequest("/v1/messages", body, original.headers if original else {})
+    if original is None:
+        return ProviderRequest("/v1/messages", body)
+    return ProviderRequest(f"/v1/messages{original.query}", body, original.headers)
 
 
 def _neutral_fields(request: ChatRequest) -> JsonObject:
@@ -348,6 +350,7 @@ def _usage(usage: _AnthropicUsage | None) -> TokenUsage | None:
         return None
     cached = usage.cache_read_input_tokens or 0
     # Anthropic's input_tokens excludes the tokens that were read from or written to the cache.
-    total = usage.input_tokens + cached + (usage.cache_creation_input_tokens or 0)
+    written = usage.cache_creation_input_tokens or 0
+    total = usage.input_tokens + cached + written
     thinking = (usage.output_tokens_details.thinking_tokens or 0) if usage.output_tokens_details else 0
-    return TokenUsage(max(0, total), max(0, usage.output_tokens or 0), thinking, cached)
+    return TokenUsage(max(0, total), max(0, usage.output_tokens or 0), thinking, cached, written_tokens=written)
