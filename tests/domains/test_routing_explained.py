@@ -222,7 +222,7 @@ def test_a_decision_of_the_rule_before_is_shown_with_its_terms_and_not_computed_
     found = explain.check_decision(record)
     assert (found.recomputed, found.is_reproduced) == (False, False)
     assert "'evidence-3'" in (found.reason or "")
-    assert explain.classify_terms(record) == "evidence"
+    assert explain.is_readable(record)
     assert "its expected result is better" in explain.explain_decision(record)
 
 
@@ -262,13 +262,13 @@ def test_a_decision_by_another_rule_is_said_not_to_be_recomputable(rule: Any) ->
     assert not explain.check_decision(None).recomputed
 
 
-@requirement("routing.decision-recomputed")
-@pytest.mark.parametrize("rule", ["evidence-9", "evidence-10", "evidence-11"])
-def test_a_decision_by_a_rule_with_the_same_formula_is_recomputed(rule: str) -> None:
-    record = recorded(candidate("ann", 9, 10), candidate("bob", 2, 10)) | {"rule": rule}
-    assert explain.check_decision(record).is_reproduced
-    record["candidates"][0]["expected"] += 0.1
-    assert [each.field for each in explain.check_decision(record).differences] == ["expected"]
+def test_a_decision_with_other_fields_is_said_to_be_unreadable_whatever_its_rule() -> None:
+    # The fixed shares of a rule before the first release.
+    each = {"agent_id": "a", "name": "ann", "composite": 1.0, "hebbian": 0.5, "trust": 0.5, "blended": 0.7}
+    for rule in (None, "shares", explain.RULE_VERSION):
+        record = {"rule": rule, "agent_name": "ann", "candidates_total": 1, "candidates": [each]}
+        assert not explain.is_readable(record)
+        assert explain.explain_decision(record) == "The recorded decision cannot be read."
 
 
 def test_the_sentence_names_what_decided() -> None:

@@ -72,7 +72,7 @@ def describe_decision(decision: JsonObject, later_denial: str | None = None) -> 
     check = explain.check_decision(decision)
     return {
         "decision": decision,
-        "terms": explain.classify_terms(decision),
+        "terms": "evidence" if explain.is_readable(decision) else None,
         "denied": decision.get("denied", []),
         "later_denial": later_denial,
         "recomputation": msgspec.to_builtins(check) | {"same": check.is_reproduced},
@@ -110,7 +110,7 @@ MAX_COMPARED = 4
 def show_decision(record: JsonObject) -> None:
     """Print the candidates with the terms of their scores, the parameters, and the denied agents."""
     output.print_line(explain.explain_decision(record))
-    if explain.classify_terms(record) != "evidence":
+    if not explain.is_readable(record):
         return
     decision = read_fields(record, RoutingDecision)
     shown = _shown_terms(decision.candidates)

@@ -10,7 +10,7 @@ from __future__ import annotations
 import shlex
 from collections.abc import Sequence
 from math import isclose
-from typing import Any, Literal
+from typing import Any
 
 import msgspec
 
@@ -23,18 +23,6 @@ from stentor.domains.routing.track_record import TrackRecord, build_track_record
 
 TOLERANCE = 1e-9
 """Relative difference up to which two numbers are equal."""
-_EVIDENCE_RULES = (*(f"evidence-{number}" for number in range(3, 13)), RULE_VERSION)
-"""Rules with the same terms: the earlier ones have other formulas for time, cost and uncertainty."""
-_RULES_WITH_THIS_FORMULA = (*(f"evidence-{number}" for number in range(9, 13)), RULE_VERSION)
-"""Rules that differ only in which outcomes count, and these are recorded with a decision."""
-# Fields that records of the earlier rule have: the whole decision, and each candidate.
-_SHARES_DECISION_FIELDS = frozenset(
-    (
-        *("agent_id", "agent_name", "alpha", "beta", "trust_floor", "trust_available", "duration_us"),
-        *("candidates_total", "denied", "denied_total"),
-    )
-)
-_SHARES_CANDIDATE_FIELDS = frozenset(("agent_id", "name", "composite", "hebbian", "trust", "blended"))
 
 
 class DecisionDifference(msgspec.Struct, frozen=True):
@@ -70,7 +58,7 @@ def check_decision(record: Any) -> DecisionCheck:
     Never raises: a record of this rule that is malformed, or has inputs out of range, is reported as a difference.
     """
     rule = record.get("rule") if isinstance(record, dict) else None
-    if rule not in _RULES_WITH_THIS_FORMULA:
+    if rule != RULE_VERSION:
         name = "an earlier rule without a name" if rule is None else f"the rule {rule!r}"
         return DecisionCheck(False, f"The decision was made by {name}; this version computes {RULE_VERSION!r}.")
     try:
@@ -221,21 +209,8 @@ def _close(a: float, b: float) -> bool:
     return isclose(a, b, rel_tol=TOLERANCE, abs_tol=1e-12)
 
 
-def classify_terms(record: JsonObject) -> Literal["evidence", "shares"] | None:
-    """Return which terms the candidates of a decision have: of this formula, or the fixed shares of an earlier one.
-
-    None for a record that has neither: it is damaged.
-    """
-    listed = record.get("candidates")
-    if not isinstance(listed, (list, tuple)) or not all(isinstance(each, dict) for each in listed):
-        return None
-    if record.get("rule") in _EVIDENCE_RULES:
-        return "evidence" if _is_readable(record) else None
-    is_complete = record.keys() >= _SHARES_DECISION_FIELDS
-    return "shares" if is_complete and all(each.keys() >= _SHARES_CANDIDATE_FIELDS for each in listed) else None
-
-
-def _is_readable(record: JsonObject) -> bool:
+def is_readable(record: JsonObject) -> bool:
+    """Return whether the fields of a decision are those of this version, by whichever rule it was made."""
     try:
         return bool(msgspec.convert(record, RoutingDecision).candidates)
     except msgspec.ValidationError:
@@ -244,7 +219,7 @@ def _is_readable(record: JsonObject) -> bool:
 
 def explain_decision(record: JsonObject) -> str:
     """Return in one or two sentences who was chosen and why, for a decision by any rule."""
-    if classify_terms(record) is None:
+    if not is_readable(record):
         return "The recorded decision cannot be read."
     name, listed, total = record["agent_name"], record["candidates"], record["candidates_total"]
     offline_note = "" if record.get("online", True) else _describe_offline(name, record.get("runtime_kind"))
@@ -264,7 +239,7 @@ def explain_decision(record: JsonObject) -> str:
     if first["blended"] == second["blended"]:
         tie = f"the same score as {second['name']} ({first['blended']:.3f}); {_tie_breaker(first, second)}"
         return f"{name} was chosen among {total} candidates with {tie}.{offline_note}"
-    advantage = _advantage(record, first, second) if record.get("rule") in _EVIDENCE_RULES else ""
+    advantage = _advantage(record, first, second)
     return f"{name} was chosen among {total} candidates with the highest score, {scores}{advantage}.{offline_note}"
 
 

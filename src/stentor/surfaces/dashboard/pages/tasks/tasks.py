@@ -208,7 +208,7 @@ def _list_undecided(tx: Tx, tenant: str, task_id: str, agent_id: str) -> list[Js
 
 def _present_decision(decision: JsonObject | None) -> JsonObject | None:
     """Return the decision with an explanation, None if it cannot be read."""
-    if not decision or explain.classify_terms(decision) != "evidence":
+    if not decision or not explain.is_readable(decision):
         return None
     listed = decision["candidates"]
     factors = [name for name in ("failing", "overload") if any(each.get(name) for each in listed)]
