@@ -325,6 +325,22 @@ async def test_a_name_stays_with_its_account_until_an_admin_releases_it(
     assert (await sign_in(office, provider, taker)).json()["name"] == "anna@example.com"
 
 
+@requirement("people.names", "people.end")
+async def test_a_released_name_stays_blocked_until_an_admin_unblocks_it(
+    office: World, provider: IdentityProvider
+) -> None:
+    await session(office, provider)
+    successor = Account("u-2", "anna@example.com", ["staff"])
+    for change in ("block", "release"):
+        answer = await office.admin.post(f"/api/v1/people/anna@example.com/{change}")
+        assert answer.json()["status"] == "blocked"
+    refused = await sign_in(office, provider, successor)
+    assert (refused.status_code, "blocked" in refused.text) == (403, True)
+    assert (await office.admin.post("/api/v1/people/anna@example.com/unblock")).json()["status"] == "released"
+    assert (await sign_in(office, provider, successor)).status_code == 201
+    assert (await sign_in(office, provider)).status_code == 403, "the name is the successor's now"
+
+
 @requirement("people.names")
 async def test_no_name_can_be_that_of_a_key_or_mean_something_else(office: World, provider: IdentityProvider) -> None:
     for email in ("a b@x.com", "a:b@x.com", "a/b@x.com", "a\n@x.com", "x" * 300, "", "*@x"):

@@ -30,6 +30,8 @@ from tests.domains.modelrouting.conftest import (
     outcomes,
     status_of,
 )
+from tests.domains.test_keys import client_of
+from tests.domains.test_keys import make as make_key
 from tests.patience import soon
 from tests.requirements import requirement
 
@@ -248,6 +250,16 @@ async def test_what_the_callers_money_does_not_reach_for_is_not_chosen_while_ano
         SERVICE_LLM_BUDGETS="key:admin:usd/day=0.05", SERVICE_LLM_PRICES="east/*=1000/1000,west/*=1/1"
     )
     client = openai_client(world)
+    assert {(await ask(client, metadata={"prefer": "quality"})).model for _ in range(4)} == {"west/m"}
+
+
+@requirement("modelrouting.candidates", "llm.teams")
+async def test_what_the_money_of_the_callers_team_does_not_reach_for_is_not_chosen(make_auto: Make) -> None:
+    world = await make_auto(
+        SERVICE_LLM_BUDGETS="team:research:usd/day=0.05", SERVICE_LLM_PRICES="east/*=1000/1000,west/*=1/1"
+    )
+    world.clients["ann"] = client_of(world, (await make_key(world, "ann", team="research"))["key"])
+    client = openai_client(world, "ann")
     assert {(await ask(client, metadata={"prefer": "quality"})).model for _ in range(4)} == {"west/m"}
 
 
