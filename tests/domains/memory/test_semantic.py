@@ -210,6 +210,25 @@ async def test_the_excerpt_is_of_the_passage_that_answers_in_a_note_without_head
         assert answer.json()["matches"][0]["excerpt"].startswith("… A kitten purrs")
 
 
+@requirement("memory.passage-of-meaning")
+async def test_in_a_long_note_a_single_word_elsewhere_does_not_take_the_excerpt_from_the_passage_that_answers(
+    meaning: Notes,
+) -> None:
+    harbour = [f"Pier {i} has {i} ships and cranes. {'Containers are loaded all day. ' * 20}" for i in range(40)]
+    kittens = "A kitten purrs and plays with wool. " * 18
+    start = "The horn sounds at noon; code E4012 is a small fault."
+    await meaning.write("long.md", "\n\n".join([start, *harbour[:25], kittens, *harbour[25:]]))
+    await ready(meaning)
+
+    async def excerpt(query: str) -> str:
+        answer = await meaning.post("search/hybrid", query=query)
+        return str(answer.json()["matches"][0]["excerpt"])
+
+    assert (await excerpt("cats making sounds")).startswith("… A kitten purrs")
+    assert (await excerpt("E4012")).startswith(start)
+    assert (await excerpt("kitten with horn and fault code")).startswith(start)
+
+
 async def test_what_is_changed_or_deleted_is_not_found_by_its_old_meaning(unlimited: Notes) -> None:
     await three(unlimited)
     await unlimited.write("cats.md", SHIP)

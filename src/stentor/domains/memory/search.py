@@ -37,7 +37,14 @@ from stentor.domains.memory.index.model import (
 from stentor.domains.memory.model import MaySearch, MemoryCaller
 from stentor.domains.memory.service import MemoryService
 from stentor.domains.memory.text import tokenizer
-from stentor.domains.memory.text.excerpts import Passage, PassageSource, make_chunk_excerpt, make_excerpt, rank_passages
+from stentor.domains.memory.text.excerpts import (
+    Passage,
+    PassageSource,
+    has_clearly_more,
+    make_chunk_excerpt,
+    make_excerpt,
+    rank_passages,
+)
 from stentor.domains.memory.threads import in_thread_if_long
 from stentor.domains.memory.validity.frontmatter_keys import parse_as_of
 from stentor.domains.memory.validity.model import Exclusion
@@ -45,6 +52,8 @@ from stentor.domains.memory.validity.model import Exclusion
 PREVIEW_CHARS = 200
 INLINE_MAX_CHARS = 50_000
 """Excerpts of longer texts are made in a thread: one of a megabyte takes a tenth of a second."""
+ONE_CHUNK_CHARS = 1_000
+"""Up to this length a document has about one chunk, and its excerpt is of the words that were found."""
 COMPLETENESS_AGE_S = 1
 """For how long a complete index counts as such: a query for each search on PostgreSQL makes short ones slower."""
 MAX_CANDIDATES = 100
@@ -221,8 +230,7 @@ class SearchService:
         scores = rank_matches(rows, keyword_scores, similarities, own, has_year=tokenizer.has_year(query))
         best, terms = list(scores)[:limit], tokenizer.query_terms([*words, *dates])
         marks = await self._explain(scope, best)
-        by_meaning = {id_: ordinals[id_] for id_ in best if id_ in ordinals and id_ not in keyword_scores}
-        excerpts = await self._excerpts({id_: rows[id_] for id_ in best}, by_meaning, terms)
+        excerpts = await self._excerpts({id_: rows[id_] for id_ in best}, ordinals, keyword_scores, terms)
         await self._record_search(caller, "hybrid", len(scores))
         return [_hybrid_match(rows[id_], scores[id_], excerpts[id_], marks.get(id_)) for id_ in best], len(scores)
 
@@ -278,16 +286,30 @@ class SearchService:
         return similarities, {hit.doc_id: hit.ordinal for hit in hits}
 
     async def _excerpts(
-        self, rows: Mapping[int, DocumentRow], by_meaning: Mapping[int, int], terms: frozenset[str]
+        self,
+        rows: Mapping[int, DocumentRow],
+        ordinals: Mapping[int, int],
+        keyword_scores: Mapping[int, float],
+        terms: frozenset[str],
     ) -> dict[int, str]:
-        """Return an excerpt of each document: of the chunk with this ordinal if it was found by meaning only."""
-        excerpts = await self._chunk_excerpts(rows, by_meaning, terms)
-        bodies = {id_: row.body for id_, row in rows.items() if not excerpts.get(id_)}
-        return excerpts | await in_thread_if_long(
+        """Return an excerpt of each document: of its nearest chunk, or a place that has clearly more of the terms."""
+        nearest = {
+            id_: ordinals[id_]
+            for id_, row in rows.items()
+            if id_ in ordinals and (id_ not in keyword_scores or len(row.body) > ONE_CHUNK_CHARS)
+        }
+        by_meaning = await self._chunk_excerpts(rows, nearest, terms)
+        bodies = {id_: row.body for id_, row in rows.items() if id_ in keyword_scores or not by_meaning.get(id_)}
+        by_words = await in_thread_if_long(
             sum(map(len, bodies.values())),
             INLINE_MAX_CHARS,
             lambda: {id_: make_excerpt(body, terms) for id_, body in bodies.items()},
         )
+        return by_meaning | {
+            id_: excerpt
+            for id_, excerpt in by_words.items()
+            if not by_meaning.get(id_) or has_clearly_more(excerpt, by_meaning[id_], terms)
+        }
 
     async def _chunk_excerpts(
         self, rows: Mapping[int, DocumentRow], ordinals: Mapping[int, int], terms: frozenset[str]

@@ -102,6 +102,12 @@ def make_chunk_excerpt(body: str, headings: Sequence[str], ordinal: int, terms: 
     return make_excerpt(body, terms)  # it has changed since
 
 
+def has_clearly_more(text: str, other: str, terms: frozenset[str]) -> bool:
+    """Return whether a text has all the terms and another one does not, or at least two more of them."""
+    count, other_count = (len({term for _, _, term in tokenizer.iter_hits(part, terms)}) for part in (text, other))
+    return count > other_count and (count == len(terms) or count > other_count + 1)
+
+
 def _chunk_starts(text: str, count: int) -> list[int]:
     """Return where the chunks begin, with a size limit in characters that leads to this number of chunks."""
     if count == 1:
