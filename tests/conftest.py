@@ -35,7 +35,7 @@ from stentor.core.fanout.live import Hub
 from stentor.testing import BrokenRunLog, FixedClock
 from tests import ahead, certificates, forkserver, order, parallel, warm
 from tests.databases import Databases, chosen, fastest_folder, locked, needless, stores, thorough
-from tests.patience import soon
+from tests.patience import PATIENCE_SECONDS, soon
 from tests.reused import may_reuse
 from tests.service import ADMIN, KEYS, Service, serving
 
@@ -49,6 +49,10 @@ hypothesis.settings.register_profile(
     suppress_health_check=[hypothesis.HealthCheck.too_slow, hypothesis.HealthCheck.filter_too_much],
 )
 hypothesis.settings.load_profile("stentor")
+
+# httpx waits five seconds for an answer where nothing else is said, which a service on a busy machine may need.
+for _limit in ("connect", "read", "write", "pool"):
+    setattr(httpx._config.DEFAULT_TIMEOUT_CONFIG, _limit, PATIENCE_SECONDS)
 
 
 def _catch_logs(self: Any) -> Any:

@@ -56,7 +56,7 @@ async def held(db: Database) -> tuple[asyncio.Task[None], threading.Event]:
         go_on.wait(60)
 
     holding = asyncio.create_task(db.write(hold))
-    await asyncio.to_thread(started.wait, 30)
+    await asyncio.to_thread(started.wait, 60)
     return holding, go_on
 
 

@@ -63,7 +63,7 @@ async def test_while_the_first_request_runs_the_same_key_is_409(world: World) ->
         go_on.wait(60)
 
     holding = asyncio.create_task(world.kernel.infra.db.write(hold))
-    await asyncio.to_thread(held.wait, 30)
+    await asyncio.to_thread(held.wait, 60)
     first = asyncio.create_task(post(world))
     while not world.kernel.tasks.submission._running:
         await asyncio.sleep(0)

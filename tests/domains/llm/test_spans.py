@@ -371,7 +371,7 @@ async def test_a_stop_waits_for_a_hanging_collector_only_a_moment(caplog: pytest
     assert "flush timed out" in caplog.text
     await spans.close()
     answers.set()
-    assert await asyncio.to_thread(ended.wait, 30)
+    assert await asyncio.to_thread(ended.wait, 60)
 
 
 @pytest.mark.parametrize("given", ["x-key={}", "{}", "a=b, x-key = {} ,c=d"])

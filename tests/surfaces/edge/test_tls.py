@@ -294,7 +294,7 @@ def test_the_health_check_of_the_image_follows_the_setting(start: Start, environ
     port = str(urlsplit(service.address).port)
     env = {**service.environ, "SERVICE_DATA_DIR": str(service.data_dir), "SERVICE_GATEWAY_PORT": port}
     check = [sys.executable, "-m", "stentor.container_health"]
-    assert subprocess.run(check, env=env, timeout=200).returncode == 0
+    until(lambda: subprocess.run(check, env=env, timeout=200).returncode == 0)  # it waits for seconds only
     service.kill()
     failed = subprocess.run(check, env=env, timeout=200, capture_output=True, text=True)
     assert (failed.returncode, "Connection refused" in failed.stderr) == (1, True)

@@ -73,7 +73,7 @@ async def test_read_that_ends_after_a_delete_does_not_restore_the_note(vault: Sl
     index.request_load()
     vault.hold_next = True
     stale = asyncio.create_task(index.refresh("a.md"))
-    assert await asyncio.to_thread(vault.holding.wait, 10)
+    assert await asyncio.to_thread(vault.holding.wait, 60)
     (vault.root / "a.md").unlink()
     await index.refresh("a.md")
     vault.release.set()

@@ -1,11 +1,14 @@
-"""What a test reads in `caplog` was logged by itself; `tests/conftest.py` says how."""
+"""What `tests/conftest.py` changes for all tests."""
 
 from __future__ import annotations
 
 import gc
 import logging
 
+import httpx
 import pytest
+
+from tests.patience import PATIENCE_SECONDS
 
 
 class Unread:
@@ -23,3 +26,8 @@ def test_the_garbage_of_an_earlier_test_is_in_no_log(request: pytest.FixtureRequ
     caplog = request.getfixturevalue("caplog")
     gc.collect()
     assert caplog.messages == []
+
+
+def test_no_short_timeout_of_a_client_decides_a_test() -> None:
+    with httpx.Client() as client:
+        assert client.timeout == httpx.Timeout(PATIENCE_SECONDS)
