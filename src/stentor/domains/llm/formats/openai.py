@@ -93,6 +93,9 @@ class _Message(msgspec.Struct):
     @property
     def extra(self) -> JsonObject:
         """The parts that are passed on as they are, to clients of OpenAI's format."""
+        # First whether there are any: a stream asks for each of its chunks.
+        if not (self.annotations or self.audio or self.images or self.reasoning_details):
+            return {}
         names = ("annotations", "audio", "images", "reasoning_details")
         return {name: value for name in names if (value := getattr(self, name))}
 
