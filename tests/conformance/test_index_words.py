@@ -355,6 +355,25 @@ async def test_of_equal_documents_the_first_paths_are_found_in_whatever_order_th
 
 
 @requirement("memory.keyword-search")
+@pytest.mark.parametrize("others", ["a", "m", "z"])
+async def test_of_very_many_equal_documents_the_first_paths_are_found_without_sorting_all(
+    index: SearchIndex, others: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sqlite, "PAGE", 3)
+    paths = [f"{'klmno'[n % 5]}/{n * 7 % 40:02}.md" for n in range(40)]
+    await fill(index, *(document(path, "red") for path in paths))
+    await fill(index, *(document(f"{others}/other{n}.md", "blue") for n in range(12)))
+    query = build_query(["red"], SEARCH_FIELDS, "any")
+    assert query is not None
+    for limit in (1, 5, 20, 39):
+        hits, total, _ = await index.search_keywords(query, limit)
+        assert ([hit.path for hit in hits], total) == (sorted(paths)[:limit], 40)
+    if others == "m" and not index.is_shared:
+        monkeypatch.setattr(sqlite, "_LIST_FIRST", None)
+        assert (await index.search_keywords(query, 2))[0][0].path == "k/00.md"
+
+
+@requirement("memory.keyword-search")
 async def test_documents_that_cannot_be_among_the_best_are_left_out_of_a_search_without_a_total(
     index: SearchIndex, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -6,7 +6,7 @@ The index that several processes share is in `postgres/`.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from functools import partial
 from pathlib import Path
 
@@ -109,6 +109,9 @@ _LIST_FIRST = Sql(
     """select doc_id from documents where doc_id in (select value from json_each(:doc_ids))
     order by path limit :limit"""
 )
+_LIST_PAGE = Sql("select doc_id, path from documents where path > :after order by path limit :limit")
+PAGE = 500
+"""Documents that are read at a time, to find the first ones of many."""
 _INSERT = Sql("insert into words (rowid, title, tags, content) values (:doc_id, :title, :tags, :content)")
 _DELETE = Sql("delete from words where rowid = :doc_id")
 _FILLER = "\ue000"
@@ -156,6 +159,18 @@ def _cut(tx: Tx, scores: Mapping[int, float], limit: int) -> dict[int, float]:
     """Return the best scores, of equal ones those of the first paths: ids follow the order of indexing."""
     lowest = min(scores.values())
     kept = {doc_id: score for doc_id, score in scores.items() if score > lowest}
-    equal = jsontext.dump([doc_id for doc_id, score in scores.items() if score == lowest])
-    first = tx.rows(_LIST_FIRST, doc_ids=equal, limit=limit - len(kept))
-    return kept | {doc_id: lowest for (doc_id,) in first}
+    equal = [doc_id for doc_id, score in scores.items() if score == lowest]
+    return kept | dict.fromkeys(_list_first(tx, equal, limit - len(kept)), lowest)
+
+
+def _list_first(tx: Tx, doc_ids: Sequence[int], limit: int) -> list[int]:
+    """Return the documents with the first paths."""
+    wanted, first, after = frozenset(doc_ids), list[int](), ""
+    # If they are many, some are probably among the first of all; if not, little was read in vain.
+    for _ in range(len(doc_ids) // (2 * PAGE)):
+        page = tx.rows(_LIST_PAGE, after=after, limit=PAGE)
+        first += [doc_id for doc_id, _ in page if doc_id in wanted]
+        if len(first) >= limit or len(page) < PAGE:
+            return first[:limit]
+        after = page[-1][1]
+    return [row[0] for row in tx.rows(_LIST_FIRST, doc_ids=jsontext.dump(doc_ids), limit=limit)]

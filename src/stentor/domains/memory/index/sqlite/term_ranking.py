@@ -380,4 +380,4 @@ def _best(ids: NDArray[np.int64], scores: NDArray[np.float64], limit: int) -> di
     if len(chosen) > limit:
         found = scores[chosen]
         chosen = chosen[found >= np.partition(found, len(found) - limit)[len(found) - limit]]
-    return {int(ids[n]): float(scores[n]) for n in chosen}
+    return dict(zip(ids[chosen].tolist(), scores[chosen].tolist(), strict=True))
