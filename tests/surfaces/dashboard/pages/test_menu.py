@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from stentor.surfaces.dashboard.site.page import MENU
+from stentor.surfaces.dashboard.site.layout import MENU
 from tests.conftest import MakeWorld
 from tests.requirements import requirement
 from tests.surfaces.dashboard.signed_in import Site

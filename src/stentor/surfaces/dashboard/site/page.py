@@ -31,6 +31,7 @@ from stentor.surfaces.dashboard.gateway import GatewayClient, GatewayError
 from stentor.surfaces.dashboard.presenters import filters
 from stentor.surfaces.dashboard.prometheus import PrometheusClient
 from stentor.surfaces.dashboard.site import assets, forms
+from stentor.surfaces.dashboard.site.layout import MENU, NOTICES, WARNINGS
 from stentor.surfaces.dashboard.site.live_updates import CLOCK_SKEW_US, LiveUpdates
 from stentor.surfaces.dashboard.site.refused_sign_ins import Record, RefusedSignIns, log_only
 from stentor.surfaces.dashboard.site.sessions import (
@@ -47,24 +48,6 @@ from stentor.web.sse import StreamLimit
 
 P = ParamSpec("P")
 T = TypeVar("T")
-MENU = (
-    ("/", "Overview", "o", "read", "Work"),
-    ("/alerts", "Alerts", "r", "read", "Work"),
-    ("/tasks", "Tasks", "t", "read", "Work"),
-    ("/schedules", "Schedules", "s", "read", "Work"),
-    ("/sessions", "Sessions", "n", "read", "Work"),
-    ("/console", "Console", "c", "write", "Work"),
-    ("/agents", "Agents", "a", "admin", "Agents"),
-    ("/governance", "Governance", "g", "approve", "Agents"),
-    ("/messages", "Messages", "e", "read", "Agents"),
-    ("/models", "Models & cost", "l", "read", "Resources"),
-    ("/memory", "Memory", "m", "admin", "Resources"),
-    ("/provenance", "Provenance", "p", "read", "Administration"),
-    ("/audit", "Audit", "u", "admin", "Administration"),
-    ("/keys", "Keys & people", "k", "admin", "Administration"),
-    ("/webhooks", "Webhooks", "w", "admin", "Administration"),
-)
-"""Path, label, the keyboard shortcut after `g`, the permission without which the page cannot be used, and the group."""
 PACKAGE_DIR = Path(__file__).parents[1]
 HTMX_HEADER = "HX-Request"
 EVENT_ID_PREFIX = re.compile("[0-9a-f]{8}-[0-9a-f]{4}-7")
@@ -77,63 +60,6 @@ PLACES = ("cursor", "before", "notice")
 MAX_LOOKBACK_US = 60 * SECOND
 MAX_FAILED_SIGN_INS = 20
 """Failed sign-ins per minute and address. Keys are too long to be guessed; this keeps the log readable."""
-NOTICES = {
-    "cancelled": "Task cancelled.",
-    "retried": "Task queued again.",
-    "answered": "Answered. The task resumes.",
-    "recorded": "Recorded. Retry the task to continue it.",
-    "none-selected": "No task was selected.",
-    "selection-lost": "This selection has expired. Select the tasks again.",
-    "submitted-again": "Submitted again, as a new task.",
-    "approved": "Approved.",
-    "rejected": "Rejected.",
-    "paused": "Paused.",
-    "resumed": "Resumed.",
-    "run": "Submitted. The task is in the list of runs.",
-    "run-denied": "No agent is eligible for this task now; the list of runs shows why.",
-    "schedule-deleted": "Schedule deleted.",
-    "session-deleted": "Session deleted, with its items and values.",
-    "graded": "Grade saved.",
-    "suspended": "Agent suspended: no new tasks are assigned.",
-    "activated": "Agent activated.",
-    "archived": "Agent archived: it gets no tasks, and lists leave it out.",
-    "restored": "Agent restored from the archive.",
-    "registered": "Agent registered.",
-    "edited": "Changed. It applies from now on.",
-    "proposed": "Proposed. It takes effect when it is approved.",
-    "proposed-unserved": "Proposed. No provider serves this model: after the approval the agent's tasks fail until one "
-    "does. Available models: Models & cost, Providers.",
-    "cleared": "Violations cleared.",
-    "saved": "Saved.",
-    "thresholds-set": "Thresholds saved. They apply from the next check.",
-    "budget-set": "Budget set. It applies from the next call.",
-    "note-deleted": "Deleted. Its versions are kept: open one to restore it.",
-    "invalidated": "Marked invalid. It and everything derived from it are excluded from search.",
-    "valid-again": "The mark is removed.",
-    "merged": "Saved and merged with what somebody else has changed.",
-    "conflict": "Somebody else changed the same lines. This copy has the text that is not in the note: merge it.",
-    "removed": "Removed.",
-    "revoked": "Revoked: the key no longer works.",
-    "signed-out": "Signed out everywhere.",
-    "blocked": "Blocked: all sessions have ended.",
-    "unblocked": "Unblocked.",
-    "rolled-back": "Rollback started.",
-    "taken": "Checkpoint created.",
-    "sent": "Sent.",
-    "test-sent": "The mail server accepted the test e-mail.",
-    "replayed": "Queued for delivery.",
-    "pinged": "Ping sent. The result is below.",
-    "rotated": "Secret rotated.",
-    "enabled": "Enabled.",
-    "disabled": "Disabled.",
-    "content-deleted": "Prompts and answers deleted.",
-    "signed": "Signed: the log with all events so far.",
-}
-"""Messages after an action. The URL carries only the name, so that a crafted link cannot inject text into a page."""
-WARNINGS = frozenset(("conflict", "run-denied", "proposed-unserved", "selection-lost"))
-"""Notices of what did not happen as it was asked for."""
-
-
 RETRY_SECONDS = 2.0
 """Seconds after which a request that the rate limit refused is repeated."""
 
