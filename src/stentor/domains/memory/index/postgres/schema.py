@@ -209,8 +209,9 @@ def find_pgvector(driver: PostgresDriver) -> PgvectorExtension:
         if not rows:
             _create_extension(connection)
             rows = connection.rows(_FIND_EXTENSION, {})
-    except psycopg.Error as error:
-        reason = str(error).strip().partition("\n")[0]
+    except (psycopg.Error, StoreUnavailable) as error:
+        cause = error if isinstance(error, psycopg.Error) else _missing_right(error)
+        reason = str(cause).strip().partition("\n")[0]
         return PgvectorExtension(
             problem=f"pgvector cannot be created ({reason}); a superuser can run: CREATE EXTENSION vector, "
             "once the package pgvector is installed on the server"
@@ -253,8 +254,8 @@ def _prepare(driver: PostgresDriver, extension: PgvectorExtension, schema: str) 
             _drop_tables(tx, schema)
         _create_tables(tx, extension, schema)
         connection.commit()
-    except psycopg.errors.InsufficientPrivilege as error:
-        reason = str(error).partition("\n")[0]
+    except StoreUnavailable as error:
+        reason = str(_missing_right(error)).partition("\n")[0]
         raise StartRefused(
             f"The search index cannot be created in the database ({reason}). The database's owner can run:"
             f" CREATE SCHEMA {schema} AUTHORIZATION <the service's role>."
@@ -296,6 +297,13 @@ def _with_lock(tx: Tx, fn: Callable[[Tx], T]) -> T:
 def _write(fn: Callable[[Tx], T], tx: Tx) -> tuple[T] | None:
     """Return the result of `fn`; None if another version has replaced the tables."""
     return (fn(tx),) if tx.row(_READ_VERSION) == (SCHEMA_VERSION,) else None
+
+
+def _missing_right(error: StoreUnavailable) -> psycopg.errors.InsufficientPrivilege:
+    """Return the right that the role lacks; raise the error again if it has another cause."""
+    if not isinstance(error.__cause__, psycopg.errors.InsufficientPrivilege):
+        raise error
+    return error.__cause__
 
 
 def _create_extension(connection: PostgresConnection) -> None:
