@@ -73,7 +73,7 @@ def test_an_agent_that_asks_goes_on_with_the_answer(checkout: Checkout) -> None:
 
 @requirement("documentation.tutorials-run")
 def test_an_openai_client_asks_an_agent_with_a_key_of_its_own(checkout: Checkout) -> None:
-    create, program, ask = blocks(PAGES / "openai.md")
+    create, program, ask = blocks(PAGES / "openai.md")[:3]
     (checkout.folder / "ask.py").write_text(checkout.text(program), "utf-8")
     command = ask.text.replace("PASTE_THE_KEY", made_key(checkout, create)).replace(".venv/agents/bin/python", "python")
     answer = checkout.bash(Block("bash", command))
