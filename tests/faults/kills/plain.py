@@ -1,4 +1,4 @@
-"""A worker without the SDK: the calls that docs/long-running.md describes for any language, and nothing else.
+"""A worker without the SDK: the calls that docs/steps-over-http.md lists, and nothing else.
 
 It runs the programs of `tests.faults.journal`, one task at a time. Its keys of steps are the ids of nodes, with a slash
 in each, so that paths need encoding.

@@ -224,7 +224,7 @@ async def test_a_worker_may_use_its_journal_as_often_as_it_needs(make_world: Mak
 
 @requirement("http.rate-limit-spares-workers")
 def test_every_call_of_a_worker_that_the_guides_list_or_that_takes_an_epoch_is_spared() -> None:
-    guides = "".join((DOCS / name).read_text() for name in ("workers.md", "long-running.md"))
+    guides = "".join((DOCS / name).read_text() for name in ("workers.md", "steps-over-http.md"))
     calls = [call.replace(" /", " /api/v1/") for call in re.findall(r"^\| `([A-Z]+ /[^`]+)` \|", guides, re.MULTILINE)]
     assert len(calls) == 11, "a table was not found, or has a new line"
     calls += [line.partition(" takes ")[0] for line in listed() if line.endswith(" takes .epoch")]
