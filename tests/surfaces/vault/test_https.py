@@ -12,6 +12,8 @@ from pathlib import Path
 import httpx
 import pytest
 from cryptography import x509
+from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.hazmat.primitives.serialization import BestAvailableEncryption, Encoding, NoEncryption, PrivateFormat
 from ruamel.yaml import YAML
 
 from stentor.core.clock import DAY
@@ -105,6 +107,34 @@ def test_invalid_certificate_file_is_replaced(tmp_path: Path, content: bytes) ->
     certificate = ServerCertificate(tmp_path, "127.0.0.1")
     certificate.ensure()
     assert certificate.pem is not None
+
+
+@pytest.mark.parametrize("key", ["none", "of another certificate", "with a password"])
+def test_certificate_without_its_key_is_replaced(tmp_path: Path, key: str) -> None:
+    path = tmp_path / "vault.pem"
+    ServerCertificate(tmp_path, "127.0.0.1").ensure()
+    stored = path.read_bytes()
+    certificate = stored[stored.index(b"-----BEGIN CERTIFICATE") :]
+    other = ec.generate_private_key(ec.SECP256R1())
+    encryption = BestAvailableEncryption(b"secret") if key == "with a password" else NoEncryption()
+    pem = other.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, encryption)
+    path.write_bytes(certificate if key == "none" else pem + certificate)
+    renewed = ServerCertificate(tmp_path, "127.0.0.1")
+    renewed.ensure()
+    assert renewed.pem is not None
+    assert renewed.pem not in certificate
+
+
+def test_certificate_before_its_key_in_the_file_is_kept(tmp_path: Path) -> None:
+    path = tmp_path / "vault.pem"
+    first = ServerCertificate(tmp_path, "127.0.0.1")
+    first.ensure()
+    stored = path.read_bytes()
+    start = stored.index(b"-----BEGIN CERTIFICATE")
+    path.write_bytes(stored[start:] + stored[:start])
+    second = ServerCertificate(tmp_path, "127.0.0.1")
+    second.ensure()
+    assert second.pem == first.pem
 
 
 def test_certificate_for_another_host_is_replaced(tmp_path: Path) -> None:

@@ -95,11 +95,14 @@ class ServerCertificate:
         return datetime.fromtimestamp(self._time(), UTC)
 
     def _read(self) -> x509.Certificate | None:
-        """Return the stored certificate, None if the file is missing or is not a certificate."""
+        """Return the stored certificate, None if the file is missing or has no certificate with its key."""
         try:
-            return x509.load_pem_x509_certificate(self.path.read_bytes())
-        except (FileNotFoundError, ValueError):
+            certificate = x509.load_pem_x509_certificate(self.path.read_bytes())
+            # Fails if the key is missing or of another certificate. Without a password OpenSSL would ask for one.
+            ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER).load_cert_chain(self.path, password="")
+        except (FileNotFoundError, ValueError, ssl.SSLError):
             return None
+        return certificate
 
     def _is_usable(self, certificate: x509.Certificate) -> bool:
         """Return whether the certificate has all names and does not expire soon."""
