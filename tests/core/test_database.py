@@ -39,6 +39,20 @@ def test_a_search_index_that_cannot_be_made_is_reported_with_its_cause(
         rebuildable.open_rebuildable(tmp_path / "index.db", "", 1)
 
 
+def test_a_damaged_search_index_is_rebuilt_and_the_log_asks_for_no_backup(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    lines: list[str] = []
+    monkeypatch.setattr(rebuildable.log, "warning", lambda text, *values: lines.append(text % values))
+    path = tmp_path / "index.db"
+    path.write_bytes(b"no database of SQLite" * 200)
+    rebuildable.open_rebuildable(path, "create table vectors (id integer)", 1, kept="vectors").close()
+    assert lines == [
+        "index: rebuilding file=index.db reason=file is not a database",
+        "index: computing again table=vectors file=index.db reason=file is not a database",
+    ]
+
+
 def put(agent_id: str, tokens: float = 1.0) -> Any:
     return lambda tx: tx.run(PUT, agent_id=agent_id, tokens=tokens, now=tx.now)
 

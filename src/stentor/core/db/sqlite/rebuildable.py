@@ -50,13 +50,14 @@ def _is_usable(path: Path, version: int) -> bool:
     try:
         connection = SqliteDriver(path).writer()
     except StoreUnavailable as error:
-        log.warning("index: rebuilding file=%s reason=%s", path.name, error)
+        # The cause: the error's own text says to restore a backup, which this file does not need.
+        log.warning("index: rebuilding file=%s reason=%s", path.name, error.__cause__ or error)
         return False
     try:
         rows = connection.rows(_READ_VERSION, {})
         return bool(rows) and rows[0][0] == version
     except StoreUnavailable as error:
-        log.warning("index: rebuilding file=%s reason=%s", path.name, error)
+        log.warning("index: rebuilding file=%s reason=%s", path.name, error.__cause__ or error)
         return False
     finally:
         connection.close()
@@ -83,7 +84,7 @@ def _take_over(path: Path, new: Path, table: str) -> None:
         connection.control(f"insert into {table} select * from earlier.{table}")  # noqa: S608 - named in the code
         connection.commit()
     except StoreUnavailable as error:
-        log.warning("index: computing again table=%s file=%s reason=%s", table, path.name, error)
+        log.warning("index: computing again table=%s file=%s reason=%s", table, path.name, error.__cause__ or error)
         connection.rollback()
     finally:
         connection.close()
