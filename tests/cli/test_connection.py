@@ -74,7 +74,7 @@ def test_a_name_that_cannot_be_resolved_is_told_as_such(program: Program) -> Non
 def test_an_address_that_is_none_is_wrong_usage(program: Program, address: str) -> None:
     done = program("task", "list", "--url", address)
     assert done.code == 2
-    assert "must be a URL such as http://127.0.0.1:8080" in done.err
+    assert "(--url or SERVICE_URL) must be a URL such as http://127.0.0.1:8080" in done.err
 
 
 def test_a_missing_or_wrong_key_is_told_with_where_it_came_from(serve: Callable[..., Any]) -> None:

@@ -42,7 +42,8 @@ def parse_service_url(address: str) -> httpx.URL:
         url = httpx.URL("")
     is_address = url.host and "%" not in url.host and (url.port or 0) < 65_536
     if url.scheme not in ("http", "https") or not is_address:
-        raise CommandFailed("The address of the service must be a URL such as http://127.0.0.1:8080.", EXIT_USAGE)
+        message = "The address of the service (--url or SERVICE_URL) must be a URL such as http://127.0.0.1:8080."
+        raise CommandFailed(message, EXIT_USAGE)
     return url
 
 
