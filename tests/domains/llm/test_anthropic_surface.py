@@ -167,6 +167,19 @@ async def test_a_request_of_claude_code_asks_the_provider_for_the_beta(
     assert upstream.asked[0]["headers"]["anthropic-beta"] == "x-1"
 
 
+@requirement("llm.anthropic-original")
+@pytest.mark.parametrize("name", ["anthropic-beta", "anthropic-version"])
+async def test_a_header_that_no_provider_can_get_is_refused_and_pauses_no_provider(
+    world: World, upstream: Upstream, name: str
+) -> None:
+    body = {"model": ANTHROPIC, "max_tokens": 5, "messages": ASKED}
+    for _ in range(6):
+        refused = await world.clients["BOB"].post("/v1/messages", json=body, headers={name: "a,\tb"})
+        assert (refused.status_code, refused.json()["error"]["message"]) == (400, f"{name}: must be printable text.")
+    assert upstream.asked == []
+    assert (await world.admin.post("/v1/messages", json=body)).status_code == 200
+
+
 async def searching(request: web.Request) -> web.StreamResponse:
     """Thinks with a signature, searches the web itself, and pauses: what only Anthropic's format has."""
     blocks = [SIGNED, SEARCHED, FOUND, {"type": "text", "text": "Salt."}]

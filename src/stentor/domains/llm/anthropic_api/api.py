@@ -14,7 +14,7 @@ from starlette.requests import Request as HttpRequest
 from starlette.responses import Response
 
 from stentor.core import jsontext
-from stentor.core.errors import StentorError
+from stentor.core.errors import InvalidRequest, StentorError
 from stentor.core.jsontext import JsonObject
 from stentor.domains.llm import model
 from stentor.domains.llm.anthropic_api.messages_output import MessageEvents, build_message
@@ -78,6 +78,10 @@ def router(chats: ChatRouter, streams: StreamLimit) -> APIRouter:
 def _anthropic_headers(request: HttpRequest) -> dict[str, str]:
     # The client reads the reply as its version of the API describes it.
     values = {name: find_header(request.scope, name.encode()) for name in ("anthropic-version", "anthropic-beta")}
+    for name, value in values.items():
+        # The HTTP client would raise an error, and five of them pause the provider for everybody.
+        if value and not value.isprintable():
+            raise InvalidRequest(f"{name}: must be printable text.")
     return {name: value for name, value in values.items() if value}
 
 
