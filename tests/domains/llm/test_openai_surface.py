@@ -335,8 +335,11 @@ async def test_other_parts_of_a_message_of_the_same_format_reach_the_client(
     parts = {"annotations": [cited], "images": [{"image_url": {"url": "data:,"}}], "audio": {"id": "a"}}
     message = {"role": "assistant", "content": "Salt.", "reasoning_details": [{"text": "Hm."}], **parts}
     kind = "delta" if streamed else "message"
-    body: Any = {"choices": [{"index": 0, kind: message, "finish_reason": "stop"}]}
-    content = moods.sse(body) + b"data: [DONE]\n\n" if streamed else json.dumps(body).encode()
+    # In a stream each part has a chunk of its own, as from OpenAI and OpenRouter.
+    shown = [{name: value} for name, value in message.items()] if streamed else [message]
+    bodies: Any = [{"choices": [{"index": 0, kind: part, "finish_reason": None}]} for part in shown]
+    bodies[-1]["choices"][0]["finish_reason"] = "stop"
+    content = b"".join(map(moods.sse, bodies)) + b"data: [DONE]\n\n" if streamed else json.dumps(*bodies).encode()
     upstream.mood = moods.raw(content, "text/event-stream" if streamed else "application/json")
     asked = {"model": MODELS[0], "messages": ASKED, "stream": streamed}
     answer = await world.admin.post("/v1/chat/completions", json=asked)

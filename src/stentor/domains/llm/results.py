@@ -101,7 +101,7 @@ class ChatStream:
                 if self.require_allowed is not None:
                     self.require_allowed()
                 # Finish and usage follow in the last delta, once the call is recorded.
-                if delta.content or delta.reasoning or delta.tool_calls or delta.anthropic_event:
+                if delta.content or delta.reasoning or delta.tool_calls or delta.extra or delta.anthropic_event:
                     yield msgspec.structs.replace(delta, finish=None, usage=None, is_last=False)
         except BaseException as error:
             await self._interrupt(error)
