@@ -71,7 +71,9 @@ async def test_a_search_shows_notes_with_the_words_marked_in_any_form(site: Site
         assert 'href="/memory/note?path=Plans%2Flaunch.md"' in found
         assert "other.md" not in found
         assert "<html" not in found
-    assert "No note matches" in await site.part("/memory", q="zebra", mode="keyword")
+    missing = await site.part("/memory", q="zebra", mode="keyword")
+    assert "No note matches" in missing
+    assert "Try other words." in missing, "a semantic search needs a model"
     for question in ("where is the deployment", '"the deployment" is on'):
         assert "other.md" not in await site.part("/memory", q=question, mode="keyword"), "stop words find nothing"
     marked = await site.part("/memory", q="where is the deployment", mode="keyword")
@@ -650,6 +652,8 @@ async def test_the_first_search_says_that_the_model_is_being_prepared(
         page = await site.read("/memory", q="kitten", mode=mode)
         for text in ("These are the results by keyword.", PREPARING, 'path=cats.md"'):
             assert text in page
+    for mode, advice in (("keyword", "Try other words, or a semantic search."), ("semantic", "Try other words.")):
+        assert advice in await site.part("/memory", q="zebra", mode=mode)
     await (await site.browser()).aclose()
 
 
