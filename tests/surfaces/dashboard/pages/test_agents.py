@@ -171,7 +171,7 @@ async def test_many_agents_come_in_pages_of_fifty(site: Site) -> None:
 
 @requirement("dashboard.page-agents")
 async def test_a_heat_map_has_the_number_in_each_cell_and_a_legend(site: Site) -> None:
-    assert "Nothing is learned yet" in await site.read("/agents/weights")
+    assert "No weights yet" in await site.read("/agents/weights")
     ann, bob = await site.world.register("ann"), await site.world.register("bob", capabilities=["other"])
     await site.world.do(ann)
 
@@ -347,7 +347,7 @@ async def test_agents_of_another_tenant_are_not_there(site: Site) -> None:
     ann = await site.world.register("ann")
     await site.world.do(ann)
     assert "No agents yet" in await site.read("/agents", key="OTHER")
-    assert "Nothing is learned yet" in await site.read("/agents/weights", key="OTHER")
+    assert "No weights yet" in await site.read("/agents/weights", key="OTHER")
     for path in (f"/agents/{ann}", f"/agents/{ann}/card"):
         await site.read(path, 404, key="OTHER")
     await site.send(f"/agents/{ann}/suspend", 404, key="OTHER", reason="x")
