@@ -66,6 +66,25 @@ def test_an_hour_that_does_not_exist_runs_after_it_and_one_that_comes_twice_runs
 
 
 @requirement("schedules.times")
+@pytest.mark.parametrize(
+    ("cron", "in_spring", "in_autumn"),
+    [
+        ("*/30 2 * * *", ["03-30T00:00", "03-30T00:30"], ["10-25T00:00", "10-25T00:30", "10-25T01:00", "10-25T01:30"]),
+        ("* 2 * * *", ["03-30T00:00"], [f"10-25T{hour}:{minute:02}" for hour in ("00", "01") for minute in range(60)]),
+        ("0 */2 * * *", ["03-29T02:00", "03-29T04:00"], ["10-25T00:00", "10-25T01:00", "10-25T03:00"]),
+    ],
+)
+def test_with_an_asterisk_an_hour_is_not_made_up_for_and_one_that_comes_twice_counts_twice(
+    cron: str, in_spring: list[str], in_autumn: list[str]
+) -> None:
+    rome = CronTimes(cron, "Europe/Rome")
+    spring = micros_from_datetime(datetime(2026, 3, 29, 0, 50, tzinfo=UTC))
+    assert days(rome.list_after(spring, len(in_spring))) == in_spring
+    autumn = micros_from_datetime(datetime(2026, 10, 24, 23, 30, tzinfo=UTC))
+    assert days(rome.list_after(autumn, len(in_autumn))) == in_autumn
+
+
+@requirement("schedules.times")
 @given(
     st.sampled_from(["*/7 * * * *", "30 2 * * *", "15 */5 * * *", "0 0 L * *", "5 1 * * SUN", "@hourly"]),
     st.sampled_from(["UTC", "Europe/Rome", "America/New_York", "Australia/Lord_Howe", "Asia/Kathmandu"]),
