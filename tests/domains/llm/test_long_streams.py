@@ -13,10 +13,11 @@ import pytest
 from stentor.core import jsontext
 from stentor.domains.llm.anthropic_api.messages_output import MessageEvents
 from stentor.domains.llm.formats import FORMATS
-from stentor.domains.llm.model import MAX_TOOL_CALLS, ReplyBuilder, ReplyDelta, ToolCallDelta
+from stentor.domains.llm.model import MAX_TOOL_CALLS, ReplyDelta, ToolCallDelta
 from stentor.domains.llm.openai_api.responses_output import ResponseBuilder
 from stentor.domains.llm.providers.backends import MAX_KEPT_DELTAS, _HttpDeltaSource
 from stentor.domains.llm.providers.transport import CallEvidence
+from stentor.domains.llm.streamed import ReplyBuilder
 from tests.domains.llm.conftest import Gate
 from tests.domains.llm.test_openai_surface import MODELS
 from tests.domains.llm.upstream import Upstream, raw, sse

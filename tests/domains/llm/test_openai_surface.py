@@ -517,8 +517,8 @@ async def test_a_refusal_is_no_content_that_the_client_would_parse(
 @pytest.mark.parametrize(
     ("field", "given", "accepted"),
     [
-        ("logprobs", True, False),
-        ("top_logprobs", 2, 0),
+        ("logprobs", 2, False),
+        ("top_logprobs", 21, 0),
         ("functions", [{"name": "f"}], []),
         ("function_call", "auto", None),
         ("function_call", "auto", "none"),

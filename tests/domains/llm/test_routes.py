@@ -17,7 +17,6 @@ from stentor.domains.llm.model import (
     ChatRequest,
     ImagePart,
     LlmMessage,
-    ReplyBuilder,
     TextPart,
     TokenUsage,
     ToolCall,
@@ -35,6 +34,7 @@ from stentor.domains.llm.model_routes import (
 from stentor.domains.llm.openai_api.chat import ChatMessageIn
 from stentor.domains.llm.providers import Provider, normalize_url, operator_hosts
 from stentor.domains.llm.providers.failures import extract_error_message
+from stentor.domains.llm.streamed import ReplyBuilder
 from tests.conftest import World
 from tests.requirements import requirement
 

@@ -293,7 +293,8 @@ class SessionTurns:
         question = tuple(message for message in request.messages if message.role != "system")
         if any(not isinstance(part, TextPart) for message in question for part in message.content):
             raise InvalidRequest("messages: a session keeps texts only; send images in a request without a session.")
-        request.require_neutral("A session")
+        # Its items have OpenAI's format.
+        request.require_neutral("A session", "openai")
         items = await self._sessions.begin_turn(principal, session_id, task_id)
         history = [_read_item(item) for item in items]
         messages = (*system, *(_texts(history) if is_agent_model(request) else history), *question)

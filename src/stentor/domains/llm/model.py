@@ -11,7 +11,6 @@ from typing import Literal
 
 import msgspec
 
-from stentor.core import jsontext
 from stentor.core.errors import InvalidRequest
 from stentor.core.jsontext import JsonObject
 
@@ -23,12 +22,12 @@ CHARACTERS_PER_TOKEN = 4
 _SIGNATURE = ".signature."
 IMAGE_TOKENS = 1_000
 """The estimate for an image if the provider does not report usage."""
+SOUND_CHARACTERS_PER_TOKEN = 1_000
+"""The estimate for sound in base64: between those for compressed and plain samples."""
 MAX_COUNTED_TOKENS = 2**40
 """More tokens in a provider's report are its error; they are capped, because the record must still be stored."""
 MAX_TOOL_CALLS = 1_000
 """Tool calls in one streamed reply."""
-MAX_JSON_CHECKS = 20
-"""How many times a text may fail the check for valid JSON while it is streamed; each check reads all of it."""
 
 
 class TextPart(msgspec.Struct, frozen=True):
@@ -167,18 +166,28 @@ class ChatRequest(msgspec.Struct, frozen=True):
         schema = wrapper.get("schema") if isinstance(wrapper, dict) else None
         return schema if isinstance(schema, dict) else None
 
-    def require_neutral(self, target: str) -> None:
-        """Raise InvalidRequest if the request has a part that only Anthropic's format can express."""
-        if self.anthropic is not None and self.anthropic.feature:
-            raise InvalidRequest(
-                f"{target} cannot take {self.anthropic.feature}: only providers with Anthropic's API format can."
-            )
+    @property
+    def openai_feature(self) -> str:
+        """The name of a part that only OpenAI's format can express, empty if there is none."""
+        return "logprobs" if self.extra.get("logprobs") else ""
+
+    def require_neutral(self, target: str, api_format: str = "") -> None:
+        """Raise InvalidRequest if the request has a part that another API format than this one is needed for."""
+        features = {
+            "Anthropic's": self.anthropic.feature if self.anthropic is not None and api_format != "anthropic" else "",
+            "OpenAI's": self.openai_feature if api_format != "openai" else "",
+        }
+        for owner, feature in features.items():
+            if feature:
+                raise InvalidRequest(f"{target} cannot take {feature}: only providers with {owner} API format can.")
 
 
 class TokenUsage(msgspec.Struct, frozen=True):
     """Token counts of a call; `estimated` if the provider did not report them.
 
-    `cached_tokens` and `written_tokens` are the parts of the input that were read from and written to a cache.
+    `cached_tokens` and `written_tokens` are the parts of the input that were read from and written to a cache,
+    `audio_input_tokens` and `audio_output_tokens` those that were sound. The output includes the tokens of a
+    `prediction` of the request that the model accepted and rejected.
     """
 
     input_tokens: int = 0
@@ -187,13 +196,19 @@ class TokenUsage(msgspec.Struct, frozen=True):
     cached_tokens: int = 0
     estimated: bool = False
     written_tokens: int = 0
+    audio_input_tokens: int = 0
+    audio_output_tokens: int = 0
+    accepted_prediction_tokens: int = 0
+    rejected_prediction_tokens: int = 0
 
 
 class ChatReply(msgspec.Struct, frozen=True):
     """A complete reply. `anthropic_message` is the provider's own one, if both it and the client speak that format.
 
     `is_refusal` means that the provider marks the content as the model's refusal to answer. `extra` are other parts of
-    the message of a provider with OpenAI's format, such as the annotations of a search.
+    the message of a provider with OpenAI's format, such as the annotations of a search, and `completion` are fields of
+    its completion: see `formats.openai`. `logprobs` are those of the tokens in OpenAI's format, if the request asks
+    for them.
     """
 
     model: str
@@ -207,6 +222,10 @@ class ChatReply(msgspec.Struct, frozen=True):
     is_refusal: bool = False
     anthropic_message: JsonObject | None = None
     extra: JsonObject = {}
+    completion: JsonObject = {}
+    logprobs: JsonObject | None = None
+    media_tokens: int = 0
+    """An estimate for the images and the sound of a stream, whose `extra` is not kept."""
 
 
 class ToolCallDelta(msgspec.Struct, frozen=True):
@@ -222,7 +241,7 @@ class ToolCallDelta(msgspec.Struct, frozen=True):
 class ReplyDelta(msgspec.Struct, frozen=True):
     """A part of a stream. `is_last` means that the provider ended the stream properly.
 
-    `is_refusal` and `extra` are as in ChatReply.
+    `is_refusal`, `extra`, `completion` and `logprobs` are as in ChatReply.
 
     `anthropic_event` is the provider's own event, if both it and the client speak Anthropic's format.
     """
@@ -237,6 +256,8 @@ class ReplyDelta(msgspec.Struct, frozen=True):
     is_refusal: bool = False
     anthropic_event: JsonObject | None = None
     extra: JsonObject = {}
+    completion: JsonObject = {}
+    logprobs: JsonObject | None = None
 
 
 TokenIds = tuple[int, ...]
@@ -279,7 +300,19 @@ def estimate_output_tokens(reply: ChatReply) -> int:
         estimate_tokens(reply.content)
         + estimate_tokens(reply.reasoning)
         + sum(estimate_tokens(c.arguments) for c in reply.tool_calls)
+        + estimate_media_tokens(reply.extra)
+        + reply.media_tokens
     )
+
+
+def estimate_media_tokens(extra: JsonObject) -> int:
+    """Estimate the tokens of the images and the sound of a reply."""
+    images, audio = extra.get("images"), extra.get("audio")
+    total = IMAGE_TOKENS * len(images) if isinstance(images, list) else 0
+    if isinstance(audio, dict):
+        total += math.ceil(len(str(audio.get("data") or "")) / SOUND_CHARACTERS_PER_TOKEN)
+        total += estimate_tokens(str(audio.get("transcript") or ""))
+    return total
 
 
 def estimate_input_usage(request: ChatRequest) -> TokenUsage:
@@ -312,7 +345,18 @@ def limit_counts(usage: TokenUsage) -> TokenUsage:
     reasoning_tokens = max(0, min(usage.reasoning_tokens, output_tokens))
     cached_tokens = max(0, min(usage.cached_tokens, input_tokens))
     written_tokens = max(0, min(usage.written_tokens, input_tokens - cached_tokens))
-    return TokenUsage(input_tokens, output_tokens, reasoning_tokens, cached_tokens, usage.estimated, written_tokens)
+    return TokenUsage(
+        input_tokens,
+        output_tokens,
+        reasoning_tokens,
+        cached_tokens,
+        usage.estimated,
+        written_tokens,
+        max(0, min(usage.audio_input_tokens, input_tokens)),
+        max(0, min(usage.audio_output_tokens, output_tokens)),
+        max(0, min(usage.accepted_prediction_tokens, output_tokens)),
+        max(0, min(usage.rejected_prediction_tokens, output_tokens)),
+    )
 
 
 def estimate_embedding_usage(inputs: Sequence[EmbeddingInput]) -> TokenUsage:
@@ -330,70 +374,3 @@ def with_reasoning_fallback(reply: ChatReply) -> ChatReply:
     if not reply.reasoning and not (reply.usage and reply.usage.reasoning_tokens):
         return reply
     return msgspec.structs.replace(reply, content=TRUNCATION_NOTE + reply.reasoning)
-
-
-class StreamedText:
-    """A text while it is streamed, such as the arguments of a tool call."""
-
-    def __init__(self) -> None:
-        self._parts: list[str] = []
-        self._failed_checks = 0
-
-    def append(self, text: str) -> None:
-        self._parts.append(text)
-
-    @property
-    def text(self) -> str:
-        return "".join(self._parts)
-
-    @property
-    def is_json(self) -> bool:
-        """Whether the text is valid JSON. After MAX_JSON_CHECKS that failed it is False, whatever follows."""
-        if self._failed_checks == MAX_JSON_CHECKS:
-            return False
-        is_valid = jsontext.decode_or_none(self.text.encode()) is not None
-        self._failed_checks += not is_valid
-        return is_valid
-
-
-class ReplyBuilder:
-    """Accumulates the deltas of a stream, for its usage and for the note about reasoning."""
-
-    def __init__(self) -> None:
-        self._content: list[str] = []
-        self._reasoning: list[str] = []
-        self._calls: dict[int, ToolCall] = {}
-        self._arguments: dict[int, list[str]] = {}
-        self._finish: FinishReason = "stop"
-        self._usage: TokenUsage | None = None
-        self._id = ""
-        self._is_refusal = False
-
-    def add(self, delta: ReplyDelta) -> None:
-        self._content.append(delta.content)
-        self._reasoning.append(delta.reasoning)
-        self._finish = delta.finish or self._finish
-        self._usage = delta.usage or self._usage
-        self._id = delta.id or self._id
-        self._is_refusal = self._is_refusal or delta.is_refusal
-        for part in delta.tool_calls:
-            call = self._calls.get(part.index, ToolCall("", "", ""))
-            self._calls[part.index] = ToolCall(
-                # The first fragment has id and name; some servers repeat them in every fragment.
-                call.id or part.id,
-                call.name or part.name,
-                "",
-                call.signature or part.signature,
-            )
-            # Joined at the end: each fragment would copy all those before it.
-            self._arguments.setdefault(part.index, []).append(part.arguments)
-
-    def build(self, model: str) -> ChatReply:
-        calls = tuple(
-            msgspec.structs.replace(self._calls[index], arguments="".join(self._arguments[index]))
-            for index in sorted(self._calls)
-        )
-        content, reasoning = "".join(self._content), "".join(self._reasoning)
-        return ChatReply(
-            model, content, self._finish, reasoning, calls, self._usage, self._id, is_refusal=self._is_refusal
-        )

@@ -15,8 +15,9 @@ from stentor.auth.principal import Principal
 from stentor.domains.llm import model
 from stentor.domains.llm.calls.call_guard import LlmCall
 from stentor.domains.llm.costs import NANOS_PER_DOLLAR
-from stentor.domains.llm.model import ChatReply, ChatRequest, EmbeddingReply, ReplyBuilder, ReplyDelta, TokenUsage
+from stentor.domains.llm.model import ChatReply, ChatRequest, EmbeddingReply, ReplyDelta, TokenUsage
 from stentor.domains.llm.providers.backends import DeltaSource
+from stentor.domains.llm.streamed import ReplyBuilder
 
 
 class AgentTaskRef(msgspec.Struct, frozen=True):
@@ -101,7 +102,8 @@ class ChatStream:
                 if self.require_allowed is not None:
                     self.require_allowed()
                 # Finish and usage follow in the last delta, once the call is recorded.
-                if delta.content or delta.reasoning or delta.tool_calls or delta.extra or delta.anthropic_event:
+                is_raw = delta.extra or delta.logprobs or delta.anthropic_event
+                if delta.content or delta.reasoning or delta.tool_calls or is_raw:
                     yield msgspec.structs.replace(delta, finish=None, usage=None, is_last=False)
         except BaseException as error:
             await self._interrupt(error)

@@ -32,6 +32,8 @@ _DATA_URL = re.compile(r"data:([\w.+/-]{0,100})(?:;[\w=.+-]{1,60}){0,3};base64,(
 _MEDIA_TYPE_FIELDS = ("media_type", "mimeType", "mime_type", "format")
 _BASE64 = re.compile(r"[A-Za-z0-9+/=_\s-]{40,}")
 _URL_SAFE = str.maketrans("-_", "+/")
+SPLIT_TEXT = "[not kept: log probabilities]"
+"""Stands for the tokens of a reply and their bytes, between which a secret could be split."""
 MIN_NUMBER = 10_000
 """Smaller numbers are not masked."""
 
@@ -132,7 +134,10 @@ def _describe_files(value: Any) -> Any:
     if isinstance(value, dict):
         media = next((value[name] for name in _MEDIA_TYPE_FIELDS if isinstance(value.get(name), str)), None)
         data = value.get("data")
-        described = {name: _describe_files(item) for name, item in value.items()}
+        described = {
+            name: SPLIT_TEXT if name == "logprobs" and isinstance(item, dict) else _describe_files(item)
+            for name, item in value.items()
+        }
         if media is not None and isinstance(data, str) and _BASE64.fullmatch(data):
             described["data"] = describe_file(media, data)
         return described

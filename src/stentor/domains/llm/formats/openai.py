@@ -57,6 +57,9 @@ _BROKEN_OFF = frozenset(("error", "network_error", "insufficient_system_resource
 class _Details(msgspec.Struct):
     reasoning_tokens: int | None = None
     cached_tokens: int | None = None
+    audio_tokens: int | None = None
+    accepted_prediction_tokens: int | None = None
+    rejected_prediction_tokens: int | None = None
 
 
 class _OpenAiUsage(msgspec.Struct):
@@ -104,6 +107,7 @@ class _Choice(msgspec.Struct):
     message: _Message = msgspec.field(default_factory=_Message)
     delta: _Message | None = None
     finish_reason: str | None = None
+    logprobs: Any = None
 
 
 class _OpenAiResponse(msgspec.Struct):
@@ -113,6 +117,16 @@ class _OpenAiResponse(msgspec.Struct):
     id: str | None = None
     usage: _OpenAiUsage | None = None
     error: Any = None
+    system_fingerprint: Any = None
+    service_tier: Any = None
+
+    @property
+    def completion(self) -> JsonObject:
+        """The fields that are passed on as they are, to clients of OpenAI's format."""
+        if self.system_fingerprint is None and self.service_tier is None:
+            return {}
+        names = ("system_fingerprint", "service_tier")
+        return {name: value for name in names if isinstance(value := getattr(self, name), str)}
 
 
 class _OpenAiEmbedding(msgspec.Struct):
@@ -187,7 +201,17 @@ def parse_reply(body: bytes, model: str) -> ChatReply:
     usage = _usage(response.usage)
     finish = _finish_reason(choice.finish_reason or "stop", usage)
     return ChatReply(
-        model, content, finish, reasoning, calls, usage, response.id or "", is_refusal=is_refusal, extra=message.extra
+        model,
+        content,
+        finish,
+        reasoning,
+        calls,
+        usage,
+        response.id or "",
+        is_refusal=is_refusal,
+        extra=message.extra,
+        completion=response.completion,
+        logprobs=_logprobs(choice),
     )
 
 
@@ -227,6 +251,8 @@ class _OpenAiStreamReader:
                 id=chunk.id or "",
                 is_refusal=bool(message.refusal and not text),
                 extra=message.extra,
+                completion=chunk.completion,
+                logprobs=_logprobs(choice),
             )
         ]
 
@@ -353,6 +379,10 @@ def _text(content: str | list[JsonObject] | None) -> str:
     return content or ""
 
 
+def _logprobs(choice: _Choice) -> JsonObject | None:
+    return choice.logprobs if isinstance(choice.logprobs, dict) else None
+
+
 def _finish_reason(reason: str, usage: TokenUsage | None) -> FinishReason:
     """Return the finish reason, `stop` for an unknown one. Raises ProviderError if the reply was broken off."""
     if reason in _BROKEN_OFF:
@@ -373,10 +403,18 @@ def _new_call_id() -> str:
 def _usage(usage: _OpenAiUsage | None) -> TokenUsage | None:
     if usage is None or usage.prompt_tokens is None:
         return None
-    details, cached = usage.completion_tokens_details, usage.prompt_tokens_details
+    inputs, outputs = usage.prompt_tokens_details or _Details(), usage.completion_tokens_details or _Details()
     prompt, completion = max(0, usage.prompt_tokens), max(0, usage.completion_tokens or 0)
     # xAI and Google's compatible API count reasoning only in the total, and Google reports no details.
     output = max(completion, (usage.total_tokens or 0) - prompt)
-    reasoning = (details.reasoning_tokens or 0) if details else 0
-    reasoning = min(reasoning or output - completion, output)
-    return TokenUsage(prompt, output, reasoning, (cached.cached_tokens or 0) if cached else 0)
+    reasoning = min(outputs.reasoning_tokens or output - completion, output)
+    return TokenUsage(
+        prompt,
+        output,
+        reasoning,
+        inputs.cached_tokens or 0,
+        audio_input_tokens=inputs.audio_tokens or 0,
+        audio_output_tokens=outputs.audio_tokens or 0,
+        accepted_prediction_tokens=outputs.accepted_prediction_tokens or 0,
+        rejected_prediction_tokens=outputs.rejected_prediction_tokens or 0,
+    )

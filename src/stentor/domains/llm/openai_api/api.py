@@ -187,7 +187,7 @@ def _session_id(http: HttpRequest, conversation: str | ConversationIn | None) ->
 async def _chunk_frames(stream: AnswerStream, chunks: ChatChunks | TextChunks, *, usage: bool) -> AsyncIterator[bytes]:
     yield _data_frame(chunks.first_chunk())
     async for delta in stream:
-        if delta.content or delta.reasoning or delta.tool_calls or delta.extra:
+        if delta.content or delta.reasoning or delta.tool_calls or delta.extra or delta.logprobs:
             yield _data_frame(chunks.delta_chunk(delta))
         if delta.is_last:
             yield _data_frame(chunks.last_chunk(delta.finish or "stop"))

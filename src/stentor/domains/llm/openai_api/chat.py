@@ -51,8 +51,7 @@ ROLES: dict[str, ChatRole] = {
 ROLES_REQUIRING_FIELD = {"content": ("system", "developer", "user", "tool"), "tool_call_id": ("tool",)}
 """Roles by field that their messages must have; a message of the assistant may have only calls."""
 UNSUPPORTED_FIELDS = {
-    "logprobs": "log probabilities are not supported",
-    "top_logprobs": "log probabilities are not supported",
+    "logprobs": "log probabilities are not supported in text completions",
     "functions": "is not supported: send tools",
     "function_call": "is not supported: send tool_choice",
 }
@@ -235,8 +234,8 @@ class ChatCompletionIn(CompletionIn):
 
     messages: Annotated[list[ChatMessageIn], Field(min_length=1, max_length=10_000)]
     max_completion_tokens: MaxTokens = None
-    logprobs: Unsupported = None
-    top_logprobs: Unsupported = None
+    logprobs: bool | None = None
+    top_logprobs: Annotated[int, Field(ge=0, le=20)] | None = None
     functions: Unsupported = None
     function_call: Unsupported = None
     tools: Items[ChatToolIn] | None = None
@@ -266,8 +265,15 @@ class ChatCompletionIn(CompletionIn):
                 name: value
                 for name, value in raw.items()
                 if value is not None and (name in _ONE_MODEL_FIELDS if one_model else name not in _KEPT_FIELDS)
-            },
+            }
+            | self._logprob_fields,
         )
+
+    @property
+    def _logprob_fields(self) -> JsonObject:
+        # Not `"logprobs": false`, the default, which some servers refuse.
+        fields: JsonObject = {"logprobs": True} if self.logprobs else {}
+        return fields | ({"top_logprobs": self.top_logprobs} if self.top_logprobs else {})
 
 
 _KEPT_FIELDS = (frozenset(ChatCompletionIn.model_fields) - PASSTHROUGH_FIELDS) | {
@@ -304,7 +310,7 @@ def as_strings(value: str | list[str] | None) -> tuple[str, ...]:
 
 def chat_completion(result: ChatResult, created: int) -> JsonObject:
     reply = result.reply
-    choice = {"index": 0, "message": _message(reply), "logprobs": None, "finish_reason": reply.finish}
+    choice = {"index": 0, "message": _message(reply), "logprobs": reply.logprobs, "finish_reason": reply.finish}
     return {
         "id": f"chatcmpl-{result.provenance_id}",
         "object": "chat.completion",
@@ -312,6 +318,7 @@ def chat_completion(result: ChatResult, created: int) -> JsonObject:
         "model": reply.model,
         "choices": [choice],
         "usage": usage_object(result.usage),
+        **reply.completion,
         **stentor_extension(result.agent_task or result.choice),
     }
 
@@ -342,6 +349,9 @@ class ChatChunks:
 
     def delta_chunk(self, delta: ReplyDelta) -> JsonObject:
         out: JsonObject = {}
+        if delta.completion:
+            # Also of the chunks that follow, as OpenAI's own.
+            self._head |= delta.completion
         if delta.content:
             out["refusal" if delta.is_refusal else "content"] = delta.content
         if delta.reasoning:
@@ -349,7 +359,7 @@ class ChatChunks:
         out |= delta.extra
         if delta.tool_calls:
             out["tool_calls"] = [_tool_call_delta(call) for call in delta.tool_calls]
-        return self._chunk(out)
+        return self._chunk(out, logprobs=delta.logprobs)
 
     def last_chunk(self, finish: str) -> JsonObject:
         return self._chunk({}, finish)
@@ -357,8 +367,8 @@ class ChatChunks:
     def usage_chunk(self, usage: TokenUsage) -> JsonObject:
         return {**self._head, "choices": [], "usage": usage_object(usage)}
 
-    def _chunk(self, delta: JsonObject, finish: str | None = None) -> JsonObject:
-        return {**self._head, "choices": [{"index": 0, "delta": delta, "logprobs": None, "finish_reason": finish}]}
+    def _chunk(self, delta: JsonObject, finish: str | None = None, logprobs: JsonObject | None = None) -> JsonObject:
+        return {**self._head, "choices": [{"index": 0, "delta": delta, "logprobs": logprobs, "finish_reason": finish}]}
 
 
 def usage_object(usage: TokenUsage) -> JsonObject:
@@ -366,8 +376,13 @@ def usage_object(usage: TokenUsage) -> JsonObject:
         "prompt_tokens": usage.input_tokens,
         "completion_tokens": usage.output_tokens,
         "total_tokens": usage.input_tokens + usage.output_tokens,
-        "prompt_tokens_details": {"cached_tokens": usage.cached_tokens},
-        "completion_tokens_details": {"reasoning_tokens": usage.reasoning_tokens},
+        "prompt_tokens_details": {"cached_tokens": usage.cached_tokens, "audio_tokens": usage.audio_input_tokens},
+        "completion_tokens_details": {
+            "reasoning_tokens": usage.reasoning_tokens,
+            "audio_tokens": usage.audio_output_tokens,
+            "accepted_prediction_tokens": usage.accepted_prediction_tokens,
+            "rejected_prediction_tokens": usage.rejected_prediction_tokens,
+        },
     }
 
 

@@ -14,7 +14,6 @@ from stentor.domains.llm.model import (
     ChatReply,
     FinishReason,
     ReplyDelta,
-    StreamedText,
     TokenUsage,
     ToolCallDelta,
     encode_call_id,
@@ -22,6 +21,7 @@ from stentor.domains.llm.model import (
 from stentor.domains.llm.openai_api.chat import stentor_extension
 from stentor.domains.llm.openai_api.responses_request import ResponseIn
 from stentor.domains.llm.results import AgentTaskRef, ModelChoice
+from stentor.domains.llm.streamed import StreamedText
 
 MAX_CACHED_CHARACTERS = 8_000_000
 CACHE_SECONDS = 3600.0

@@ -150,14 +150,10 @@ def _embedding_usage(replies: list[EmbeddingReply], inputs: Sequence[EmbeddingIn
 def _is_relay(target: ModelTarget, request: ChatRequest) -> bool:
     """Return whether client and provider both speak Anthropic's format, so that the reply is passed on as it is.
 
-    Raises InvalidRequest if only the client does, and the request has what no other format can express.
+    Raises InvalidRequest if the request has what the provider's format cannot express.
     """
-    if request.anthropic is None:
-        return False
-    if target.provider.format != "anthropic":
-        request.require_neutral(target.name)
-        return False
-    return True
+    request.require_neutral(target.name, target.provider.format)
+    return request.anthropic is not None and target.provider.format == "anthropic"
 
 
 def _adapt(request: ChatRequest, fault: ProviderFault, refused: ProviderFault | None) -> ChatRequest:

@@ -1,0 +1,160 @@
+"""Fields and parts that only OpenAI's API has, to and from providers that have them too, read with its own client."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import openai
+import pytest
+
+from tests.conftest import World
+from tests.domains.llm import upstream as moods
+from tests.domains.llm.conftest import Gate
+from tests.domains.llm.test_contents import API_KEY, REDACTING, newest
+from tests.domains.llm.test_key_models import limited
+from tests.domains.llm.test_openai_surface import ASKED, MODELS
+from tests.domains.llm.test_openai_surface import client as client
+from tests.domains.llm.test_openai_surface import world as world
+from tests.domains.llm.upstream import Upstream
+from tests.requirements import requirement
+
+SEA: Any = MODELS[0]
+HEAD = {"id": "chatcmpl-up-1", "created": 1, "model": "sea-large", "system_fingerprint": "fp_1", "service_tier": "flex"}
+
+ONLY_OPENAI: dict[str, dict[str, Any]] = {
+    "logprobs": {"logprobs": True},
+}
+"""What only OpenAI's format has, by its name in the error."""
+
+
+def answers(upstream: Upstream, *choices: Any, **fields: Any) -> None:
+    """Have the upstream answer with the choices, each as a whole and as the chunk of a stream."""
+
+    async def answer(request: Any) -> Any:
+        if not (await request.json()).get("stream"):
+            return await moods.raw(json.dumps({**HEAD, **fields, "choices": choices}).encode())(request)
+        chunks = [{**HEAD, "choices": [{"delta": one["message"], **one} for one in [choice]]} for choice in choices]
+        body = b"".join(map(moods.sse, [*chunks, {**HEAD, "choices": [], **fields}]))
+        return await moods.raw(body + b"data: [DONE]\n\n", "text/event-stream")(request)
+
+    upstream.mood = answer
+
+
+def choice(finish: str | None = "stop", logprobs: Any = None, **message: Any) -> dict[str, Any]:
+    message = {"role": "assistant", "content": None, **message}
+    return {"index": 0, "message": message, "finish_reason": finish, "logprobs": logprobs}
+
+
+async def chunks_of(client: openai.AsyncOpenAI, **fields: Any) -> list[Any]:
+    options: Any = {"include_usage": True}
+    asked: Any = {"model": SEA, "messages": ASKED, **fields}
+    return [chunk async for chunk in await client.chat.completions.create(stream=True, stream_options=options, **asked)]
+
+
+@requirement("llm.openai-compatible")
+async def test_what_the_provider_says_of_a_completion_reaches_the_client(
+    client: openai.AsyncOpenAI, upstream: Upstream
+) -> None:
+    usage = {
+        "prompt_tokens": 90,
+        "completion_tokens": 60,
+        "total_tokens": 150,
+        "prompt_tokens_details": {"cached_tokens": 8, "audio_tokens": 70},
+        "completion_tokens_details": {
+            "reasoning_tokens": 4,
+            "audio_tokens": 30,
+            "accepted_prediction_tokens": 6,
+            "rejected_prediction_tokens": 5,
+        },
+    }
+    answers(upstream, choice(content="Salt."), usage=usage)
+    whole = await client.chat.completions.create(model=SEA, messages=ASKED, service_tier="flex")
+    chunks = await chunks_of(client, service_tier="flex")
+    assert [(one.system_fingerprint, one.service_tier) for one in (whole, *chunks[1:])] == [("fp_1", "flex")] * 4
+    for counted in (whole.usage, chunks[-1].usage):
+        assert counted is not None
+        assert counted.to_dict() == usage
+
+
+@requirement("llm.openai-compatible", "llm.budgets")
+async def test_sound_counts_if_its_stream_ends_before_the_usage(world: World, upstream: Upstream) -> None:
+    sound = {"id": "audio_1", "data": "A" * 64_000, "transcript": "Salt of the sea."}
+    upstream.mood = moods.raw(moods.sse({"choices": [{"index": 0, "delta": {"audio": sound}}]}), "text/event-stream")
+    body = {"model": SEA, "messages": ASKED, "stream": True}
+    answer = await world.admin.post("/v1/chat/completions", json=body)
+    assert "The stream was interrupted" in answer.text
+    call = (await world.admin.get("/api/v1/llm/calls")).json()["calls"][0]
+    assert call["output_tokens"] == 64 + 4
+
+
+def token(text: str) -> dict[str, Any]:
+    return {"token": text, "logprob": -0.25, "bytes": list(text.encode()), "top_logprobs": []}
+
+
+@requirement("llm.openai-compatible")
+async def test_the_log_probabilities_of_tokens_reach_the_client(client: openai.AsyncOpenAI, upstream: Upstream) -> None:
+    first, last = ({"content": [token(text)], "refusal": None} for text in ("Sa", "lt."))
+    both = {"content": [*first["content"], *last["content"]], "refusal": None}
+    asked: Any = {"model": SEA, "messages": ASKED, "logprobs": True, "top_logprobs": 3}
+    answers(upstream, choice(logprobs=both, content="Salt."))
+    whole = await client.chat.completions.create(**asked)
+    # As for a call of a tool, a chunk may have nothing else.
+    answers(upstream, choice(None, first, content="Sa"), choice(None, last), choice())
+    chunks = await chunks_of(client, logprobs=True)
+    assert whole.choices[0].logprobs is not None
+    assert whole.choices[0].logprobs.to_dict() == both
+    streamed = [one.logprobs.to_dict() for chunk in chunks for one in chunk.choices if one.logprobs]
+    assert streamed == [first, last]
+    sent = [(call["body"]["logprobs"], call["body"].get("top_logprobs")) for call in upstream.asked]
+    assert sent == [(True, 3), (True, None)]
+
+
+@requirement("llm.openai-compatible", "llm.retries")
+async def test_a_provider_of_another_format_is_not_called_for_what_only_openais_has(
+    make_llm: Gate, upstream: Upstream
+) -> None:
+    world = await make_llm(
+        SERVICE_LLM_GROUPS="both=anthropic/sea-large|openai/sea-large",
+        SERVICE_OUTBOUND_ALLOW=f"127.0.0.1:{upstream.port}",
+    )
+    await world.register("writer", capabilities=["write"])
+    for name, fields in ONLY_OPENAI.items():
+        for model in ("anthropic/sea-large", "agent:write"):
+            for stream in (False, True):
+                body = {"model": model, "messages": ASKED, "stream": stream, **fields}
+                refused = await world.admin.post("/v1/chat/completions", json=body)
+                assert refused.status_code == 400, (name, model, refused.text)
+                assert f"cannot take {name}: only providers with OpenAI's API format can." in refused.text
+        assert upstream.asked == []
+        for model in ("both", "auto:both"):
+            for _ in range(3):
+                body = {"model": model, "messages": ASKED, **fields}
+                answer = await world.admin.post("/v1/chat/completions", json=body)
+                assert (answer.status_code, answer.json().get("model")) == (200, "openai/sea-large"), answer.text
+        upstream.calls.clear()
+
+
+@requirement("keys.models")
+async def test_a_key_that_is_limited_to_models_may_send_them(make_llm: Gate, upstream: Upstream) -> None:
+    world = await make_llm(SERVICE_OUTBOUND_ALLOW=f"127.0.0.1:{upstream.port}")
+    async with await limited(world, "sea-large") as client:
+        for fields in ONLY_OPENAI.values():
+            answer = await client.post("/v1/chat/completions", json={"model": SEA, "messages": ASKED, **fields})
+            assert answer.status_code == 200, answer.text
+            sent = upstream.asked[-1]["body"]
+            assert {name: sent[name] for name in fields} == fields
+
+
+@requirement("llm.content-redacted")
+@pytest.mark.parametrize("streamed", [False, True])
+async def test_no_secret_is_kept_in_the_tokens_of_a_reply(make_llm: Gate, upstream: Upstream, streamed: bool) -> None:
+    world = await make_llm(**REDACTING)
+    tokens = [token(API_KEY[at : at + 3]) for at in range(0, len(API_KEY), 3)]
+    answers(upstream, choice(logprobs={"content": tokens, "refusal": None}, content=f"use {API_KEY}"))
+    body = {"model": SEA, "messages": ASKED, "logprobs": True, "stream": streamed}
+    assert (await world.admin.post("/v1/chat/completions", json=body)).status_code == 200
+    kept = json.dumps((await newest(world))["response"])
+    assert "use " in kept
+    assert API_KEY not in kept
+    assert "bytes" not in kept
