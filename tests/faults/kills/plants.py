@@ -79,10 +79,10 @@ def _run_again_plainly() -> None:
 
 PLANTS: dict[str, tuple[Callable[[], None], str]] = {
     "run again": (_run_again, "ran in attempt"),
-    "other keys": (_change_keys, "happened 2 times"),
-    "held repeated": (_repeat_held, "(blind) happened 2 times"),
-    "plain held repeated": (_repeat_held_plainly, "(blind) happened 2 times"),
+    "other keys": (_change_keys, r"happened (?!0 )"),
+    "held repeated": (_repeat_held, r"\(blind\) happened (?!0 )"),
+    "plain held repeated": (_repeat_held_plainly, r"\(blind\) happened (?!0 )"),
     "plain run again": (_run_again_plainly, "ran in attempt"),
     "cancellation forgotten": (_forget_cancellations, "went on with its outcome"),
 }
-"""How to plant a flaw, and what the checker says of it."""
+"""How to plant a flaw, and what the checker says of it, as a regular expression."""

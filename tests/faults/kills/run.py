@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import re
 import tempfile
 import time
 from collections import Counter
@@ -17,7 +18,7 @@ from tests.faults.kills.ledger import Ledger, listening
 from tests.faults.kills.members import KEY, Gateway, Keeper, Postgres, wait_until
 from tests.faults.kills.mortality import KillLog
 from tests.faults.kills.people import CAPABILITIES, People
-from tests.faults.kills.verdict import judge
+from tests.faults.kills.verdict import judge, judge_outside
 from tests.faults.server import server
 
 LEASE_SECONDS = 2
@@ -44,7 +45,9 @@ class Size:
     commits: int = 100
     seed: int = field(default_factory=lambda: random.randrange(10**6))
     plant: str = ""
-    """A flaw that the checker has to find."""
+    """A flaw that the checker has to find: when it has, nothing more is killed."""
+    sentence: str = ""
+    """What the checker says of the flaw, as a regular expression."""
 
 
 @dataclass
@@ -121,7 +124,7 @@ def _run(
         )
         crew = CrewProcess(orders, folder / "crew.log")
         stack.callback(crew.end)
-        _stream(size, people, log, say)
+        _stream(size, people, ledger, log, say)
         crew.calm()
         for member in members:
             member.calm()
@@ -135,10 +138,10 @@ def _run(
     return Outcome(log.read(), seconds, len(people.programs), people.done, ledger.late, steps, effects, wrong)
 
 
-def _stream(size: Size, people: People, log: KillLog, say: Say) -> None:
-    """Keep so many programs under way until enough was killed."""
+def _stream(size: Size, people: People, ledger: Ledger, log: KillLog, say: Say) -> None:
+    """Keep so many programs under way until enough was killed, or the planted flaw has shown."""
     said = time.monotonic()
-    while (kills := log.read().total()) < size.kills:
+    while (kills := log.read().total()) < size.kills and not _has_shown(size, people, ledger):
         for _ in range(min(SUBMITTED, size.programs - len(people.open))):
             people.submit()
         people.attend()
@@ -146,6 +149,14 @@ def _stream(size: Size, people: People, log: KillLog, say: Say) -> None:
             said = time.monotonic()
             say(f"{kills} kills, {len(people.programs)} programs, {len(people.wrong)} violations")
         time.sleep(TURN_SECONDS)
+
+
+def _has_shown(size: Size, people: People, ledger: Ledger) -> bool:
+    """Return whether the planted flaw shows in the world outside, or to the people."""
+    if not size.plant:
+        return False
+    wrong = [*people.wrong, *judge_outside(people.programs, ledger)]
+    return any(re.search(size.sentence, sentence) for sentence in wrong)
 
 
 def _settle(people: People) -> list[str]:

@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import importlib.util
+import re
 from dataclasses import replace
 from typing import Any
 
@@ -20,7 +21,7 @@ from tests.requirements import requirement
 
 pytestmark = [pytest.mark.fault, pytest.mark.timeout(1800)]
 FLAWS = {
-    UNPROTECTED: "(unprotected) happened",
+    UNPROTECTED: r"\(unprotected\) happened (?!0 )",
     LOST_ANSWER: "was answered, and is asked again",
     **{plant: sentence for plant, (_, sentence) in PLANTS.items()},
 }
@@ -86,5 +87,7 @@ def test_hundreds_of_kills_change_nothing(database: str) -> None:
 @pytest.mark.only("sqlite", reason="it is the same checker")
 @pytest.mark.parametrize(("plant", "sentence"), FLAWS.items())
 def test_the_checker_finds_a_flaw_that_is_planted(database: str, plant: str, sentence: str) -> None:
-    outcome = run(database, replace(FEW, kills=60, workers=6, programs=12, plant=plant))
-    assert any(sentence in wrong for wrong in outcome.wrong)
+    # Which kill meets the flaw is chance: of 60, none may. So they go on until one has, and 2,000 are too many.
+    size = replace(FEW, kills=2_000, workers=6, programs=12, plant=plant, sentence=sentence)
+    outcome = run(database, size)
+    assert any(re.search(sentence, wrong) for wrong in outcome.wrong)

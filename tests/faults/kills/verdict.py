@@ -18,14 +18,20 @@ from tests.faults.kills.ledger import Ledger
 
 def judge(database: Path | str, programs: dict[str, list[Node]], ledger: Ledger) -> list[str]:
     """Return all that is wrong, in sentences."""
-    wrong = [*ledger.wrong]
-    for name, program in programs.items():
-        check_all = check_coroutine_effects if _is_coroutines(name) else check_effects
-        wrong += [f"{name}: {sentence}" for sentence in check_all(program, ledger.sent)]
+    wrong = judge_outside(programs, ledger)
     with closing(read_only(database)) as connection:
         rows = partial(query, connection)
         wrong += [*_results(rows, programs), *_journals(rows), *_lost_records(rows, ledger)]
     return wrong + check(database)
+
+
+def judge_outside(programs: dict[str, list[Node]], ledger: Ledger) -> list[str]:
+    """Return what is wrong in the world outside; while programs run, some of their effects have not happened yet."""
+    wrong = [*ledger.wrong]
+    for name, program in programs.items():
+        check_all = check_coroutine_effects if _is_coroutines(name) else check_effects
+        wrong += [f"{name}: {sentence}" for sentence in check_all(program, ledger.sent)]
+    return wrong
 
 
 def _results(rows: Rows, programs: dict[str, list[Node]]) -> Iterator[str]:
