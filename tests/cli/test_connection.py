@@ -9,8 +9,13 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import httpx
 import pytest
 
+from stentor.cli.client import connection
+from stentor.cli.client.client import ServiceClient
+from stentor.cli.output import EXIT_UNREACHABLE, CommandFailed
+from stentor.core.settings import Settings
 from tests.cli.program import Program
 from tests.stub import Answer, Asked, serving
 
@@ -43,6 +48,18 @@ def test_no_service_at_the_address_ends_with_4(program: Program) -> None:
     assert done.code == 4
     assert done.json["error"] == f"Cannot connect to a service at {address}. Is it running?"
     assert not program.data_dir.exists()
+
+
+async def test_a_service_that_is_late_with_the_tls_handshake_is_not_told_as_one_that_is_not_running(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(connection, "TIMEOUT_SECONDS", 0.2)
+    with socket.create_server(("127.0.0.1", 0)) as server:  # it accepts connections, and says nothing
+        url = httpx.URL(f"https://127.0.0.1:{server.getsockname()[1]}")
+        async with connection.create_http_client(Settings(), url, "key") as http:
+            with pytest.raises(CommandFailed, match=r"has not accepted a connection for 0\.2 s") as failed:
+                await ServiceClient(http, str(url), "").get("/tasks", dict)
+    assert failed.value.code == EXIT_UNREACHABLE
 
 
 def test_a_connection_that_breaks_is_not_told_as_a_service_that_is_not_running(program: Program) -> None:

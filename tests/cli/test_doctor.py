@@ -15,7 +15,10 @@ from typing import Any
 import pytest
 
 from stentor.cli.checks import run_checks
-from stentor.cli.inspection import inspect_config
+from stentor.cli.checks.components import check_health
+from stentor.cli.client import connection
+from stentor.cli.inspection import CheckContext, inspect_config
+from stentor.core.settings import Settings
 from tests.cli.program import COMMAND, Done, Program
 from tests.databases import limited_role
 from tests.identity_provider import identity_provider
@@ -175,6 +178,15 @@ def test_what_cannot_be_reached_is_a_problem(program: Program) -> None:
     assert "is the service running there?" in _worst(done, "SERVICE_URL")[1]
     assert _worst(done, "PostgreSQL")[0] == "problem"
     assert "s3cret" not in done.out + done.err
+
+
+def test_a_service_that_is_late_is_not_told_as_one_that_is_not_running(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(connection, "TIMEOUT_SECONDS", 0.2)
+    context = CheckContext(inspect_config({}), Settings(), {})
+    with socket.create_server(("127.0.0.1", 0)) as server:  # it accepts connections, and says nothing
+        found = check_health(context, "SERVICE_URL", f"http://127.0.0.1:{server.getsockname()[1]}")
+    assert found.level == "problem"
+    assert "did not respond within 0.2 s: it may be overloaded." in found.message
 
 
 @requirement("people.provider-down")

@@ -16,6 +16,7 @@ from cryptography import x509
 from stentor.auth.oidc.provider import OidcProvider
 from stentor.bootstrap import tls
 from stentor.bootstrap.parts.command_agents import process_sandbox
+from stentor.cli.client import connection
 from stentor.cli.client.connection import find_trust, is_loopback, parse_service_url
 from stentor.cli.inspection import CheckContext, CheckFinding
 from stentor.cli.output import CommandFailed
@@ -29,8 +30,6 @@ from stentor.domains.memory.embedding import local
 from stentor.domains.sandbox.broker import command_tools
 from stentor.domains.sandbox.process_sandbox import ProcessSandbox, check_folder
 from stentor.web.server.certificate import compute_fingerprint
-
-HEALTH_TIMEOUT_SECONDS = 5
 
 
 def check_vault(context: CheckContext) -> Iterator[CheckFinding]:
@@ -142,11 +141,14 @@ def check_health(context: CheckContext, check: str, address: str) -> CheckFindin
     shown_url = url.copy_with(userinfo=b"")
     try:
         with httpx.Client(
-            base_url=url, timeout=HEALTH_TIMEOUT_SECONDS, verify=trust, trust_env=not is_loopback(url)
+            base_url=url, timeout=connection.TIMEOUT_SECONDS, verify=trust, trust_env=not is_loopback(url)
         ) as http:
             response = http.get("/api/v1/health/detailed")
             components = response.json()["components"]
             down = [name for name, component in components.items() if component["status"] == "unavailable"]
+    except httpx.TimeoutException:
+        text = f"{shown_url} did not respond within {connection.TIMEOUT_SECONDS:g} s: it may be overloaded."
+        return CheckFinding("problem", check, text)
     except httpx.TransportError as error:
         return CheckFinding(
             "problem", check, f"No response from {shown_url} ({type(error).__name__}): is the service running there?"

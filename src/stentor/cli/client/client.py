@@ -262,7 +262,7 @@ class ServiceClient:
         """Open an event stream. Raises RequestFailed, and httpx.TransportError when the connection breaks."""
         headers = {"Last-Event-ID": last_event_id} if last_event_id else {}
         # The read timeout, because a stream is silent for longer than other responses.
-        timeout = httpx.Timeout(30, connect=5, read=STREAM_READ_TIMEOUT_SECONDS)
+        timeout = httpx.Timeout(connection.TIMEOUT_SECONDS, read=STREAM_READ_TIMEOUT_SECONDS)
         while True:
             async with self._http.stream("GET", f"/api/v1{path}", headers=headers, timeout=timeout) as response:
                 if response.is_success:
@@ -275,7 +275,13 @@ class ServiceClient:
             await _wait_for_rate_limit(response)
 
     def unreachable_error(self, error: httpx.TransportError) -> CommandFailed:
-        if isinstance(error, httpx.TimeoutException) and not isinstance(error, httpx.ConnectTimeout):
+        if isinstance(error, httpx.ConnectTimeout):
+            return CommandFailed(
+                f"The service at {self._where} has not accepted a connection for {connection.TIMEOUT_SECONDS:g} s. "
+                "It may be overloaded, or the address wrong.",
+                EXIT_UNREACHABLE,
+            )
+        if isinstance(error, httpx.TimeoutException):
             return CommandFailed(f"The service at {self._where} did not respond in time.", EXIT_UNREACHABLE)
         if "CERTIFICATE_VERIFY_FAILED" in str(error):
             problem = _describe_verification(str(error))
@@ -286,7 +292,7 @@ class ServiceClient:
             return CommandFailed(message, EXIT_UNREACHABLE)
         if _is_unresolved(error):
             return CommandFailed(f"The name in {self._where} cannot be resolved. Check the address.", EXIT_UNREACHABLE)
-        if not isinstance(error, (httpx.ConnectError, httpx.ConnectTimeout)):
+        if not isinstance(error, httpx.ConnectError):
             return CommandFailed(f"The connection to {self._where} broke during the request.", EXIT_UNREACHABLE)
         return CommandFailed(f"Cannot connect to a service at {self._where}. Is it running?", EXIT_UNREACHABLE)
 

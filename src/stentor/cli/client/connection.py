@@ -14,6 +14,9 @@ from stentor.cli.output import EXIT_FAILED, EXIT_USAGE, CommandFailed
 from stentor.core.security import pinning
 from stentor.core.settings import Settings
 
+TIMEOUT_SECONDS = 30.0
+"""For each wait of a request. That for a connection includes the TLS handshake, with which a busy service is late."""
+
 
 def create_http_client(settings: Settings, url: httpx.URL, key: str) -> httpx.AsyncClient:
     """Create the client for a service at this address. Raises CommandFailed for an unusable proxy or certificate."""
@@ -22,7 +25,7 @@ def create_http_client(settings: Settings, url: httpx.URL, key: str) -> httpx.As
         return httpx.AsyncClient(
             base_url=url,
             headers={"X-API-Key": key} if key else {},
-            timeout=httpx.Timeout(30, connect=5),
+            timeout=TIMEOUT_SECONDS,
             verify=trust,
             # HTTP_PROXY and the like must not redirect calls to this machine, which carry its admin key.
             trust_env=not is_loopback(url),
