@@ -162,6 +162,25 @@ async def test_what_is_overdue_before_the_next_tick_is_repaired_on_time(
     assert [(await world.task(each))["status"] for each in (runs, renews, waits)] == ["aborted", "executing", "aborted"]
 
 
+@requirement("tasks.timeout-aborts")
+async def test_an_agent_that_renews_its_lease_all_the_time_does_not_outlive_its_timeout(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(reconciler, "seconds_until_tick", lambda seconds: 1.0)
+    agent = await world.register()
+    task_id = await world.submit(timeout_seconds=60)
+    epoch = (await world.claim(agent, lease_seconds=3600))["epoch"]
+    job = world.kernel.tasks.reconciler
+    world.clock.advance(seconds=59.5)
+    repairs = await job.tick(0)
+    beat = await world.admin.post(f"/api/v1/tasks/{task_id}/heartbeat", json={"epoch": epoch, "lease_seconds": 3600})
+    assert beat.status_code == 200, beat.text
+    world.clock.advance(seconds=0.6)
+    await job.repair_on_time(repairs)
+    task = await world.task(task_id)
+    assert (task["status"], (task["error"] or {}).get("code")) == ("aborted", "TIMEOUT")
+
+
 async def test_two_reconcilers_repair_a_task_once(make_world: MakeWorld) -> None:
     world, second = await make_world(), await make_world()
     agent = await world.register()

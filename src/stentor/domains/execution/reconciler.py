@@ -128,7 +128,9 @@ class Reconciler:
         await self._jump_watch.look(begun, now, self.follow_jump)
         if tick % MARK_TICKS == 0:
             self._clock_mark.write(begun, now)
-        repairs = [(min(task.lease_until or 0, task.deadline_at or 0), self._repair(task)) for task in overdue]
+        repairs = [
+            (min(task.lease_until or 0, task.deadline_at or 0), self._repair(task, now + ahead)) for task in overdue
+        ]
         repairs += [(task.queue_deadline_at or 0, self._expire(task)) for task in expired]
         for due_at, repair in repairs:
             if due_at < now:
@@ -187,15 +189,17 @@ class Reconciler:
             self._apply(tx, task, repair, "The service was restarted.", enqueue=False)
         return len(tasks)
 
-    def _repair(self, seen: Task) -> Callable[[Tx], None]:
+    def _repair(self, seen: Task, until: int) -> Callable[[Tx], None]:
+        """Return the repair of a task whose lease or timeout, or both, expire before the time `until`."""
+
         def work(tx: Tx) -> None:
-            # Read again under the transaction: since `seen` the attempt may have ended or renewed its lease. If it has,
-            # the next tick decides: the clock may have been set ahead by more than the renewed lease.
+            # Read again under the transaction: since `seen` the attempt may have ended or renewed its lease.
             task = require_task(tx, seen.tenant, seen.task_id)
-            if task.status != "executing" or (task.lease_until, task.deadline_at) != (
-                seen.lease_until,
-                seen.deadline_at,
-            ):
+            if task.status != "executing" or task.deadline_at != seen.deadline_at:
+                return
+            # The clock may have been set ahead by more than the renewed lease, so the next tick decides. But not about
+            # a timeout, or an agent that renews its lease all the time would never reach it.
+            if task.lease_until != seen.lease_until and (task.deadline_at or 0) >= until:
                 return
             repair = model.choose_repair(task, tx.now, self._max_attempts)
             if repair is not None:
