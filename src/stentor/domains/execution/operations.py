@@ -135,7 +135,7 @@ class WorkerOperations:
 
     @operation("worker.agent", "write", "GET /agents/{agent_id}", errors=_ERRORS)
     async def agent(self, caller: Caller, agent_id: AgentId) -> WorkerAgent:
-        """The agent that a worker acts for, by its id or name; the same errors as for its claims."""
+        """Return the agent that a worker acts for, by its id or name; with the same errors as for its claims."""
         return WorkerAgent.of(await self._workers.find_worker(caller, agent_id))
 
     @operation("worker.claim", "write", "POST /agents/{agent_id}/claims", errors=_ERRORS)

@@ -89,7 +89,7 @@ class LearningOperations:
 
     @operation("learning.weights", "read", "GET /hebbian/weights", errors=(404,))
     async def weights(self, caller: Caller, agent_id: Annotated[str, Query()]) -> Weights:
-        """An agent's weight for each task type it has done, as of now."""
+        """Return an agent's current weight for each task type it has done."""
         self._check_agent(caller.tenant, agent_id)
         weights, last_updated = await self._learning.read_weights(agent_id)
         return Weights(agent_id=agent_id, weights=weights, last_updated=last_updated)
@@ -98,7 +98,7 @@ class LearningOperations:
     async def history(
         self, caller: Caller, agent_id: AgentId, limit: Annotated[int, Query(ge=1, le=1000)] = 100
     ) -> History:
-        """What the agent's weights learned from, the newest first."""
+        """List what the agent's weights learned from, the newest first."""
         self._check_agent(caller.tenant, agent_id)
         entries, total = await self._learning.list_history(agent_id, limit)
         return History.of(agent_id=agent_id, history=entries, total_entries=total, limit=limit)
@@ -109,7 +109,7 @@ class LearningOperations:
 
     @operation("learning.connections", "read", "GET /hebbian/connections")
     async def connections(self, caller: Caller, agent_id: Annotated[str | None, Query()] = None) -> Connections:
-        """The weights between agents, of one agent or of all."""
+        """List the weights between agents, of one agent or of all."""
         if agent_id is not None and "\0" in agent_id:
             raise InvalidRequest("agent_id: must not contain the character NUL")
         links = await self._learning.list_connections(caller.tenant, agent_id)
@@ -118,7 +118,7 @@ class LearningOperations:
 
     @operation("learning.matrix", "read", "GET /trust/hebbian/weights", envelope=True)
     async def matrix(self, caller: Caller) -> Matrix:
-        """The agent-to-agent weights, by connection and as a symmetric matrix."""
+        """Return the agent-to-agent weights, by connection and as a symmetric matrix."""
         rows: dict[str, dict[str, float]] = {}
         links = await self._learning.list_connections(caller.tenant)
         for link in links:

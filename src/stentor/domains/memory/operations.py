@@ -102,7 +102,7 @@ class MemoryOperations:
     async def read(
         self, caller: Caller, path: PathQuery, vault: VaultQuery = DEFAULT_VAULT, task: TaskHeader = None
     ) -> wire.ReadOut:
-        """One document by its exact path."""
+        """Read one document by its exact path."""
         started = time.perf_counter()
         memory_caller = self._identify(caller, task)
         try:
@@ -165,7 +165,7 @@ class MemoryOperations:
         vault: VaultQuery = DEFAULT_VAULT,
         limit: Annotated[int, Query(ge=1, le=200, description="Documents at most, this one included.")] = 40,
     ) -> wire.NeighbourhoodOut:
-        """The documents at most two links away from a document, in either direction, and the links among them."""
+        """List the documents at most two links away from a document, in either direction, and the links among them."""
         self._identify(caller)
         path = _linkable(path)
         neighbourhood = await self._vaults.get(vault).index.find_neighbourhood(path, limit)
@@ -175,7 +175,7 @@ class MemoryOperations:
 
     @operation("memory.versions", "admin", "GET /memory/versions", errors=_STORE_ERRORS)
     async def versions(self, caller: Caller, path: PathQuery, vault: VaultQuery = DEFAULT_VAULT) -> wire.VersionsOut:
-        """The states of a document that are kept, newest first; also of one that was deleted."""
+        """List the stored versions of a document, newest first; also of a deleted one."""
         self._identify(caller)
         history = self._vaults.get(vault).history
         versions, current = await history.list_versions(path)
@@ -214,7 +214,7 @@ class MemoryOperations:
 
     @operation("memory.keyword", "admin", "POST /memory/search/keyword", errors=(404,), fast=True)
     async def search_keyword(self, caller: Caller, body: wire.KeywordIn, task: TaskHeader = None) -> wire.KeywordOut:
-        """Documents with these words, in any of their forms; the best match first."""
+        """Search documents by words, in any of their forms; the best match first."""
         started = time.perf_counter()
         search, memory_caller = self._vaults.get(body.vault).search, self._identify(caller, task)
         scope = parse_scope(body.as_of, include_invalid=body.include_invalid)
@@ -229,7 +229,7 @@ class MemoryOperations:
 
     @operation("memory.semantic", "admin", "POST /memory/search/semantic", errors=(404,), fast=True)
     async def search_semantic(self, caller: Caller, body: wire.SemanticIn, task: TaskHeader = None) -> wire.SemanticOut:
-        """Documents that mean something like the query; the nearest first.
+        """Search documents by meaning; the nearest first.
 
         Leaves out what is less similar than SERVICE_EMBEDDING_FLOOR. In a large vault with pgvector `total_matches` is
         a number above `top_k` when there are more.
@@ -249,7 +249,7 @@ class MemoryOperations:
 
     @operation("memory.hybrid", "admin", "POST /memory/search/hybrid", errors=(404,), fast=True)
     async def search_hybrid(self, caller: Caller, body: wire.HybridIn, task: TaskHeader = None) -> wire.HybridOut:
-        """Documents by word and by meaning together; the best match first."""
+        """Search documents by words and by meaning together; the best match first."""
         started = time.perf_counter()
         search, memory_caller = self._vaults.get(body.vault).search, self._identify(caller, task)
         filters, scope = body.filters.to_filters(), parse_scope(body.as_of, include_invalid=body.include_invalid)
@@ -311,7 +311,7 @@ class MemoryOperations:
 
     @operation("memory.health", "admin", "GET /memory/health")
     async def report(self, caller: Caller, vault: VaultQuery = DEFAULT_VAULT) -> wire.HealthOut:
-        """The note store and the vector store of one vault, asked now."""
+        """Check the note store and the vector store of one vault."""
         self._identify(caller)
         health = await self._vaults.get(vault).health.report()
         return wire.HealthOut.model_validate({**health, "vaults": self._vaults.names})

@@ -92,7 +92,7 @@ class TaskOperations:
         offset: Offset = 0,
         cursor: Annotated[str | None, Query(max_length=1024)] = None,
     ) -> TaskPageOut:
-        """The tasks that match, newest first; without a filter all of them.
+        """List the tasks that match, newest first; without a filter all of them.
 
         `ref` is the beginning or the end of an id, the exact id comes first; `parent_task_id` lists the subtasks of a
         task, oldest first. Each of these two goes with no other filter, and only the second with `cursor`. `text`
@@ -137,7 +137,7 @@ class TaskOperations:
 
     @operation("tasks.get", "read", "GET /tasks/{task_id}", errors=(404,), grpc="GetTask")
     async def read(self, caller: Caller, task_id: TaskId) -> TaskOut:
-        """One task by its exact id, in any state."""
+        """Return one task by its exact id, in any state."""
         state = await self._reader.get_state(caller, task_id)
         task = state.task
         return TaskOut.of(
@@ -149,7 +149,7 @@ class TaskOperations:
 
     @operation("tasks.input", "read", "GET /tasks/{task_id}/input", errors=(404,))
     async def read_input(self, caller: Caller, task_id: TaskId) -> TaskInputOut:
-        """The whole input of a task, as its agent gets it."""
+        """Return the whole input of a task, as its agent gets it."""
         return TaskInputOut(task_id=task_id, input=await self._reader.read_input(caller, task_id))
 
     @operation("tasks.cancel", "write", "POST /tasks/{task_id}/cancel", errors=(404, 409), grpc="CancelTask")
@@ -201,7 +201,7 @@ class TaskOperations:
 
     @operation("tasks.get_grade", "read", "GET /tasks/{task_id}/grade", errors=(404,), grpc="GetGrade")
     async def read_grade(self, caller: Caller, task_id: TaskId) -> GradeOut:
-        """The grade of a task."""
+        """Return the grade of a task."""
         grade = await self._grades.find_grade(caller, task_id)
         if grade is None:
             raise NotFound("The task has no grade.")

@@ -111,7 +111,7 @@ class TrustOperations:
 
     @operation("trust.report", "read", "GET /trust/report", envelope=True)
     async def report(self, caller: Caller) -> Report:
-        """Every tracked entity with its score and level, and the latest changes."""
+        """List every tracked entity with its score and level, and the latest changes."""
         report = await self._trust.build_report(caller.tenant)
         return Report(
             total_entities=len(report["entities"]),
@@ -124,7 +124,7 @@ class TrustOperations:
 
     @operation("trust.levels", "read", "GET /trust/levels", envelope=True)
     async def levels(self) -> Levels:
-        """The levels, what each permits, and how scores move."""
+        """List the levels, what each permits, and how scores move."""
         return Levels(
             levels=[LevelOut.of(level, range=f"{level.low} - {level.high}") for level in model.LEVELS],
             decay_rate=f"{model.DAILY_DECAY:.0%} per day",
@@ -134,7 +134,7 @@ class TrustOperations:
 
     @operation("trust.get", "read", "GET /trust/{entityId}", errors=_NOT_FOUND, envelope=True)
     async def read(self, caller: Caller, entity_id: EntityId) -> TrustOut:
-        """An entity's score now, after decay."""
+        """Return an entity's current score, after decay."""
         return _entity(*await self._find(caller, entity_id))
 
     @operation("trust.set", "admin", "PUT /trust/{entityId}", envelope=True)
@@ -147,28 +147,28 @@ class TrustOperations:
 
     @operation("trust.success", "write", "POST /trust/{entityId}/success", envelope=True)
     async def success(self, caller: Caller, entity_id: EntityId, body: Amount | None = None) -> Moved:
-        """One success: +0.02, or the amount."""
+        """Record a success: +0.02, or the amount."""
         return await self._reinforce(
             caller, entity_id, "success", (body.amount if body else None) or model.SUCCESS_REWARD
         )
 
     @operation("trust.failure", "write", "POST /trust/{entityId}/failure", envelope=True)
     async def failure(self, caller: Caller, entity_id: EntityId, body: Amount | None = None) -> Moved:
-        """One failure: -0.05, or the amount as a decrement."""
+        """Record a failure: -0.05, or the amount as a decrement."""
         return await self._reinforce(
             caller, entity_id, "failure", (body.amount if body else None) or model.FAILURE_PENALTY
         )
 
     @operation("trust.permissions", "read", "GET /trust/{entityId}/permissions", errors=_NOT_FOUND, envelope=True)
     async def permissions(self, caller: Caller, entity_id: EntityId) -> Permissions:
-        """What the entity's level permits."""
+        """Return what the entity's level permits."""
         entity, score = await self._find(caller, entity_id)
         level = model.find_level(score)
         return Permissions.of(entity, level=level.name, operations=level.operations)
 
     @operation("trust.can_perform", "read", "POST /trust/{entityId}/can-perform", errors=_NOT_FOUND, envelope=True)
     async def can_perform(self, caller: Caller, entity_id: EntityId, body: OperationIn) -> CanPerform:
-        """Whether the entity's level permits an operation."""
+        """Check whether the entity's level permits an operation."""
         entity, score = await self._find(caller, entity_id)
         allowed = body.operation in model.find_level(score).operations
         return CanPerform.of(entity, operation=body.operation, allowed=allowed)

@@ -100,7 +100,7 @@ class GrantOperations:
 
     @operation("whoami", "read", "GET /whoami")
     async def whoami(self, caller: Caller) -> Who:
-        """The caller's key, its agents, and the authority delegated to them."""
+        """Return the caller's key, its agents, and the authority delegated to them."""
         agents = self._agents.list_of_key(caller.tenant, caller.name)
         grants = await self._grants.list_for_agents(caller.tenant, [agent.agent_id for agent in agents])
         return Who.of(caller, permissions=sorted(caller.permissions), agents=agents, grants=grants)
