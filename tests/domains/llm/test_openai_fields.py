@@ -77,6 +77,20 @@ async def test_what_the_provider_says_of_a_completion_reaches_the_client(
         assert counted.to_dict() == usage
 
 
+@requirement("llm.openai-compatible")
+@pytest.mark.parametrize("count", [1.5, "many", [1]])
+async def test_no_reply_is_lost_for_a_malformed_count_of_sound(
+    client: openai.AsyncOpenAI, upstream: Upstream, count: Any
+) -> None:
+    details = {"audio_tokens": count, "rejected_prediction_tokens": count}
+    usage = {"prompt_tokens": 9, "completion_tokens": 6, "completion_tokens_details": details}
+    answers(upstream, choice(content="Salt."), usage={**usage, "prompt_tokens_details": details})
+    whole = await client.chat.completions.create(model=SEA, messages=ASKED)
+    assert whole.choices[0].message.content == "Salt."
+    assert whole.usage is not None
+    assert (whole.usage.prompt_tokens, whole.usage.completion_tokens) == (9, 6)
+
+
 @requirement("llm.openai-compatible", "llm.budgets")
 async def test_sound_counts_if_its_stream_ends_before_the_usage(world: World, upstream: Upstream) -> None:
     sound = {"id": "audio_1", "data": "A" * 64_000, "transcript": "Salt of the sea."}

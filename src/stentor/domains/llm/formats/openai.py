@@ -57,9 +57,14 @@ _BROKEN_OFF = frozenset(("error", "network_error", "insufficient_system_resource
 class _Details(msgspec.Struct):
     reasoning_tokens: int | None = None
     cached_tokens: int | None = None
-    audio_tokens: int | None = None
-    accepted_prediction_tokens: int | None = None
-    rejected_prediction_tokens: int | None = None
+    audio_tokens: Any = None
+    accepted_prediction_tokens: Any = None
+    rejected_prediction_tokens: Any = None
+
+    def count(self, name: str) -> int:
+        # Of any type: a reply that was paid for must not be lost for a count that costs nothing here.
+        value = getattr(self, name)
+        return value if isinstance(value, int) else 0
 
 
 class _OpenAiUsage(msgspec.Struct):
@@ -413,8 +418,8 @@ def _usage(usage: _OpenAiUsage | None) -> TokenUsage | None:
         output,
         reasoning,
         inputs.cached_tokens or 0,
-        audio_input_tokens=inputs.audio_tokens or 0,
-        audio_output_tokens=outputs.audio_tokens or 0,
-        accepted_prediction_tokens=outputs.accepted_prediction_tokens or 0,
-        rejected_prediction_tokens=outputs.rejected_prediction_tokens or 0,
+        audio_input_tokens=inputs.count("audio_tokens"),
+        audio_output_tokens=outputs.count("audio_tokens"),
+        accepted_prediction_tokens=outputs.count("accepted_prediction_tokens"),
+        rejected_prediction_tokens=outputs.count("rejected_prediction_tokens"),
     )
