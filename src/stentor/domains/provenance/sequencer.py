@@ -26,7 +26,9 @@ from stentor.domains.provenance.signing.checkpoints import CheckpointPublisher
 from stentor.domains.provenance.store import NumberingConflict
 
 BATCH_SIZE = 128
-"""Limit of the pending entries of one transaction: 1,024 events occupy the database's writer for about 5 ms."""
+"""Maximum number of pending entries in one transaction. An entry has up to `runlog.ENTRY_EVENTS` events; 1,024 events
+occupy the database's writer for about 5 ms.
+"""
 POLL_SECONDS = 1.0
 """How often the leader checks for events that other processes wrote."""
 DRAIN_POLL_SECONDS = 0.1
