@@ -22,7 +22,7 @@ from typing import Any
 import pytest
 import watchfiles
 
-from stentor_vault.notes.files import safe_files
+from stentor_vault.notes.files import safe_files, safe_folders
 from stentor_vault.notes.files.file_events import watch_changes
 from stentor_vault.notes.files.inotify import FolderEvents
 from stentor_vault.notes.folder_vault import TRASH_FOLDER, FolderVault
@@ -487,14 +487,15 @@ def test_a_file_that_another_program_deletes_during_a_call_is_no_note(
     vault: FolderVault, root: Path, monkeypatch: pytest.MonkeyPatch, step: str, call: str
 ) -> None:
     vault.write_sync("a.md", b"a")
-    function = getattr(safe_files, step)
+    module = safe_folders if step == "find_name" else safe_files
+    function = getattr(module, step)
 
     def delete_after(*arguments: Any) -> Any:
         result = function(*arguments)
         (root / "a.md").unlink(missing_ok=True)
         return result
 
-    monkeypatch.setattr(safe_files, step, delete_after)
+    monkeypatch.setattr(module, step, delete_after)
     calls = {"read": vault.read_sync, "delete": vault.delete_sync, "move": lambda path: vault.move_sync(path, "b.md")}
     if step == "read_content" and call != "delete":
         calls[call]("a.md")  # it has been read, or is moved unread
@@ -543,13 +544,13 @@ def test_a_file_made_during_a_move_is_not_overwritten(
     vault: FolderVault, root: Path, monkeypatch: pytest.MonkeyPatch, renameat2: bool
 ) -> None:
     vault.write_sync("a.md", b"a")
-    check = safe_files.reject_case_collision
+    check = safe_folders.reject_case_collision
 
     def reject_case_collision(parent: int, name: str) -> None:
         check(parent, name)
         (root / "b.md").write_bytes(b"another program's")
 
-    monkeypatch.setattr(safe_files, "reject_case_collision", reject_case_collision)
+    monkeypatch.setattr(safe_folders, "reject_case_collision", reject_case_collision)
     if not renameat2:
         monkeypatch.setattr(safe_files, "_renameat2", None)
     with pytest.raises(NoteChanged):
@@ -662,7 +663,7 @@ def test_the_time_of_a_read_or_written_note_is_not_that_of_a_file_that_replaced_
 def test_a_folder_that_another_program_moves_while_it_is_opened_is_missing(
     vault: FolderVault, root: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    find_name = safe_files.find_name
+    find_name = safe_folders.find_name
 
     def find_and_move(parent: int, name: str) -> str | None:
         found = find_name(parent, name)
@@ -670,7 +671,7 @@ def test_a_folder_that_another_program_moves_while_it_is_opened_is_missing(
             (root / "moving").rename(root / "moved")
         return found
 
-    monkeypatch.setattr(safe_files, "find_name", find_and_move)
+    monkeypatch.setattr(safe_folders, "find_name", find_and_move)
     for list_or_read in (vault.list_folder_sync, lambda folder: vault.read_sync(f"{folder}/a.md")):
         (root / "moving").mkdir()
         with pytest.raises(NoSuchNote):

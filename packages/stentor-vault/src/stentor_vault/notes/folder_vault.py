@@ -1,7 +1,7 @@
 """A vault in a folder: atomic conditional writes that never leave the folder.
 
-The file operations are in `safe_files` and `batch_io`, the events of changes in `file_events`; other programs may
-change the same files at any time.
+The file operations are in `safe_folders`, `safe_files` and `batch_io`, the events of changes in `file_events`; other
+programs may change the same files at any time.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import TypeVar
 
 from stentor_vault.notes import model, paths
-from stentor_vault.notes.files import batch_io, safe_files
+from stentor_vault.notes.files import batch_io, safe_files, safe_folders
 from stentor_vault.notes.files.batch_io import FsyncPool, WriteRequest
 from stentor_vault.notes.files.thread_batcher import ThreadBatcher
 from stentor_vault.notes.model import (
@@ -85,7 +85,7 @@ class FolderVault:
     async def check(self) -> None:
         def check_access() -> None:
             with (
-                safe_files.open_root(self.root),
+                safe_folders.open_root(self.root),
                 safe_files.translate_os_errors(f"Cannot use the vault's folder {self.root}"),
             ):
                 if not os.access(self.root, os.W_OK):
@@ -100,7 +100,7 @@ class FolderVault:
         """Return the metadata of a file without reading it. Raises NoSuchNote, UnreadablePath."""
         *parts, name = paths.split_path(path)
         try:
-            with safe_files.open_root(self.root) as top, safe_files.open_folder(top, parts) as folder:
+            with safe_folders.open_root(self.root) as top, safe_folders.open_folder(top, parts) as folder:
                 return safe_files.stat_file(folder, safe_files.require_file_name(folder, name, path), path)
         except PermissionError as error:
             raise UnreadablePath(f"Cannot read {path!r}: {error.strerror}.") from error
@@ -131,7 +131,7 @@ class FolderVault:
         """Move the file to the trash, or delete it if `permanent`. Raises NoSuchNote, NoteChanged, ReadOnlyNote."""
         with self._hold_locks([path]), self._open_parent(path) as (folder, name):
             try:
-                with safe_files.open_root(self.root) as top:
+                with safe_folders.open_root(self.root) as top:
                     return self._delete_into(top, folder, name, path, expected, permanent=permanent)
             except OSError as error:
                 if error.errno != errno.EXDEV:
@@ -176,10 +176,10 @@ class FolderVault:
             self._open_parent(target, make=True) as (target_folder, target_name),
         ):
             stored_name = safe_files.require_file_name(source_folder, source_name, source)
-            existing_name = safe_files.find_name(target_folder, target_name)
+            existing_name = safe_folders.find_name(target_folder, target_name)
             # A file may get its own name in another case.
             if existing_name is None and paths.fold_path(source) != paths.fold_path(target):
-                safe_files.reject_case_collision(target_folder, target_name)
+                safe_folders.reject_case_collision(target_folder, target_name)
             # Before the rename, which would overwrite it.
             previous = None
             if existing_name is not None:
@@ -202,7 +202,7 @@ class FolderVault:
 
     def list_folder_sync(self, folder: str = "") -> list[str]:
         with self._open_listed(paths.normalize_folder(folder)) as descriptor:
-            return sorted(_list_level(list(safe_files.scan_folder(descriptor))))
+            return sorted(_list_level(list(safe_folders.scan_folder(descriptor))))
 
     def walk_sync(self, folder: str = "") -> list[Stat]:
         folder = paths.normalize_folder(folder)
@@ -219,7 +219,7 @@ class FolderVault:
         with self._open_listed(paths.normalize_folder(folder)) as descriptor:
             entries = [
                 (name, info)
-                for name, info in list(safe_files.scan_folder(descriptor))
+                for name, info in list(safe_folders.scan_folder(descriptor))
                 if stat.S_ISREG(info.st_mode) or _has_file(descriptor, name)
             ]
             return sorted(_list_level(entries))
@@ -233,7 +233,7 @@ class FolderVault:
         """Open a folder to list it; "" is the root. Raises UnreadablePath, VaultUnavailable."""
         parts = paths.split_path(folder) if folder else []
         try:
-            with safe_files.open_root(self.root) as top, safe_files.open_folder(top, parts) as descriptor:
+            with safe_folders.open_root(self.root) as top, safe_folders.open_folder(top, parts) as descriptor:
                 yield descriptor
         except PermissionError as error:
             kind = UnreadablePath if folder else model.VaultUnavailable
@@ -250,8 +250,8 @@ class FolderVault:
         *parts, name = paths.split_path(path)
         with (
             safe_files.translate_os_errors(f"Cannot use {path!r}"),
-            safe_files.open_root(self.root) as top,
-            safe_files.open_folder(top, parts, make=make) as folder,
+            safe_folders.open_root(self.root) as top,
+            safe_folders.open_folder(top, parts, make=make) as folder,
         ):
             try:
                 yield folder, name
@@ -297,7 +297,7 @@ def _list_level(entries: Sequence[tuple[str, os.stat_result]]) -> Iterator[str]:
 
 def _has_file(parent: int, name: str) -> bool:
     try:
-        with safe_files.open_folder(parent, [name]) as folder:
+        with safe_folders.open_folder(parent, [name]) as folder:
             return next(_walk(folder, "", lambda _: False, lambda _: None), None) is not None
     except (NoSuchNote, FileNotFoundError, PermissionError):
         return False
@@ -307,7 +307,7 @@ def _walk(
     folder: int, prefix: str, is_unlisted: Callable[[str], bool], leave_out: Callable[[str], None]
 ) -> Iterator[Stat]:
     """Yield the files below an open folder; `leave_out` is called with each folder that may not be read."""
-    entries = list(safe_files.scan_folder(folder))
+    entries = list(safe_folders.scan_folder(folder))
     listed = paths.listed_names(name for name, _ in entries)
     for name, (_, info) in zip(listed, entries, strict=True):
         if stat.S_ISREG(info.st_mode):
@@ -320,7 +320,7 @@ def _walk(
         if is_unlisted(path):
             continue
         try:
-            with safe_files.open_folder(folder, [name]) as subfolder:
+            with safe_folders.open_folder(folder, [name]) as subfolder:
                 yield from _walk(subfolder, f"{path}/", is_unlisted, leave_out)
         except (NoSuchNote, FileNotFoundError):
             continue  # deleted since the scan, or replaced by a link

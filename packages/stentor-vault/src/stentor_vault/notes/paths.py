@@ -1,7 +1,7 @@
 """Which paths a vault accepts: relative and below its root. New names must also be valid on every operating system;
 existing ones need not, because people may have given them.
 
-Pure text checks; `files.safe_files` opens the files.
+Pure text checks; `files.safe_folders` and `files.safe_files` open folders and files.
 """
 
 from __future__ import annotations

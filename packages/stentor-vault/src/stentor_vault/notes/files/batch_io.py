@@ -17,7 +17,7 @@ from pathlib import Path
 import msgspec
 
 from stentor_vault.notes import model, paths
-from stentor_vault.notes.files import safe_files
+from stentor_vault.notes.files import safe_files, safe_folders
 from stentor_vault.notes.model import (
     ANY_STATE,
     FileChange,
@@ -103,7 +103,7 @@ class _Folder:
     def reject_case_collision(self, name: str) -> None:
         # Lists the folder once for all new names: this is why every file is opened before the first one is checked.
         if self._collisions is None:
-            self._collisions = safe_files.find_case_collisions(self.descriptor, self.new_names)
+            self._collisions = safe_folders.find_case_collisions(self.descriptor, self.new_names)
         if name in self._collisions:
             raise self._collisions[name]
 
@@ -122,9 +122,9 @@ class _FolderCache:
         folder = self._folders.get(tuple(parents))
         if folder is None:
             if self._root_descriptor is None:
-                self._root_descriptor = self._stack.enter_context(safe_files.open_root(self._root))
+                self._root_descriptor = self._stack.enter_context(safe_folders.open_root(self._root))
             descriptor = self._stack.enter_context(
-                safe_files.open_folder(self._root_descriptor, parents, make=self._make)
+                safe_folders.open_folder(self._root_descriptor, parents, make=self._make)
             )
             folder = self._folders[tuple(parents)] = _Folder(descriptor)
         return folder, name
@@ -149,7 +149,7 @@ class _FileWrite:
         if size > model.MAX_NOTE_BYTES:
             raise NoteTooLarge(f"{path!r} would have {size} bytes; the maximum is {model.MAX_NOTE_BYTES}.")
         self.folder, name = folders.locate(path)
-        stored_name = safe_files.find_name(self.folder.descriptor, name)
+        stored_name = safe_folders.find_name(self.folder.descriptor, name)
         self.name, self.is_new = stored_name or name, stored_name is None
         if self.is_new:
             self.folder.new_names.append(name)

@@ -14,7 +14,7 @@ from pathlib import Path
 
 from stentor_vault import file_modes
 from stentor_vault.notes import paths
-from stentor_vault.notes.files import safe_files
+from stentor_vault.notes.files import safe_files, safe_folders
 from stentor_vault.notes.model import NoSuchNote, ReadOnlyNote
 
 log = logging.getLogger(__name__)
@@ -33,8 +33,8 @@ def write_projection(
     parts = paths.split_path(folder)
     with (
         safe_files.translate_os_errors(f"Cannot write {folder!r}"),
-        safe_files.open_root(root) as top,
-        safe_files.open_folder(top, parts, make=True) as descriptor,
+        safe_folders.open_root(root) as top,
+        safe_folders.open_folder(top, parts, make=True) as descriptor,
     ):
         return sum(
             _write_unsynced(descriptor, name, content, temp_name, skip_unchanged=skip_unchanged)
@@ -46,9 +46,9 @@ def find_differing(root: Path, folder: str, notes: Iterable[tuple[str, bytes]]) 
     """Return the names whose files do not have these bytes, each with whether the file exists."""
     parts = paths.split_path(folder)
     expected = list(notes)
-    with safe_files.translate_os_errors(f"Cannot read {folder!r}"), safe_files.open_root(root) as top:
+    with safe_files.translate_os_errors(f"Cannot read {folder!r}"), safe_folders.open_root(root) as top:
         try:
-            with safe_files.open_folder(top, parts) as descriptor:
+            with safe_folders.open_folder(top, parts) as descriptor:
                 compared = [(name, content, _read_if_exists(descriptor, name)) for name, content in expected]
         except NoSuchNote:
             return [(name, False) for name, _ in expected]
