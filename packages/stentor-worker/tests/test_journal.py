@@ -73,6 +73,21 @@ async def test_long_values_are_read_several_at_once_and_each_once() -> None:
     assert sorted(client.read) == sorted([*names, "s5"]), "within s7 nothing runs again"
 
 
+def test_long_values_are_read_one_by_one_if_no_thread_can_start(monkeypatch: pytest.MonkeyPatch) -> None:
+    def start(_: threading.Thread) -> None:
+        raise RuntimeError("can't start new thread")
+
+    names = ["s3", "s4", "s5", "s6"]
+    journal = Journal(LongValues(names), "trip", 2, threading.Event())  # pyrefly: ignore[bad-argument-type]
+    journal.open_here()
+    journal.load()
+    monkeypatch.setattr(threading.Thread, "start", start)
+    entries = [journal.enter(name, "step") for name in names]
+    assert [journal.replay(entry, recorded) for entry in entries if (recorded := journal.find(entry))] == [
+        f"value of {name}" for name in names
+    ]
+
+
 def count_lines(run: Callable[[Journal, int], None], steps: int) -> int:
     """Return how many lines are executed in an attempt that resumes, each turn of a loop counted."""
     journal = Journal(RecordedSteps(steps), "trip", 2, threading.Event())  # pyrefly: ignore[bad-argument-type]

@@ -326,9 +326,12 @@ class _LongValues:
             while self.keys and len(self._reads) < READS_AHEAD:
                 ahead = next(iter(self.keys))
                 del self.keys[ahead]
-                self._reads[ahead] = Future()
-                # Daemons, and without repetitions in an outage: they must not keep the program from ending.
-                threading.Thread(target=self._run, args=(ahead, self._reads[ahead]), daemon=True).start()
+                self._reads[ahead] = future = Future[Recorded]()
+                try:
+                    # Daemons, and without repetitions in an outage: they must not keep the program from ending.
+                    threading.Thread(target=self._run, args=(ahead, future), daemon=True).start()
+                except RuntimeError as error:  # no more threads: it is read when the program comes to it
+                    future.set_exception(error)
             read = self._reads.pop(key, None)
         return None if read is None or read.exception() is not None else read.result()
 
