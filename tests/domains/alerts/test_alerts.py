@@ -207,6 +207,32 @@ async def test_an_agent_whose_model_no_provider_serves_opens_an_alert_that_says_
 
 
 @requirement("alerts.agents")
+async def test_an_endpoint_that_does_not_answer_has_one_alert_until_a_task_reaches_it(world: World) -> None:
+    agent = await world.register("ann", runtime={"kind": "http", "endpoint": "https://agent.example.com/tasks"})
+    presence = world.kernel.agents.presence
+    for _ in range(2):
+        presence.record_failed_delivery(agent)
+    await check(world)
+    assert await alerts(world, "agent_offline") == []
+    for _ in range(4):
+        presence.record_failed_delivery(agent)
+        await check(world)
+        # Its pause ends, and nothing shows that it is back.
+        world.clock.advance(seconds=120)
+        presence.release_endpoints()
+        await check(world)
+        await check(world, minutes=2)
+    (alert,) = await alerts(world, "agent_offline", "all")
+    assert (alert["agent_id"], alert["message"]) == (agent, "The endpoint of ann does not answer.")
+    assert alert["resolved_at"] is None
+    presence.record_delivery(agent)
+    await check(world)
+    await check(world, minutes=1)
+    (alert,) = await alerts(world, "agent_offline", "all")
+    assert alert["resolved_at"] is not None
+
+
+@requirement("alerts.agents")
 async def test_a_quarantined_agent_opens_an_alert(world: World) -> None:
     agent = await world.register("ann")
     for _ in range(3):

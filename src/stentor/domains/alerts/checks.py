@@ -97,12 +97,17 @@ class AgentCheck:
             reason = f": {agent.status_reason}" if agent.status_reason else "."
             return _agent_finding(agent, "agent_quarantined", f"{agent.name} is quarantined{reason}")
         wait_us = self._find_thresholds(agent.tenant).wait_us
-        if agent.status != "active" or not wait_us or self._presence.is_online(agent):
+        if agent.status != "active" or not wait_us:
+            return None
+        if agent.runtime.kind == "http":
+            # Not while it is paused: the pause ends by itself, and with a task now and then each would open an alert.
+            if self._presence.is_unreachable(agent.agent_id):
+                return _agent_finding(agent, "agent_offline", f"The endpoint of {agent.name} does not answer.")
+            return None
+        if self._presence.is_online(agent):
             return None
         if agent.runtime.kind == "llm":
             return _agent_finding(agent, "agent_offline", f"{agent.name} is offline: {describe_unserved(agent)}.")
-        if agent.runtime.kind != "worker":
-            return _agent_finding(agent, "agent_offline", f"The endpoint of {agent.name} does not answer.")
         # An open alert stays open across a restart, which forgets when the worker was last seen.
         if (agent.tenant, "agent_offline", agent.agent_id) in open_keys or await self._is_missed(agent, wait_us):
             text = f"{agent.name} is offline. Start its worker, or archive the agent."

@@ -171,6 +171,10 @@ class Presence:
             return agent.agent_id not in self._unserved
         return kind != "http" or self._now() >= self._paused_until.get(agent.agent_id, 0)
 
+    def is_unreachable(self, agent_id: str) -> bool:
+        """Return whether the last deliveries to an endpoint failed: also after the pause, until one succeeds."""
+        return self._failures.get(agent_id, 0) >= MAX_FAILURES
+
     def is_unseen(self, agent: Agent) -> bool:
         """Return whether an agent is a worker that was registered since this process started and never seen.
 
