@@ -13,7 +13,7 @@ from tests.domains.llm import upstream as moods
 from tests.domains.llm.conftest import Gate
 from tests.domains.llm.test_contents import API_KEY, REDACTING, newest
 from tests.domains.llm.test_key_models import limited
-from tests.domains.llm.test_openai_surface import ASKED, MODELS
+from tests.domains.llm.test_openai_surface import ASKED, MODELS, TOOL, client_of
 from tests.domains.llm.test_openai_surface import client as client
 from tests.domains.llm.test_openai_surface import world as world
 from tests.domains.llm.upstream import Upstream
@@ -22,8 +22,17 @@ from tests.requirements import requirement
 SEA: Any = MODELS[0]
 HEAD = {"id": "chatcmpl-up-1", "created": 1, "model": "sea-large", "system_fingerprint": "fp_1", "service_tier": "flex"}
 
+
+def asking_with(*parts: Any) -> dict[str, Any]:
+    return {"messages": [{"role": "user", "content": [{"type": "text", "text": "Which sea?"}, *parts]}]}
+
+
 ONLY_OPENAI: dict[str, dict[str, Any]] = {
     "logprobs": {"logprobs": True},
+    "content of type 'file'": asking_with({"type": "file", "file": {"file_id": "file-1"}}),
+    "content of type 'input_audio'": asking_with(
+        {"type": "input_audio", "input_audio": {"data": "A" * 64, "format": "wav"}}
+    ),
 }
 """What only OpenAI's format has, by its name in the error."""
 
@@ -172,3 +181,73 @@ async def test_no_secret_is_kept_in_the_tokens_of_a_reply(make_llm: Gate, upstre
     assert "use " in kept
     assert API_KEY not in kept
     assert "bytes" not in kept
+
+
+PDF, WORDS, SOUND = ("QUJD" * 50_000, "QUJD" * 1_000, "QUJD" * 5_000)
+"""Contents in base64: 200,000, 4,000 and 20,000 characters."""
+FILES: list[tuple[Any, int]] = [
+    ({"type": "file", "file": {"filename": "a.pdf", "file_data": f"data:application/pdf;base64,{PDF}"}}, 2_000),
+    ({"type": "file", "file": {"filename": "a.pdf", "file_data": PDF}, "cache_control": {"type": "ephemeral"}}, 2_000),
+    ({"type": "file", "file": {"filename": "a.txt", "file_data": f"data:text/plain;base64,{WORDS}"}}, 755),
+    ({"type": "file", "file": {"file_id": "file-1"}}, 1_000),
+    ({"type": "input_audio", "input_audio": {"data": SOUND, "format": "wav"}}, 20),
+]
+"""Parts with the tokens that they are estimated to have."""
+
+
+@requirement("llm.images", "llm.usage-estimated")
+@pytest.mark.parametrize(("part", "tokens"), FILES)
+async def test_a_file_and_sound_reach_the_provider_and_count(
+    make_llm: Gate, upstream: Upstream, part: Any, tokens: int
+) -> None:
+    world = await make_llm(**REDACTING)
+    upstream.usage = False
+    key = world.admin.headers["X-API-Key"]
+    client = client_of(world.admin)
+    world.admin.headers["X-API-Key"] = key
+    fields: Any = asking_with(part)
+    for stream in (False, True):
+        answer: Any = await client.chat.completions.create(model=SEA, stream=stream, **fields)
+        _ = [chunk async for chunk in answer] if stream else None
+        assert upstream.asked[-1]["body"]["messages"] == fields["messages"]
+        call = await newest(world)
+        assert (call["input_tokens"], call["estimated"]) == (3 + 3 + tokens, True)
+        assert "QUJD" * 20 not in call["request"]
+
+
+@requirement("llm.content-redacted")
+async def test_the_sound_of_a_reply_is_not_kept(make_llm: Gate, upstream: Upstream) -> None:
+    world = await make_llm(**REDACTING)
+    answers(upstream, choice(audio={"id": "audio_1", "data": "QUJD" * 20, "expires_at": 1, "transcript": "Salt."}))
+    assert (await world.admin.post("/v1/chat/completions", json={"model": SEA, "messages": ASKED})).status_code == 200
+    kept = (await newest(world))["response"]
+    assert "[audio, 60 bytes, SHA-256 " in kept
+    assert "Salt." in kept
+    assert "QUJD" not in kept
+
+
+@requirement("llm.openai-errors")
+@pytest.mark.parametrize(
+    "field", [{"file": {"file_id": 1}}, {"file": None}, {"input_audio": {"data": "AAAA"}}, {"x": {}}]
+)
+async def test_a_file_of_another_type_than_openais_is_400(world: World, upstream: Upstream, field: Any) -> None:
+    fields = asking_with({"type": next(iter(field)), **field})
+    refused = await world.admin.post("/v1/chat/completions", json={"model": SEA, **fields})
+    assert refused.status_code == 400, refused.text
+    assert upstream.asked == []
+
+
+@requirement("llm.tool-calls")
+@pytest.mark.parametrize("model", MODELS)
+async def test_only_the_allowed_tools_are_offered(client: openai.AsyncOpenAI, upstream: Upstream, model: str) -> None:
+    names = [{"type": "function", "function": {"name": name}} for name in ("weather", "tide")]
+    tools: Any = [TOOL, {"type": "function", "function": {"name": "tide"}}]
+    allowed: Any = {"type": "allowed_tools", "allowed_tools": {"mode": "required", "tools": names[:1]}}
+    await client.chat.completions.create(model=model, messages=ASKED, tools=tools, tool_choice=allowed)
+    sent = upstream.asked[-1]["body"]
+    assert "weather" in json.dumps(sent)
+    assert "tide" not in json.dumps(sent)
+    assert model != SEA or sent["tool_choice"] == "required"
+    allowed["allowed_tools"]["tools"] = names
+    with pytest.raises(openai.BadRequestError, match="the function 'tide' is not in tools"):
+        await client.chat.completions.create(model=model, messages=ASKED, tools=tools[:1], tool_choice=allowed)

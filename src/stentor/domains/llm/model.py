@@ -24,6 +24,8 @@ IMAGE_TOKENS = 1_000
 """The estimate for an image if the provider does not report usage."""
 SOUND_CHARACTERS_PER_TOKEN = 1_000
 """The estimate for sound in base64: between those for compressed and plain samples."""
+FILE_CHARACTERS_PER_TOKEN = 100
+"""The estimate for a file in base64 that is not text, such as a PDF."""
 MAX_COUNTED_TOKENS = 2**40
 """More tokens in a provider's report are its error; they are capped, because the record must still be stored."""
 MAX_TOOL_CALLS = 1_000
@@ -61,7 +63,20 @@ class ImagePart(msgspec.Struct, frozen=True):
         return self.url or f"data:{self.media_type};base64,{self.data}"
 
 
-ContentPart = TextPart | ImagePart
+class OpenAiPart(msgspec.Struct, frozen=True):
+    """A file or sound as OpenAI's format has it: a part of the type `file` or `input_audio`, with its fields."""
+
+    type: str
+    fields: JsonObject
+    extra: JsonObject = {}
+
+    @property
+    def data(self) -> str:
+        """The content in base64 or a URL, empty if only the provider knows it."""
+        return str(self.fields.get("file_data") or self.fields.get("data") or "")
+
+
+ContentPart = TextPart | ImagePart | OpenAiPart
 
 
 class ToolCall(msgspec.Struct, frozen=True):
@@ -169,6 +184,9 @@ class ChatRequest(msgspec.Struct, frozen=True):
     @property
     def openai_feature(self) -> str:
         """The name of a part that only OpenAI's format can express, empty if there is none."""
+        parts = (part for message in self.messages for part in message.content if isinstance(part, OpenAiPart))
+        if part := next(parts, None):
+            return f"content of type {part.type!r}"
         return "logprobs" if self.extra.get("logprobs") else ""
 
     def require_neutral(self, target: str, api_format: str = "") -> None:
@@ -290,9 +308,21 @@ def estimate_input_tokens(request: ChatRequest) -> int:
     total = sum(estimate_tokens(repr(tool.parameters) + tool.description) for tool in request.tools)
     for message in request.messages:
         # Every message costs about three more tokens, for its role and its separators.
-        total += 3 + sum(estimate_tokens(p.text) if isinstance(p, TextPart) else IMAGE_TOKENS for p in message.content)
+        total += 3 + sum(map(_estimate_part_tokens, message.content))
         total += sum(estimate_tokens(call.arguments) for call in message.tool_calls)
     return total + (request.anthropic.other_tokens if request.anthropic is not None else 0)
+
+
+def _estimate_part_tokens(part: ContentPart) -> int:
+    if isinstance(part, TextPart):
+        return estimate_tokens(part.text)
+    if isinstance(part, ImagePart):
+        return IMAGE_TOKENS
+    if part.type == "input_audio":
+        return math.ceil(len(part.data) / SOUND_CHARACTERS_PER_TOKEN)
+    if part.data.startswith("data:text/"):
+        return math.ceil(len(part.data) * 3 / 4 / CHARACTERS_PER_TOKEN)
+    return max(IMAGE_TOKENS, len(part.data) // FILE_CHARACTERS_PER_TOKEN)
 
 
 def estimate_output_tokens(reply: ChatReply) -> int:

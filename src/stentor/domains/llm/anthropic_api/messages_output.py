@@ -11,7 +11,7 @@ from typing import Any
 from stentor.core.jsontext import JsonObject
 from stentor.domains.llm.formats.base import decode_arguments
 from stentor.domains.llm.model import FinishReason, ReplyDelta, TokenUsage, ToolCallDelta, encode_call_id
-from stentor.domains.llm.openai_api.chat import stentor_extension
+from stentor.domains.llm.openai_api.chat_output import stentor_extension
 from stentor.domains.llm.results import AgentTaskRef, ChatResult, ModelChoice
 from stentor.domains.llm.streamed import StreamedText
 

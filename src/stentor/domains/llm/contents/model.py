@@ -132,8 +132,15 @@ def _describe_files(value: Any) -> Any:
     if isinstance(value, list):
         return [_describe_files(item) for item in value]
     if isinstance(value, dict):
-        media = next((value[name] for name in _MEDIA_TYPE_FIELDS if isinstance(value.get(name), str)), None)
+        # The sound of a reply in OpenAI's format names no type.
+        media = (
+            "audio"
+            if "transcript" in value
+            else next((value[name] for name in _MEDIA_TYPE_FIELDS if isinstance(value.get(name), str)), None)
+        )
         data = value.get("data")
+        if isinstance(file := value.get("file_data"), str) and _BASE64.fullmatch(file):
+            value = {**value, "file_data": describe_file("", file)}
         described = {
             name: SPLIT_TEXT if name == "logprobs" and isinstance(item, dict) else _describe_files(item)
             for name, item in value.items()

@@ -29,6 +29,7 @@ from stentor.domains.llm.model import (
     EmbeddingInput,
     EmbeddingReply,
     FinishReason,
+    ImagePart,
     LlmMessage,
     ProviderRequest,
     ReplyDelta,
@@ -340,6 +341,8 @@ def _call_id(id_: str) -> str:
 def _part(part: ContentPart) -> JsonObject:
     if isinstance(part, TextPart):
         return {"type": "text", "text": part.text}
+    # `ChatRequest.require_neutral` refused any other.
+    assert isinstance(part, ImagePart)
     if part.url:
         return {"type": "image", "source": {"type": "url", "url": part.url}}
     return {"type": "image", "source": {"type": "base64", "media_type": part.media_type, "data": part.data}}

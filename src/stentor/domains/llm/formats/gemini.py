@@ -33,6 +33,7 @@ from stentor.domains.llm.model import (
     EmbeddingInput,
     EmbeddingReply,
     FinishReason,
+    ImagePart,
     LlmMessage,
     ProviderRequest,
     ReplyDelta,
@@ -300,6 +301,8 @@ def _parts(message: LlmMessage, calls: dict[str, tuple[int, str]]) -> list[JsonO
 def _part(part: ContentPart) -> JsonObject:
     if isinstance(part, TextPart):
         return {"text": part.text}
+    # `ChatRequest.require_neutral` refused any other.
+    assert isinstance(part, ImagePart)
     if part.url:
         return {"fileData": {"fileUri": part.url}}
     return {"inlineData": {"mimeType": part.media_type, "data": part.data}}

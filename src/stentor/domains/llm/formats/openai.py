@@ -31,6 +31,7 @@ from stentor.domains.llm.model import (
     FinishReason,
     ImagePart,
     LlmMessage,
+    OpenAiPart,
     ProviderRequest,
     ReplyDelta,
     TextPart,
@@ -367,6 +368,8 @@ def _call_id(id_: str, quirks: ProviderQuirks) -> str:
 def _part(part: ContentPart) -> JsonObject:
     if isinstance(part, TextPart):
         return {**part.extra, "type": "text", "text": part.text}
+    if isinstance(part, OpenAiPart):
+        return {**part.extra, "type": part.type, part.type: part.fields}
     return {**part.extra, "type": "image_url", "image_url": omit_none(url=part.as_url, detail=part.detail or None)}
 
 

@@ -20,12 +20,8 @@ from stentor.core.jsontext import JsonObject
 from stentor.domains.llm.model import ChatRequest
 from stentor.domains.llm.model_routes import resolve_listed_name
 from stentor.domains.llm.openai_api import completions
-from stentor.domains.llm.openai_api.chat import (
-    ChatChunks,
-    ChatCompletionIn,
-    ConversationIn,
-    chat_completion,
-)
+from stentor.domains.llm.openai_api.chat import ChatCompletionIn, ConversationIn
+from stentor.domains.llm.openai_api.chat_output import ChatChunks, chat_completion
 from stentor.domains.llm.openai_api.completions import EmbeddingIn, TextChunks, TextCompletionIn
 from stentor.domains.llm.openai_api.responses_output import ResponseBuilder, ResponseTextCache
 from stentor.domains.llm.openai_api.responses_request import ResponseIn

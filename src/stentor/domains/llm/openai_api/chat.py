@@ -1,8 +1,7 @@
-"""Chat completions in OpenAI's format: the request and its messages, the reply, and the chunks of a stream. No I/O.
+"""Requests for chat completions in OpenAI's format. No I/O.
 
-Unknown fields are passed on to providers of the same format; known fields have the types of OpenAI's API. Times are
-Unix seconds. Text completions and embeddings are in `completions`, /v1/responses in `responses_request` and
-`responses_output`.
+Unknown fields are passed on to providers of the same format; known fields have the types of OpenAI's API. Replies are
+in `chat_output`, text completions and embeddings in `completions`, /v1/responses in `responses_request`.
 """
 
 from __future__ import annotations
@@ -16,22 +15,18 @@ from pydantic_core import PydanticCustomError, PydanticKnownError
 
 from stentor.core.errors import InvalidRequest
 from stentor.core.jsontext import JsonObject
-from stentor.domains.llm.formats.openai import encode_tool_call, extract_signature
+from stentor.domains.llm.formats.openai import extract_signature
 from stentor.domains.llm.model import (
-    ChatReply,
     ChatRequest,
     ChatRole,
     ContentPart,
     ImagePart,
     LlmMessage,
-    ReplyDelta,
+    OpenAiPart,
     TextPart,
-    TokenUsage,
     ToolCall,
-    ToolCallDelta,
     ToolDefinition,
 )
-from stentor.domains.llm.results import AgentTaskRef, ChatResult, ModelChoice
 from stentor.web.wire import Name
 
 PASSTHROUGH_FIELDS = frozenset(
@@ -56,8 +51,6 @@ UNSUPPORTED_FIELDS = {
     "function_call": "is not supported: send tool_choice",
 }
 """Reason by field that must be absent, null, false, 0 or empty; function_call may also be "none"."""
-NO_USAGE_YET: JsonObject = {"usage": None}
-"""The field that all chunks but the last one have if the client asks for the usage."""
 T = TypeVar("T")
 Items = Annotated[list[T], Field(fail_fast=True)]
 """A list that is read up to its first error: otherwise a million wrong items would give a million errors."""
@@ -92,12 +85,30 @@ class ContentPartIn(OpenAiModel):
         raise InvalidRequest(f"Content of type {self.type!r} is not supported. Use text or image_url.")
 
 
+class FileIn(OpenAiModel):
+    file_data: str | None = None
+    file_id: str | None = None
+    filename: str | None = None
+
+
+class InputAudioIn(OpenAiModel):
+    data: str
+    format: str
+
+
 class ChatPartIn(ContentPartIn):
     model_config = ConfigDict(extra="allow")
 
+    file: FileIn | None = None
+    input_audio: InputAudioIn | None = None
+
     def to_part(self) -> ContentPart:
-        extra, part = unknown_fields(self), super().to_part()
+        extra, part = unknown_fields(self), self._file_or_sound() or super().to_part()
         return msgspec.structs.replace(part, extra=extra) if extra else part
+
+    def _file_or_sound(self) -> OpenAiPart | None:
+        fields = {"file": self.file, "input_audio": self.input_audio}.get(self.type)
+        return OpenAiPart(self.type, fields.model_dump(exclude_none=True)) if fields else None
 
 
 class CalledFunctionIn(OpenAiModel):
@@ -167,6 +178,16 @@ class FunctionNameIn(OpenAiModel):
 class ChatToolChoiceIn(OpenAiModel):
     type: Literal["function"]
     function: FunctionNameIn
+
+
+class AllowedToolsIn(OpenAiModel):
+    mode: Literal["auto", "required"]
+    tools: Annotated[Items[ChatToolChoiceIn], Field(min_length=1)]
+
+
+class AllowedToolsChoiceIn(OpenAiModel):
+    type: Literal["allowed_tools"]
+    allowed_tools: AllowedToolsIn
 
 
 class StreamOptionsIn(OpenAiModel):
@@ -239,7 +260,7 @@ class ChatCompletionIn(CompletionIn):
     functions: Unsupported = None
     function_call: Unsupported = None
     tools: Items[ChatToolIn] | None = None
-    tool_choice: Literal["none", "auto", "required"] | ChatToolChoiceIn | None = None
+    tool_choice: Literal["none", "auto", "required"] | ChatToolChoiceIn | AllowedToolsChoiceIn | None = None
     response_format: JsonObject | None = None
     conversation: Name | ConversationIn | None = None
 
@@ -248,7 +269,7 @@ class ChatCompletionIn(CompletionIn):
 
         `one_model` leaves out the fields that may have the provider use another model than the one that was checked.
         """
-        choice = self.tool_choice.function.name if isinstance(self.tool_choice, ChatToolChoiceIn) else self.tool_choice
+        tools, choice = self._tools_and_choice(one_model=one_model)
         return ChatRequest(
             self.model,
             tuple(message.to_message() for message in self.messages),
@@ -258,8 +279,8 @@ class ChatCompletionIn(CompletionIn):
             top_p=self.top_p,
             stop=as_strings(self.stop),
             seed=self.seed,
-            tools=tuple(tool.function.to_tool() if one_model else tool.to_tool() for tool in self.tools or ()),
-            tool_choice=choice or "",
+            tools=tools,
+            tool_choice=choice,
             response_format=self.response_format,
             extra={
                 name: value
@@ -268,6 +289,22 @@ class ChatCompletionIn(CompletionIn):
             }
             | self._logprob_fields,
         )
+
+    def _tools_and_choice(self, *, one_model: bool) -> tuple[tuple[ToolDefinition, ...], str]:
+        """Return the tools that the model may call, as in `responses_request`, and the tool choice.
+
+        Raises InvalidRequest.
+        """
+        tools = [tool.function.to_tool() if one_model else tool.to_tool() for tool in self.tools or ()]
+        choice = self.tool_choice
+        if isinstance(choice, ChatToolChoiceIn):
+            return tuple(tools), choice.function.name
+        if not isinstance(choice, AllowedToolsChoiceIn):
+            return tuple(tools), choice or ""
+        names = {tool.function.name for tool in choice.allowed_tools.tools}
+        if missing := names - {tool.name for tool in tools}:
+            raise InvalidRequest.of_field("tool_choice", f"the function {min(missing)!r} is not in tools")
+        return tuple(tool for tool in tools if tool.name in names), choice.allowed_tools.mode
 
     @property
     def _logprob_fields(self) -> JsonObject:
@@ -306,115 +343,3 @@ def to_parts(content: str | Sequence[ContentPartIn] | None) -> tuple[ContentPart
 
 def as_strings(value: str | list[str] | None) -> tuple[str, ...]:
     return (value,) if isinstance(value, str) else tuple(value or ())
-
-
-def chat_completion(result: ChatResult, created: int) -> JsonObject:
-    reply = result.reply
-    choice = {"index": 0, "message": _message(reply), "logprobs": reply.logprobs, "finish_reason": reply.finish}
-    return {
-        "id": f"chatcmpl-{result.provenance_id}",
-        "object": "chat.completion",
-        "created": created,
-        "model": reply.model,
-        "choices": [choice],
-        "usage": usage_object(result.usage),
-        **reply.completion,
-        **stentor_extension(result.agent_task or result.choice),
-    }
-
-
-class ChatChunks:
-    """Chunks of one streamed chat completion."""
-
-    def __init__(
-        self,
-        provenance_id: str,
-        model: str,
-        created: int,
-        origin: AgentTaskRef | ModelChoice | None = None,
-        *,
-        usage: bool = False,
-    ) -> None:
-        self._head = {
-            **stentor_extension(origin),
-            **(NO_USAGE_YET if usage else {}),
-            "id": f"chatcmpl-{provenance_id}",
-            "object": "chat.completion.chunk",
-            "created": created,
-            "model": model,
-        }
-
-    def first_chunk(self) -> JsonObject:
-        return self._chunk({"role": "assistant", "content": "", "refusal": None})
-
-    def delta_chunk(self, delta: ReplyDelta) -> JsonObject:
-        out: JsonObject = {}
-        if delta.completion:
-            # Also of the chunks that follow, as OpenAI's own.
-            self._head |= delta.completion
-        if delta.content:
-            out["refusal" if delta.is_refusal else "content"] = delta.content
-        if delta.reasoning:
-            out["reasoning_content"] = delta.reasoning
-        out |= delta.extra
-        if delta.tool_calls:
-            out["tool_calls"] = [_tool_call_delta(call) for call in delta.tool_calls]
-        return self._chunk(out, logprobs=delta.logprobs)
-
-    def last_chunk(self, finish: str) -> JsonObject:
-        return self._chunk({}, finish)
-
-    def usage_chunk(self, usage: TokenUsage) -> JsonObject:
-        return {**self._head, "choices": [], "usage": usage_object(usage)}
-
-    def _chunk(self, delta: JsonObject, finish: str | None = None, logprobs: JsonObject | None = None) -> JsonObject:
-        return {**self._head, "choices": [{"index": 0, "delta": delta, "logprobs": logprobs, "finish_reason": finish}]}
-
-
-def usage_object(usage: TokenUsage) -> JsonObject:
-    return {
-        "prompt_tokens": usage.input_tokens,
-        "completion_tokens": usage.output_tokens,
-        "total_tokens": usage.input_tokens + usage.output_tokens,
-        "prompt_tokens_details": {"cached_tokens": usage.cached_tokens, "audio_tokens": usage.audio_input_tokens},
-        "completion_tokens_details": {
-            "reasoning_tokens": usage.reasoning_tokens,
-            "audio_tokens": usage.audio_output_tokens,
-            "accepted_prediction_tokens": usage.accepted_prediction_tokens,
-            "rejected_prediction_tokens": usage.rejected_prediction_tokens,
-        },
-    }
-
-
-def stentor_extension(origin: AgentTaskRef | ModelChoice | None) -> JsonObject:
-    """Return a field with the agent and its task, or with the reason for the model; OpenAI's clients keep it."""
-    return {"stentor": msgspec.to_builtins(origin)} if origin else {}
-
-
-def _message(reply: ChatReply) -> JsonObject:
-    out: JsonObject = {
-        "role": "assistant",
-        # OpenAI sends null, not an empty string, with tool calls.
-        "content": None if reply.is_refusal else reply.content or (None if reply.tool_calls else ""),
-        # Its SDK parses any content by the JSON schema of the request, and fails if that is a refusal.
-        "refusal": reply.content if reply.is_refusal else None,
-        "annotations": [],
-        **reply.extra,
-    }
-    if reply.reasoning:
-        out["reasoning_content"] = reply.reasoning
-    if reply.tool_calls:
-        out["tool_calls"] = [encode_tool_call(call) for call in reply.tool_calls]
-    return out
-
-
-def _tool_call_delta(call: ToolCallDelta) -> JsonObject:
-    function: JsonObject = {"arguments": call.arguments}
-    out: JsonObject = {"index": call.index, "function": function}
-    if call.id:
-        out |= {"id": call.id, "type": "function"}
-    if call.name:
-        function["name"] = call.name
-    if call.signature:
-        out["extra_content"] = {"google": {"thought_signature": call.signature}}
-    return out

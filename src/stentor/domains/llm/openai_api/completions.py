@@ -16,7 +16,6 @@ from stentor.core.errors import InvalidRequest
 from stentor.core.jsontext import JsonObject
 from stentor.domains.llm.model import ChatRequest, EmbeddingInput, LlmMessage, ReplyDelta, TextPart, TokenUsage
 from stentor.domains.llm.openai_api.chat import (
-    NO_USAGE_YET,
     CompletionIn,
     ExactlyOne,
     Items,
@@ -24,8 +23,8 @@ from stentor.domains.llm.openai_api.chat import (
     Unsupported,
     as_strings,
     passthrough_fields,
-    usage_object,
 )
+from stentor.domains.llm.openai_api.chat_output import NO_USAGE_YET, usage_object
 from stentor.domains.llm.results import ChatResult, EmbeddingResult
 from stentor.web.wire import Name
 

@@ -18,7 +18,7 @@ from stentor.domains.llm.model import (
     ToolCallDelta,
     encode_call_id,
 )
-from stentor.domains.llm.openai_api.chat import stentor_extension
+from stentor.domains.llm.openai_api.chat_output import stentor_extension
 from stentor.domains.llm.openai_api.responses_request import ResponseIn
 from stentor.domains.llm.results import AgentTaskRef, ModelChoice
 from stentor.domains.llm.streamed import StreamedText
