@@ -264,6 +264,7 @@ def test_a_malformed_team_of_a_group_is_refused(text: str) -> None:
 
 
 @requirement("llm.teams")
-async def test_a_malformed_budget_of_a_team_stops_the_start(make_llm: Gate) -> None:
+@pytest.mark.parametrize("budget", ["team:tokens/day=5", "team:Data Science:tokens/day=5", "team: sales:tokens/day=5"])
+async def test_a_budget_that_limits_no_team_stops_the_start(make_llm: Gate, budget: str) -> None:
     with pytest.raises(StartRefused, match="team:NAME:usd/month=50"):
-        await make_llm(SERVICE_LLM_BUDGETS="team:tokens/day=5")
+        await make_llm(SERVICE_LLM_BUDGETS=budget)

@@ -20,6 +20,7 @@ import msgspec
 from stentor.core.clock import DAY, SECOND
 from stentor.core.errors import StartRefused
 from stentor.core.lazy_import import lazy_module
+from stentor.core.validation.text_checks import NAME_PATTERN
 from stentor.domains.llm.model import TokenUsage
 
 if TYPE_CHECKING:
@@ -129,15 +130,21 @@ def parse_budgets(
     budgets = []
     for entry in entries:
         match = _BUDGET_PATTERN.fullmatch(entry)
-        if match is None:
+        if match is None or not is_possible_subject(match[1], match[2]):
             raise StartRefused(
                 f"SERVICE_LLM_BUDGETS: {entry!r} is invalid; expected key:NAME:tokens/day=100000, "
-                "agent:ID:usd/month=20, team:NAME:usd/month=50 or tenant:NAME:usd/month=200 (the name may be *)."
+                "agent:ID:usd/month=20, team:NAME:usd/month=50 or tenant:NAME:usd/month=200 (the name may be *; teams "
+                "have names of a-z, 0-9, _, - and .)."
             )
         kind, subject, unit, period, limit = match.groups()
         budget = Budget(kind, subject, unit, period, scale_limit(unit, float(limit)), source, tenant)  # pyrefly: ignore[bad-argument-type] - the pattern admits only these words
         budgets.append(budget)
     return tuple(budgets)
+
+
+def is_possible_subject(kind: str, subject: str) -> bool:
+    """Return False for the name of a team that no team can have: its budget would limit nothing."""
+    return kind != "team" or subject == "*" or re.fullmatch(NAME_PATTERN, subject) is not None
 
 
 def budget_id(kind: str, subject: str, unit: str, period: str) -> str:

@@ -6,7 +6,6 @@ service say stays: a budget set here never raises a limit, and a group or fallba
 
 from __future__ import annotations
 
-import re
 from collections import Counter
 from collections.abc import Callable, Mapping
 from functools import partial
@@ -19,7 +18,6 @@ from stentor.core.db import Database, Tx
 from stentor.core.db.polling import PollQuery
 from stentor.core.errors import Conflict, Forbidden, InvalidRequest, ModelNotFound, NotFound
 from stentor.core.runlog import EventDraft, RunLog
-from stentor.core.validation.text_checks import NAME_PATTERN
 from stentor.domains.llm import queries
 from stentor.domains.llm.calls.limits import BudgetLedger
 from stentor.domains.llm.costs import (
@@ -31,6 +29,7 @@ from stentor.domains.llm.costs import (
     FindTeam,
     first_day_of_period,
     format_dollars,
+    is_possible_subject,
     scale_limit,
     unit_scale,
 )
@@ -220,7 +219,7 @@ class RuntimeSettings:
         """
         if kind == "agent" and subject != "*" and self._find_agent(tenant, subject) is None:
             raise NotFound(f"No agent has the id {subject!r}.")
-        if kind == "team" and subject != "*" and not re.fullmatch(NAME_PATTERN, subject):
+        if not is_possible_subject(kind, subject):
             raise InvalidRequest(f"subject: no team has the name {subject!r}; use a-z, 0-9, `_`, `-` and `.`, or `*`")
         if kind == "tenant" and subject != tenant:
             raise InvalidRequest(f"subject: must be the tenant of the key, {tenant!r}")
