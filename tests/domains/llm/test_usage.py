@@ -166,6 +166,8 @@ def test_prices_are_the_packages_or_the_operators() -> None:
 def _package_cost(prices: ModelPrice, used: TokenUsage) -> int:
     cached = min(used.cached_tokens, used.input_tokens) or None
     parts = {"cache_read_tokens": cached, "cache_write_tokens": used.written_tokens or None}
+    parts |= {"input_audio_tokens": used.audio_input_tokens or None}
+    parts |= {"output_audio_tokens": used.audio_output_tokens or None}
     usage = Usage(input_tokens=used.input_tokens, output_tokens=used.output_tokens, **parts)
     return round(prices.calc_price(usage)["total_price"] * costs.NANOS_PER_DOLLAR)
 
@@ -182,7 +184,10 @@ def test_each_model_costs_what_the_package_says() -> None:
             plain = (TokenUsage(), TokenUsage(1), TokenUsage(0, 1), TokenUsage(999_983, 65_537, 0, 77_777))
             rates = costs.PackageRates(prices)
             written = [TokenUsage(99_991, 7, 0, 9, written_tokens=count) for count in (1, 77_777, 99_982)]
-            for used in (*plain, TokenUsage(5, 5, 0, 9), TokenUsage(2**40, 2**40, 0, 2**39), *edges, *written):
+            sound = [
+                TokenUsage(99_991, 65_537, audio_input_tokens=in_, audio_output_tokens=7) for in_ in (0, 1, 77_777)
+            ]
+            for used in (*plain, TokenUsage(5, 5, 0, 9), TokenUsage(2**40, 2**40, 0, 2**39), *edges, *written, *sound):
                 assert rates.cost_nanos(used) == _package_cost(prices, used), (provider.id, model.id, used)
     assert tiered > 50
 

@@ -251,6 +251,9 @@ class _TokenRates(msgspec.Struct, frozen=True):
     cached: Decimal
     written: Decimal
     output: Decimal
+    audio_input: Decimal
+    """What a token of sound costs more than one of text, as `audio_output`."""
+    audio_output: Decimal
 
 
 class PackageRates:
@@ -280,7 +283,8 @@ class PackageRates:
         written = min(usage.written_tokens, usage.input_tokens - cached)
         plain = usage.input_tokens - cached - written
         inputs = rates.input * plain + rates.cached * cached + rates.written * written
-        return round(rates.request + inputs + rates.output * usage.output_tokens)
+        sound = rates.audio_input * usage.audio_input_tokens + rates.audio_output * usage.audio_output_tokens
+        return max(0, round(rates.request + inputs + rates.output * usage.output_tokens + sound))
 
     def _find_rates(self, tier: int) -> _TokenRates | None:
         tokens = self._starts[tier - 1] + 1 if tier else 0
@@ -288,13 +292,38 @@ class PackageRates:
             none = self._ask(tokens)
             plain, cached, output = self._ask(tokens + 1), self._ask(tokens + 1, 1), self._ask(tokens, output=1)
             written = self._ask(tokens + 1, written=1)
+            audio_input, audio_output = (
+                self._ask(tokens + 1, audio_input=1),
+                self._ask(tokens, output=1, audio_output=1),
+            )
         except (LookupError, ValueError):
             return None
         each = plain - none
-        return _TokenRates(none - each * tokens, each, cached - none, written - none, output - none)
+        return _TokenRates(
+            none - each * tokens,
+            each,
+            cached - none,
+            written - none,
+            output - none,
+            audio_input - plain,
+            audio_output - output,
+        )
 
-    def _ask(self, tokens: int, cached: int = 0, output: int = 0, written: int = 0) -> Decimal:
-        parts = {"cache_read_tokens": cached or None, "cache_write_tokens": written or None}
+    def _ask(
+        self,
+        tokens: int,
+        cached: int = 0,
+        output: int = 0,
+        written: int = 0,
+        audio_input: int = 0,
+        audio_output: int = 0,
+    ) -> Decimal:
+        parts = {
+            "cache_read_tokens": cached or None,
+            "cache_write_tokens": written or None,
+            "input_audio_tokens": audio_input or None,
+            "output_audio_tokens": audio_output or None,
+        }
         usage = genai_prices.Usage(input_tokens=tokens, output_tokens=output, **parts)
         dollars: Decimal = self._prices.calc_price(usage)["total_price"]
         return dollars * NANOS_PER_DOLLAR
