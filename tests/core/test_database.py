@@ -387,7 +387,7 @@ async def test_a_store_that_cannot_be_opened_is_opened_once_it_can(driver: Drive
     await asyncio.to_thread(database.close)
 
 
-@pytest.mark.parametrize("driver", ["sqlite"], indirect=True)
+@pytest.mark.only("sqlite", reason="PostgreSQL opens its files itself")
 @pytest.mark.parametrize("is_replaced", [True, False], ids=["replaced", "deleted"])
 async def test_nothing_is_written_after_the_file_of_the_database_was_replaced(
     driver: SqliteDriver, tmp_path: Path, *, is_replaced: bool

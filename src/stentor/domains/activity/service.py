@@ -1,6 +1,6 @@
 """Reads the activity of a task: as a page of its log, and as a live stream that can be resumed.
 
-Live events come from the hub of this process (`core.live.Hub`); what the hub missed is read from the run log.
+Live events come from the hub of this process (`core.fanout.live.Hub`); what the hub missed is read from the run log.
 """
 
 from __future__ import annotations
