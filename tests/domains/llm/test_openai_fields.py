@@ -12,6 +12,7 @@ from tests.conftest import World
 from tests.domains.llm import upstream as moods
 from tests.domains.llm.conftest import Gate
 from tests.domains.llm.test_contents import API_KEY, REDACTING, newest
+from tests.domains.llm.test_conversations import ok
 from tests.domains.llm.test_key_models import limited
 from tests.domains.llm.test_openai_surface import ASKED, MODELS, TOOL, client_of
 from tests.domains.llm.test_openai_surface import client as client
@@ -251,3 +252,15 @@ async def test_only_the_allowed_tools_are_offered(client: openai.AsyncOpenAI, up
     allowed["allowed_tools"]["tools"] = names
     with pytest.raises(openai.BadRequestError, match="the function 'tide' is not in tools"):
         await client.chat.completions.create(model=model, messages=ASKED, tools=tools[:1], tool_choice=allowed)
+
+
+@requirement("llm.sessions")
+async def test_a_session_takes_log_probabilities_and_no_files(world: World, upstream: Upstream) -> None:
+    await ok(world, "POST", "/sessions", {"id": "s"})
+    for fields in ONLY_OPENAI.values():
+        body = {"model": SEA, "messages": ASKED, "conversation": "s", **fields}
+        answer = await world.admin.post("/v1/chat/completions", json=body)
+        assert answer.status_code == (200 if "logprobs" in fields else 400), answer.text
+    assert [call["body"].get("logprobs") for call in upstream.asked] == [True]
+    items = (await world.admin.get("/api/v1/sessions/s/items")).json()["items"]
+    assert "logprobs" not in json.dumps(items)
