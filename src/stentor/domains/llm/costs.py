@@ -289,13 +289,12 @@ class PackageRates:
     def _find_rates(self, tier: int) -> _TokenRates | None:
         tokens = self._starts[tier - 1] + 1 if tier else 0
         try:
-            none = self._ask(tokens)
-            plain, cached, output = self._ask(tokens + 1), self._ask(tokens + 1, 1), self._ask(tokens, output=1)
-            written = self._ask(tokens + 1, written=1)
-            audio_input, audio_output = (
-                self._ask(tokens + 1, audio_input=1),
-                self._ask(tokens, output=1, audio_output=1),
-            )
+            none, output = self._ask(tokens), self._ask(tokens, 1)
+            plain = self._ask(tokens + 1)
+            cached = self._ask(tokens + 1, cache_read_tokens=1)
+            written = self._ask(tokens + 1, cache_write_tokens=1)
+            audio_input = self._ask(tokens + 1, input_audio_tokens=1)
+            audio_output = self._ask(tokens, 1, output_audio_tokens=1)
         except (LookupError, ValueError):
             return None
         each = plain - none
@@ -309,21 +308,7 @@ class PackageRates:
             audio_output - output,
         )
 
-    def _ask(
-        self,
-        tokens: int,
-        cached: int = 0,
-        output: int = 0,
-        written: int = 0,
-        audio_input: int = 0,
-        audio_output: int = 0,
-    ) -> Decimal:
-        parts = {
-            "cache_read_tokens": cached or None,
-            "cache_write_tokens": written or None,
-            "input_audio_tokens": audio_input or None,
-            "output_audio_tokens": audio_output or None,
-        }
+    def _ask(self, tokens: int, output: int = 0, **parts: int) -> Decimal:
         usage = genai_prices.Usage(input_tokens=tokens, output_tokens=output, **parts)
         dollars: Decimal = self._prices.calc_price(usage)["total_price"]
         return dollars * NANOS_PER_DOLLAR
