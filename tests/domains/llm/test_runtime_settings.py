@@ -22,6 +22,20 @@ BUDGETS, ROUTES = "/api/v1/llm/budgets", "/api/v1/llm/routes"
 EVENTS = Sql("select message, metadata, agent_id from events where event_type = :type order by event_id")
 
 
+async def statuses_of_six_at_once(upstream: Upstream, clients: list[httpx.AsyncClient]) -> list[int]:
+    """Two chats of each of three clients at the same time, of which four are refused before the others go on."""
+    upstream.mood = moods.held(upstream)
+    upstream.go.clear()
+    body = asking(options={"max_tokens": 390})
+    work = [asyncio.create_task(client.post("/api/v1/llm/chat", json=body)) for client in clients * 2]
+    done, _ = await asyncio.wait(work, return_when=asyncio.FIRST_COMPLETED)
+    while len(done) < 4:
+        done, _ = await asyncio.wait(work, return_when=asyncio.FIRST_COMPLETED, timeout=200)
+        await asyncio.sleep(0)
+    upstream.go.set()
+    return sorted([(await one).status_code for one in work])
+
+
 async def limit(world: World, what: str, amount: float, status: int = 200, key: str = "ADMIN") -> httpx.Response:
     """Set a budget; `what` is its id, such as `key:admin:tokens:day`."""
     kind, subject, unit, period = what.split(":")
@@ -108,17 +122,8 @@ async def test_calls_at_the_same_time_do_not_pass_the_budget_of_the_tenant_toget
 ) -> None:
     await limit(world, "tenant:default:tokens:day", 400)
     await limit(world, "key:*:tokens:day", 400)
-    upstream.mood = moods.held(upstream)
-    upstream.go.clear()
     clients = [world.clients[key] for key in ("ADMIN", "WRITER", "SECOND")]
-    body = asking(options={"max_tokens": 390})
-    work = [asyncio.create_task(client.post("/api/v1/llm/chat", json=body)) for client in clients * 2]
-    done, _ = await asyncio.wait(work, return_when=asyncio.FIRST_COMPLETED)
-    while len(done) < 4:
-        done, _ = await asyncio.wait(work, return_when=asyncio.FIRST_COMPLETED, timeout=200)
-        await asyncio.sleep(0)
-    upstream.go.set()
-    assert sorted([(await one).status_code for one in work]) == [200, 200, 429, 429, 429, 429]
+    assert await statuses_of_six_at_once(upstream, clients) == [200, 200, 429, 429, 429, 429]
 
 
 @requirement("llm.budgets-at-runtime")

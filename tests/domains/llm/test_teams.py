@@ -18,7 +18,7 @@ from stentor.testing import FixedClock
 from tests.conftest import World
 from tests.domains.llm import upstream as moods
 from tests.domains.llm.conftest import Gate, asking
-from tests.domains.llm.test_runtime_settings import BUDGETS, budgets, limit
+from tests.domains.llm.test_runtime_settings import BUDGETS, budgets, limit, statuses_of_six_at_once
 from tests.domains.llm.test_usage import SAID
 from tests.domains.llm.upstream import Upstream
 from tests.domains.test_keys import client_of, make
@@ -110,16 +110,7 @@ async def test_calls_of_a_team_at_the_same_time_do_not_pass_its_budget_together(
 ) -> None:
     await limit(world, "team:research:tokens:day", 400)
     clients = [await member(world, name, "research") for name in ("ann", "ben", "cid")]
-    upstream.mood = moods.held(upstream)
-    upstream.go.clear()
-    body = asking(options={"max_tokens": 390})
-    work = [asyncio.create_task(client.post("/api/v1/llm/chat", json=body)) for client in clients * 2]
-    done, _ = await asyncio.wait(work, return_when=asyncio.FIRST_COMPLETED)
-    while len(done) < 4:
-        done, _ = await asyncio.wait(work, return_when=asyncio.FIRST_COMPLETED, timeout=200)
-        await asyncio.sleep(0)
-    upstream.go.set()
-    assert sorted([(await one).status_code for one in work]) == [200, 200, 429, 429, 429, 429]
+    assert await statuses_of_six_at_once(upstream, clients) == [200, 200, 429, 429, 429, 429]
 
 
 @requirement("llm.teams")
