@@ -48,7 +48,7 @@ LONG_INPUT = 100_000
 """Characters of an input from which its row is inserted in a statement of its own."""
 _TASK_COLUMNS = (*_INSERT_COLUMNS, "session_id", "input")
 _LANE = {"assigned_agent": "text", "submitted_by": "text", "priority": "integer", "queued_at": "bigint"}
-_lane_of = itemgetter(*map(_TASK_COLUMNS.index, _LANE))
+_lane_of, _status_of = itemgetter(*map(_TASK_COLUMNS.index, _LANE)), itemgetter(_TASK_COLUMNS.index("status"))
 _IN_QUEUE = """from tasks as t where t.status = 'queued' and t.parked = 0
     and t.assigned_agent = given.assigned_agent and t.priority = given.priority"""
 _IN_LANE = f"{_IN_QUEUE} and t.submitted_by = given.submitted_by"
@@ -58,7 +58,7 @@ _TASKS = NumberedTable(
     _TASK_COLUMNS,
     "turn",
     group=_LANE,
-    group_of=lambda row: _lane_of(row) if row[_TASK_COLUMNS.index("status")] == "queued" else None,
+    group_of=lambda row: _lane_of(row) if _status_of(row) == "queued" else None,
     first=f"""greatest(
         coalesce((select t.turn + 1 {_IN_LANE} and t.queued_at <= given.queued_at
             order by t.queued_at desc, t.turn desc limit 1), 0),
