@@ -113,7 +113,7 @@ test-engines: $(VENV)/.engines ## the tests that may differ between databases, o
 
 check: $(VENV)/.dev ## for in between: lint, types and the fastest thousand tests
 	@SERVICE_TEST_DATABASE=sqlite $(BIN)/python -m pytest --processes 2 -q tests/test_architecture.py tests/test_manifest.py tests/auth \
-	  tests/domains/notes tests/domains/atp tests/domains/test_ranking.py tests/domains/test_*_rules.py
+	  tests/domains/notes tests/domains/atp tests/domains/routing/test_ranking.py tests/domains/*/test_*_rules.py
 
 coverage: $(VENV)/.dev ## the tests with their coverage: a table of files, the pages in htmlcov/
 	@rm -rf .coverage htmlcov && mkdir .coverage

@@ -32,7 +32,7 @@ FRESH = (
     "tests/deploy/",
     "tests/domains/llm/test_providers.py",
     "tests/domains/sandbox/",
-    "tests/domains/test_steps.py",
+    "tests/domains/steps/test_steps.py",
     "tests/faults/",
     "tests/processes/",
     "tests/surfaces/gateway/test_monitoring.py",

@@ -10,9 +10,9 @@ from stentor.core.db import Sql
 from stentor.domains.webhooks.dispatcher import UNREADABLE
 from tests.conftest import World
 from tests.domains.messaging.conftest import Post, task
-from tests.domains.test_schedules import create, runs
-from tests.domains.test_steps import Attempt, begin_attempt
-from tests.domains.test_waits import status, suspend, wait
+from tests.domains.schedules.test_schedules import create, runs
+from tests.domains.steps.test_steps import Attempt, begin_attempt
+from tests.domains.steps.test_waits import status, suspend, wait
 from tests.domains.webhooks.conftest import Hooks, hooks, receiver
 from tests.patience import soon
 from tests.requirements import requirement

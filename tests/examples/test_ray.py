@@ -23,7 +23,7 @@ from tests.service import SHORT_LEASE
 ROOT = Path(__file__).parents[2]
 EXAMPLE = ROOT / "examples" / "ray_words.py"
 RAY = Path(sys.prefix) / "ray" / "bin" / "python"
-HANG = "tests.domains.cluster.jobs:hang"
+HANG = "tests.domains.execution.runtimes.cluster.jobs:hang"
 needs_ray = pytest.mark.skipif(not RAY.exists(), reason="make test-all sets Ray up")
 
 
@@ -57,7 +57,7 @@ def nodes() -> Iterator[tuple[str, subprocess.Popen[str]]]:
 def service(nodes: tuple[str, Any], serve: Callable[..., Service]) -> Service:
     return serve(
         SERVICE_RAY_ADDRESSES=nodes[0],
-        SERVICE_RAY_ENTRYPOINTS="ray_words:*,tests.domains.cluster.jobs:*",
+        SERVICE_RAY_ENTRYPOINTS="ray_words:*,tests.domains.execution.runtimes.cluster.jobs:*",
         SERVICE_RAY_PYTHON=str(RAY),
         **SHORT_LEASE,
     )

@@ -19,9 +19,9 @@ from stentor.domains.schedules.scheduler import Scheduler
 from stentor.domains.steps.wakeups import WaitScheduler
 from tests.conftest import World
 from tests.domains.messaging.conftest import Post, task
-from tests.domains.test_schedules import create, read, runs
-from tests.domains.test_steps import Attempt, begin_attempt, refused
-from tests.domains.test_waits import resume, status, suspend, wait
+from tests.domains.schedules.test_schedules import create, read, runs
+from tests.domains.steps.test_steps import Attempt, begin_attempt, refused
+from tests.domains.steps.test_waits import resume, status, suspend, wait
 from tests.patience import soon
 from tests.requirements import requirement
 

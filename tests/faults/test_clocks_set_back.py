@@ -9,7 +9,7 @@ from stentor.domains.llm.providers import Provider
 from stentor.domains.webhooks import store
 from stentor.testing import FixedClock
 from tests.conftest import World
-from tests.domains.test_limits import claim, end, look
+from tests.domains.execution.test_limits import claim, end, look
 from tests.domains.webhooks.conftest import Hooks, hooks, receiver
 from tests.requirements import requirement
 

@@ -9,7 +9,7 @@ import pytest
 
 from tests.conftest import MakeWorld, World
 from tests.domains.alerts.test_alerts import alerts, check, messages
-from tests.domains.test_keys import client_of, code, make
+from tests.domains.keys.test_keys import client_of, code, make
 from tests.requirements import requirement
 
 PATH = "/api/v1/alerts/thresholds"

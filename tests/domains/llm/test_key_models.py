@@ -8,9 +8,9 @@ import httpx
 import pytest
 
 from tests.conftest import World
+from tests.domains.keys.test_keys import client_of, code, make
 from tests.domains.llm.conftest import Gate, asking
 from tests.domains.llm.upstream import Upstream, status
-from tests.domains.test_keys import client_of, code, make
 from tests.requirements import requirement
 
 LARGE = "openai/sea-large"

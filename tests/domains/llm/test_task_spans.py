@@ -15,7 +15,7 @@ from tests.domains.llm.conftest import Gate, asking
 from tests.domains.llm.test_tool_loop import Script, Site, get, think, thinker
 from tests.domains.llm.test_tool_loop import site as site
 from tests.domains.llm.upstream import Upstream
-from tests.domains.test_steps import Attempt, begin_attempt, retry
+from tests.domains.steps.test_steps import Attempt, begin_attempt, retry
 from tests.requirements import requirement
 
 pytest.importorskip("opentelemetry.exporter.otlp.proto.http", reason="the extra otel")

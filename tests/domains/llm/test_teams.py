@@ -16,13 +16,13 @@ from stentor.core.settings.installation import group_teams
 from stentor.domains.llm.calls.call_guard import LlmCaller
 from stentor.testing import FixedClock
 from tests.conftest import World
+from tests.domains.keys.test_keys import client_of, make
 from tests.domains.llm import upstream as moods
 from tests.domains.llm.conftest import Gate, asking
 from tests.domains.llm.test_runtime_settings import BUDGETS, budgets, limit, statuses_of_six_at_once
 from tests.domains.llm.test_usage import SAID
 from tests.domains.llm.upstream import Upstream
-from tests.domains.test_keys import client_of, make
-from tests.domains.test_people import session, sign_in
+from tests.domains.people.test_people import session, sign_in
 from tests.identity_provider import Account, IdentityProvider, identity_provider
 from tests.requirements import requirement
 

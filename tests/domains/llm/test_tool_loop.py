@@ -18,7 +18,7 @@ from stentor.domains.sandbox.broker.http_tool import HttpRequest
 from tests.conftest import Service, World
 from tests.domains.llm.conftest import Gate
 from tests.domains.llm.upstream import Upstream
-from tests.domains.test_steps import begin_attempt
+from tests.domains.steps.test_steps import begin_attempt
 from tests.patience import PATIENCE_SECONDS, soon
 from tests.requirements import requirement
 from tests.service import SHORT_LEASE

@@ -14,6 +14,8 @@ from stentor.core.db import Sql
 from stentor.domains.modelrouting.learning import GRADING_DAYS
 from stentor.domains.routing import explain
 from tests.conftest import World
+from tests.domains.keys.test_keys import client_of
+from tests.domains.keys.test_keys import make as make_key
 from tests.domains.llm.conftest import asking
 from tests.domains.llm.test_chat import pieces
 from tests.domains.llm.upstream import ANSWER, raw, status
@@ -30,8 +32,6 @@ from tests.domains.modelrouting.conftest import (
     outcomes,
     status_of,
 )
-from tests.domains.test_keys import client_of
-from tests.domains.test_keys import make as make_key
 from tests.patience import soon
 from tests.requirements import requirement
 

@@ -22,7 +22,7 @@ PUBLIC = {
     "/api/v1/health/live",
 }
 SIGN_IN = {"/api/v1/people/sign-in"}
-"""Its body is the credential: see tests/domains/test_people.py."""
+"""Its body is the credential: see tests/domains/people/test_people.py."""
 METHODS = ("GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS", "TRACE", "INVENTED")
 OTHERS = (
     *("/", "/docs", "/metrics", "/api/v1/", "/api/v1/nothing", "/api/v1/memory/read/exact", "/api/v1/atp/queue"),

@@ -10,8 +10,8 @@ import pytest
 
 from stentor.surfaces.dashboard.pages.tasks import task_steps
 from stentor.surfaces.dashboard.pages.tasks import tasks as task_pages
-from tests.domains.test_steps import Attempt, begin_attempt, retry
-from tests.domains.test_waits import suspend, wait
+from tests.domains.steps.test_steps import Attempt, begin_attempt, retry
+from tests.domains.steps.test_waits import suspend, wait
 from tests.requirements import requirement
 from tests.surfaces.dashboard.signed_in import Site
 

@@ -12,7 +12,7 @@ import pytest
 from stentor.surfaces.dashboard.pages.tasks import task_batches, task_list
 from stentor.surfaces.dashboard.pages.tasks.task_batches import Batch
 from stentor.surfaces.dashboard.site.sessions import MAX_KEPT
-from tests.domains.test_task_search import index
+from tests.domains.tasks.search.test_task_search import index
 from tests.patience import soon
 from tests.requirements import requirement
 from tests.surfaces.dashboard.signed_in import Site

@@ -20,7 +20,7 @@ from stentor.domains.llm.store import CallRow
 from stentor.surfaces.dashboard.pages.tasks import task_list, tasks
 from stentor.surfaces.dashboard.presenters.filters import render_sentence
 from tests.domains.retention.archives import archive
-from tests.domains.test_task_search import index
+from tests.domains.tasks.search.test_task_search import index
 from tests.requirements import requirement
 from tests.surfaces.dashboard.signed_in import Site
 
