@@ -191,6 +191,21 @@ def test_the_digests_of_both_ways_are_the_same(filled: Filled, program: Program,
     assert {t["table"]: t for t in there["tables"]} == {t["table"]: t for t in back["tables"]}
 
 
+@requirement("scale.copy-whole", "tasks.fairness")
+def test_the_queued_tasks_of_submitters_take_turns_after_the_copy(
+    filled: Filled, program: Program, bare_url: str, tmp_path: Path
+) -> None:
+    """On SQLite the turns of tasks are not stored."""
+    *backlog, single = filled.waiting
+    changed(filled.folder / "stentor.db", f"update tasks set submitted_by = 'other' where task_id = '{single}'")
+    copied(program, source(filled), bare_url)
+    with psycopg.connect(bare_url, autocommit=True) as server:
+        order = server.execute("select task_id from tasks where status = 'queued' order by priority, turn, queued_at")
+        assert [task_id for (task_id,) in order] == [backlog[0], single, *backlog[1:]]
+        server.execute("update tasks set turn = turn + 7 where status = 'queued'")
+    copied(program, bare_url, f"sqlite:///{tmp_path}/home/stentor.db")
+
+
 @requirement("scale.copy-alone")
 def test_a_folder_that_is_served_is_not_copied(filled: Filled, bare_url: str, serve: Serve) -> None:
     service = serve(**ENVIRON)

@@ -17,6 +17,14 @@ from stentor.core.filesystem import DataFolderLock, read_lock_holder
 
 SERVICE_FILE_NAME = "stentor.db"
 """The file name that a service uses. A file of another name belongs to no service, so it needs no lock."""
+# Only PostgreSQL stores the turns of queued tasks. Here they are counted for each submitter, agent and priority.
+_TASKS_WITH_TURNS = """
+select {columns} from tasks left join (
+    select task_id as id, tenant as tenant_of, row_number() over (
+        partition by assigned_agent, priority, submitted_by order by queued_at, task_id) - 1 as turn_in_lane
+    from tasks where status = 'queued' and parked = 0
+) on tenant_of = tenant and id = task_id
+"""
 _NOT_INTERNAL = "name not like 'sqlite\\_%' escape '\\'"
 
 
@@ -100,7 +108,14 @@ class SqliteSide:
 
     def read_rows(self, table: Table) -> Generator[Row]:
         with _errors():
-            yield from self._raw.execute(f"select {', '.join(table.names)} from {table.name}")  # noqa: S608
+            yield from self._raw.execute(self._select(table))
+
+    def _select(self, table: Table) -> str:
+        # What was written is read back as it is.
+        if table.name == "tasks" and not self._write:
+            columns = ("coalesce(turn_in_lane, 0)" if name == "turn" else name for name in table.names)
+            return _TASKS_WITH_TURNS.format(columns=", ".join(columns))
+        return f"select {', '.join(table.names)} from {table.name}"  # noqa: S608
 
     def set_schema_version(self, version: str) -> None:
         with _errors():
