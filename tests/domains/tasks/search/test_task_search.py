@@ -32,6 +32,7 @@ ADD_TASKS = Sql(
         0, 'p', 'h', 'someone', 'queued', 0, 0, '"text\\n' || n || '"', 'b', '{}', '[]'
     from generate_series(1, 8000) as n"""
 )
+MERGE = Sql("select gin_clean_pending_list('task_search_words')")
 BLOCKS_READ = Sql(
     """select sum(pg_stat_get_xact_blocks_fetched(indexrelid)) from pg_index where indrelid = 'tasks'::regclass"""
 )
@@ -117,6 +118,20 @@ async def test_many_tasks_are_indexed_in_few_statements_and_in_their_order(
     assert [task_id for _, task_id in every[:4]] == ["task 4", "task 90", "task 5", "task 89"]
     assert len(every) == 91
     assert await index.find("t", parse_query("number4"), LAST_DOCUMENT, 9) == []
+    database.close()
+
+
+async def test_no_write_has_to_merge_the_pending_list_of_the_index(postgres_url: str) -> None:
+    driver = PostgresDriver(postgres_url)
+    migrations.upgrade(driver)
+    database = Database(driver)
+    index = PostgresTaskIndex(database)
+    for number in range(4):
+        texts = [TaskText("t", f"task {n}", "word" + "".join(f" {n}w{k}" for k in range(1300))) for n in range(20)]
+        await index.put(texts, Position(number, "event"))
+    [(pages,)] = await database.read(lambda tx: tx.rows(MERGE))
+    assert pages == 0
+    assert len(await index.find("t", parse_query("word 7w1299"), LAST_DOCUMENT, 200)) == 1
     database.close()
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Sequence
 
 from stentor.core.db import NO_LOCKS, Database, RowsSql, Sql, Tx
@@ -11,6 +12,8 @@ MAX_POSITIONS = 16_383
 """A tsvector counts no further, so the words after that many are found, but not as parts of a phrase."""
 MAX_WORD_POSITIONS = 255
 """Positions that a tsvector keeps of one word."""
+WORDS_PER_MERGE = 100_000
+"""About half of the words that the pending list of the index holds with the default `gin_pending_list_limit`."""
 _PUT = RowsSql(
     ("tenant", "task_id", "words"),
     """insert into task_search (tenant, task_id, words) select tenant, task_id, cast(words as tsvector) from given
@@ -26,6 +29,11 @@ _FIND = Sql(
     order by doc_id desc limit :limit"""
 )
 _CLEAR = Sql("delete from task_search")
+# Only the owner of an index may do it. For another role the insert that fills the list does it.
+_MERGE = Sql(
+    """select gin_clean_pending_list(oid) from pg_class
+    where oid = cast('task_search_words' as regclass) and pg_has_role(relowner, 'usage')"""
+)
 
 
 class PostgresTaskIndex:
@@ -33,20 +41,28 @@ class PostgresTaskIndex:
 
     def __init__(self, db: Database) -> None:
         self._db = db
+        self._unmerged_words = 0
 
     async def read_position(self) -> Position | None:
         row = await self._db.read(lambda tx: tx.row(_READ_POSITION))
         return Position(*row) if row else None
 
     async def put(self, texts: Sequence[TaskText], position: Position) -> None:
+        # Not in the writer's thread, in which all other commits would wait.
+        rows, words = await asyncio.to_thread(_build_rows, texts)
+
         def work(tx: Tx) -> None:
-            rows = [(text.tenant, text.task_id, build_tsvector(split_words(text.text))) for text in texts]
             for put, params in _PUT.chunks(rows):
                 tx.run(put, **params)
             tx.run(_DROP_POSITION)
             tx.run(_SET_POSITION, number=position.number, event_id=position.event_id)
 
         await self._db.write(work, NO_LOCKS)
+        self._unmerged_words += words
+        if self._unmerged_words >= WORDS_PER_MERGE:
+            # On a connection for reads: the write that fills the list would merge it, while all commits wait for it.
+            self._unmerged_words = 0
+            await self._db.read(lambda tx: tx.rows(_MERGE))
 
     async def find(self, tenant: str, phrases: list[Phrase], before: int, limit: int) -> list[tuple[int, str]]:
         query = build_tsquery(phrases)
@@ -62,6 +78,16 @@ class PostgresTaskIndex:
 
     async def close(self) -> None:
         pass
+
+
+def _build_rows(texts: Sequence[TaskText]) -> tuple[list[tuple[str, str, str]], int]:
+    """Return the rows of the texts, and how many entries they have in the index."""
+    rows, entries = [], 0
+    for text in texts:
+        words = split_words(text.text)
+        entries += len(set(words))
+        rows.append((text.tenant, text.task_id, build_tsvector(words)))
+    return rows, entries
 
 
 def build_tsvector(words: list[str]) -> str:
