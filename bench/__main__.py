@@ -15,32 +15,14 @@ from pathlib import Path
 from rich.console import Console
 from rich.table import Table
 
-from bench import (
-    atp,
-    budget,
-    cage,
-    commit,
-    decide,
-    governance,
-    latency,
-    lists,
-    llm,
-    memory,
-    pages,
-    processes,
-    provenance,
-    receipts,
-    routing,
-    scale,
-    start,
-    steps,
-    throughput,
-    vault,
-    waits,
-    webhooks,
-)
+from bench import atp, budget, commit, decide, routing, scale, start, webhooks
+from bench.dashboard import lists, pages
 from bench.figures import HEADINGS, Area, Figure, markdown, number, plain
+from bench.llm import chats
+from bench.memory import bus, vault
+from bench.security import cage, governance, provenance, receipts
 from bench.sizes import Scale, say
+from bench.tasks import latency, processes, steps, throughput, waits
 
 BENCHES: dict[str, tuple[str, Callable[[Scale], list[Figure]]]] = {
     "throughput": (throughput.TITLE, throughput.run),
@@ -54,7 +36,7 @@ BENCHES: dict[str, tuple[str, Callable[[Scale], list[Figure]]]] = {
     "steps": (steps.TITLE, steps.run),
     "waits": (waits.TITLE, waits.run),
     "commit": (commit.TITLE, commit.run),
-    "memory": (memory.TITLE, memory.run),
+    "memory": (bus.TITLE, bus.run),
     "receipts": (receipts.TITLE, receipts.run),
     "provenance": (provenance.TITLE, provenance.run),
     "atp": (atp.TITLE, atp.run),
@@ -62,7 +44,7 @@ BENCHES: dict[str, tuple[str, Callable[[Scale], list[Figure]]]] = {
     "cage": (cage.TITLE, cage.run),
     "webhooks": (webhooks.TITLE, webhooks.run),
     "governance": (governance.TITLE, governance.run),
-    "llm": (llm.TITLE, llm.run),
+    "llm": (chats.TITLE, chats.run),
     "pages": (pages.TITLE, pages.run),
     "processes": (processes.TITLE, processes.run),
     "scale": (scale.TITLE, scale.run),

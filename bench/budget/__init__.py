@@ -13,8 +13,8 @@ from collections.abc import Iterator
 from bench.budget.measure import TASKS, Budget, measure
 from bench.budget.parts import PARTS
 from bench.figures import Figure, number
-from bench.processes import postgres
 from bench.sizes import Scale, say
+from bench.tasks.processes import postgres
 
 TITLE = "what one task and one chat take, by part"
 SHARED = "samples; statements of the driver; pages in the WAL"

@@ -10,12 +10,12 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from statistics import median
 
-from bench import llm, llmpeers
 from bench.budget import shim, wal
 from bench.budget.parts import TRANSACTIONS, of_table
 from bench.budget.probed import Probed, Totals, probed
+from bench.llm import chats, gateways
 from bench.sizes import Scale, say
-from bench.throughput import CONCURRENCY, load
+from bench.tasks.throughput import CONCURRENCY, load
 
 RATE = 20
 """Tasks a second when they run one at a time: far enough apart that two never share a commit."""
@@ -36,8 +36,8 @@ class Case:
 CASES = (
     Case("task, one at a time", lambda probed, count: load(probed.service, "paced", count, RATE), 200, 20),
     Case("task, 32 at once", lambda probed, count: load(probed.service, "closed", count, CONCURRENCY), 2_000, 100),
-    Case("chat, one at a time", lambda probed, count: llm.load(probed.way, count, 1), 400, 30),
-    Case("chat, 32 at once", lambda probed, count: llm.load(probed.way, count, CONCURRENCY), 2_000, 100),
+    Case("chat, one at a time", lambda probed, count: chats.load(probed.way, count, 1), 400, 30),
+    Case("chat, 32 at once", lambda probed, count: chats.load(probed.way, count, CONCURRENCY), 2_000, 100),
 )
 TASKS = CASES[:2]
 
@@ -71,7 +71,7 @@ def measure(
 ) -> list[Budget]:
     """Measure on SQLite, or on the database that the settings name."""
     budgets = [Budget(case) for case in cases]
-    with llmpeers.upstream() as provider, ExitStack() as stack:
+    with gateways.upstream() as provider, ExitStack() as stack:
         rounds = scale.pick(scale.rounds, 1)
         made = shim.build(folder)
         if made is None:

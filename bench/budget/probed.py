@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from bench.budget.shim import Shim
-from bench.llmpeers import Way
+from bench.llm.gateways import Way
 from bench.service import KEY, Service, command, environment, stop
 
 Totals = dict[str, float]

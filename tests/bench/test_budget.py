@@ -12,8 +12,8 @@ from bench.budget import parts, shim, wal
 from bench.budget.measure import CASES, Case
 from bench.budget.probe import Statements, count
 from bench.budget.probed import probed
+from bench.llm import gateways
 
-from bench import llmpeers
 from stentor.core import runlog
 from stentor.core.db import Sql, Tx
 from stentor.core.db.sqlite.driver import SqliteConnection, SqliteDriver
@@ -95,7 +95,7 @@ def test_a_tool_counts_for_the_part_that_calls_it() -> None:
 @pytest.mark.parametrize(("case", "table"), [(CASES[1], "events"), (CASES[3], "llm_calls")], ids=["task", "chat"])
 def test_a_counted_service_tells_the_work_of_each_task_and_chat(case: Case, table: str, tmp_path: Path) -> None:
     made = shim.build(tmp_path)
-    with llmpeers.upstream() as provider, probed(tmp_path, "count", provider.port, shim=made) as one:
+    with gateways.upstream() as provider, probed(tmp_path, "count", provider.port, shim=made) as one:
         start, before = wal.size(one.database), one.totals()
         calls = made.read() if made else {}
         case.send(one, 3)
@@ -113,7 +113,7 @@ def test_a_counted_service_tells_the_work_of_each_task_and_chat(case: Case, tabl
 
 @pytest.mark.slow
 def test_a_sampled_service_tells_the_processor_time_of_its_parts(tmp_path: Path) -> None:
-    with llmpeers.upstream() as provider, probed(tmp_path, "sample", provider.port) as one:
+    with gateways.upstream() as provider, probed(tmp_path, "sample", provider.port) as one:
         before = one.totals()
         CASES[1].send(one, 200)
         spent = {key: seconds - before.get(key, 0) for key, seconds in one.totals().items()}

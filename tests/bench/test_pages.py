@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import re
 
-from bench import pages
+from bench.dashboard import pages
+
 from stentor.surfaces.dashboard.pages import app
 
 IDS = {

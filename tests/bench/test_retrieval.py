@@ -6,7 +6,7 @@ import json
 from pathlib import Path
 
 import pytest
-from bench.retrieval import measure, ndcg, read_judgements, recall
+from bench.memory.retrieval import measure, ndcg, read_judgements, recall
 
 DOCUMENTS = [
     {"_id": "d1", "title": "Cats", "text": "The kitten sat on the rug and purred."},

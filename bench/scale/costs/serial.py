@@ -6,9 +6,9 @@ import asyncio
 import time
 
 from bench.figures import percentile
-from bench.provenance import write
 from bench.scale.costs.kept import Cost, Costs
 from bench.scale.costs.server import Server
+from bench.security.provenance import write
 from bench.sizes import Scale
 from stentor.core.clock import SystemClock
 from stentor.core.db import Database

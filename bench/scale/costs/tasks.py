@@ -12,7 +12,7 @@ from bench.scale.costs.kept import Cost, Costs
 from bench.scale.costs.server import Server, Work, cpu_of
 from bench.service import Service, serving
 from bench.sizes import Scale
-from bench.throughput import load
+from bench.tasks.throughput import load
 from stentor.core.db.readers import IDLE_SECONDS
 
 PROCESSES = 3

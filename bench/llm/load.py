@@ -1,4 +1,4 @@
-"""Chats through a gateway, from a process of its own: `python -m bench.llmload SPEC`, with SPEC as JSON.
+"""Chats through a gateway, from a process of its own: `python -m bench.llm.load SPEC`, with SPEC as JSON.
 
 `host`, `port`, `path`, `headers` and `body` are of each request; `count` of them go out on `connections` keep-alive
 connections, each of which sends its next request when its answer is complete. Every answer is checked: the whole
@@ -18,7 +18,7 @@ from typing import Any, cast
 import httptools
 import uvloop
 
-from bench.llmupstream import ANSWER, WORD
+from bench.llm.provider import ANSWER, WORD
 
 FIRST = f"{WORD}0 ".encode()
 

@@ -11,7 +11,7 @@ from pathlib import Path
 from statistics import median
 from urllib.parse import urlencode, urlsplit
 
-from bench import board, browsing
+from bench.dashboard import board, browsing
 from bench.figures import Figure, at_most, number, percentile
 from bench.service import KEY, Service, serving
 from bench.sizes import Scale, say

@@ -1,4 +1,4 @@
-"""A provider of language models that takes no time, a process of its own: `python -m bench.llmupstream`.
+"""A provider of language models that takes no time, a process of its own: `python -m bench.llm.provider`.
 
 Speaks OpenAI's chat completions over raw sockets on uvloop. A stream sends its first token at once and then one
 per interval; the request says how many (`max_tokens`) and how long to wait between two (`user`: milliseconds).

@@ -1,4 +1,4 @@
-"""A proxy that only passes chats on, a process of its own: `python -m bench.bareproxy PROVIDER_PORT`.
+"""A proxy that only passes chats on, a process of its own: `python -m bench.llm.bare_proxy PROVIDER_PORT`.
 
 The lower bound of a gateway's cost on the same server (uvicorn) and with the same HTTP client: it authenticates nobody,
 parses nothing and records nothing. Prints one line of JSON when it listens: `port`.

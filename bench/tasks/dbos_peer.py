@@ -1,4 +1,6 @@
-"""The peer, a process of its own: DBOS on SQLite or PostgreSQL, `python -m bench.peer MODE DATABASE COUNT CONCURRENCY`.
+"""The peer, a process of its own: DBOS on SQLite or PostgreSQL.
+
+`python -m bench.tasks.dbos_peer MODE DATABASE COUNT CONCURRENCY`
 
 A workflow of two steps that do nothing, each started and awaited by one of COUNT callers, CONCURRENCY at a
 time. Set up as its documentation says: the default SQLite system database, `DBOS.launch()`, logs at ERROR, no

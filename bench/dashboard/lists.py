@@ -12,9 +12,9 @@ from pathlib import Path
 from statistics import median
 from urllib.parse import urlencode
 
-from bench import filled
+from bench.dashboard import filled
+from bench.dashboard.rows import DAYS, TENANTS
 from bench.figures import Figure, at_most, number, percentile
-from bench.rows import DAYS, TENANTS
 from bench.service import Client, serving
 from bench.sizes import Scale, say
 from stentor.core.clock import DAY, SECOND, SystemClock, format_iso

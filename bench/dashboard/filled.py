@@ -13,7 +13,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from contextlib import closing
 from pathlib import Path
 
-from bench.rows import AGENTS, TENANTS, Rows
+from bench.dashboard.rows import AGENTS, TENANTS, Rows
 from bench.sizes import say
 from stentor.core import jsontext, migrations
 from stentor.core.clock import HOUR, SECOND, SystemClock

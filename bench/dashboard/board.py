@@ -10,8 +10,8 @@ from contextlib import closing
 from pathlib import Path
 from typing import Any
 
-from bench import filled
-from bench.rows import TENANTS, WORDS
+from bench.dashboard import filled
+from bench.dashboard.rows import TENANTS, WORDS
 from bench.service import Client
 from stentor.core.clock import DAY, SystemClock
 from stentor.web.wire import encode_cursor

@@ -1,4 +1,4 @@
-"""A peer of `steps`: LangGraph with its SQLite checkpointer, `python -m bench.graph_peer FILE GRAPHS STEPS`.
+"""A peer of `steps`: LangGraph with its SQLite checkpointer, `python -m bench.tasks.graph_peer FILE GRAPHS STEPS`.
 
 It runs in `.venv/frameworks`, as LangGraph wants other versions of packages than the service. As many graphs at once,
 each of so many steps that do nothing; `durability="sync"` has each step written before the next one begins. Prints one

@@ -21,10 +21,10 @@ from statistics import median
 from typing import Any
 
 from bench.figures import Figure, at_least, at_most, percentile, spread
-from bench.processes import postgres
 from bench.service import KEY, Client, Service, rss_mb, serving
 from bench.sizes import Scale, say
-from bench.throughput import told
+from bench.tasks.processes import postgres
+from bench.tasks.throughput import told
 from stentor_worker import Failed, Task, Worker
 
 TITLE = "Steps of tasks"
@@ -121,7 +121,7 @@ def _value(kind: str, n: int) -> Any:
 @cache
 def _prose() -> str:
     """Return the pages of our documentation, without what JSON would write in more than a byte."""
-    pages = sorted(Path(__file__).parents[1].glob("docs/*.md"))
+    pages = sorted(Path(__file__).parents[2].glob("docs/*.md"))
     text = " ".join(page.read_text("utf-8") for page in pages)
     return " ".join(text.encode("ascii", "ignore").decode().replace('"', "'").replace("\\", "/").split())
 
@@ -209,10 +209,10 @@ class Peer:
 
 
 DBOS_HOW = "a workflow of empty steps each, `DBOS.start_workflow`, its database as its documentation says"
-DBOS_SQLITE = Peer("DBOS", "bench.step_peer", sys.executable, DBOS_HOW, 5)
+DBOS_SQLITE = Peer("DBOS", "bench.tasks.step_peer", sys.executable, DBOS_HOW, 5)
 DBOS_POSTGRESQL = replace(DBOS_SQLITE, target=3)
 LANGGRAPH_HOW = 'a graph of empty steps each, `SqliteSaver`, `durability="sync"`, in one process'
-LANGGRAPH = Peer("LangGraph", "bench.graph_peer", str(Path(sys.prefix, "frameworks/bin/python")), LANGGRAPH_HOW)
+LANGGRAPH = Peer("LangGraph", "bench.tasks.graph_peer", str(Path(sys.prefix, "frameworks/bin/python")), LANGGRAPH_HOW)
 
 
 def _rates(

@@ -1,4 +1,6 @@
-"""The peer with a queue in memory, a process of its own: Celery with Redis, `python -m bench.celery_peer FOLDER COUNT`.
+"""The peer with a queue in memory, a process of its own: Celery with Redis.
+
+`python -m bench.tasks.celery_peer FOLDER COUNT`
 
 Not durable: Redis keeps its queue in memory and, as it comes, saves it from time to time in the background; a worker
 acknowledges a task before it runs. Set up as its documentation says: Redis as broker and for the results, a worker
@@ -24,7 +26,7 @@ from celery import Celery, group
 
 from bench.ports import free_port, wait_until_listening
 
-NAME, BROKER = "bench.celery_peer", "BENCH_BROKER"
+NAME, BROKER = "bench.tasks.celery_peer", "BENCH_BROKER"
 LIMIT_SECONDS = 200
 """For the results of one run, so that both end before the caller's limit: it would kill this process alone."""
 APP = Celery(NAME, broker=os.environ.get(BROKER), backend=os.environ.get(BROKER))

@@ -13,9 +13,9 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
-from bench import llmpeers
 from bench.figures import Figure, at_least, at_most, percentile, spread
-from bench.llmpeers import ROOT, Way
+from bench.llm import gateways
+from bench.llm.gateways import ROOT, Way
 from bench.service import rss_mb
 from bench.sizes import Scale, say
 
@@ -26,23 +26,23 @@ PRICED_MODEL, BUDGETS = "openai/gpt-4o-mini", "key:*:usd/day=100000,tenant:defau
 Rounds = dict[str, list[dict[str, Any]]]
 Open = Callable[[Path, int], AbstractContextManager[Way]]
 PEERS: dict[str, tuple[str, Open, Callable[[], str], float]] = {
-    "litellm": ("LiteLLM proxy", llmpeers.litellm, llmpeers.litellm_version, 60),
-    "portkey": ("Portkey gateway", llmpeers.portkey, llmpeers.portkey_version, 5),
+    "litellm": ("LiteLLM proxy", gateways.litellm, gateways.litellm_version, 60),
+    "portkey": ("Portkey gateway", gateways.portkey, gateways.portkey_version, 5),
 }
 """Name, how it is started, its version, and how many times faster we want to be."""
 
 
 def run(scale: Scale) -> list[Figure]:
-    lacking = llmpeers.missing()
+    lacking = gateways.missing()
     for name in lacking:
         say(f"llm: {name} is not installed (make bench does it), so it is no peer")
     peers = {} if scale.quick else {key: peer for key, peer in PEERS.items() if peer[0] not in lacking}
     with scale.scratch() as folder, ExitStack() as open_:
-        provider = open_.enter_context(llmpeers.upstream())
-        ways = {"stentor": open_.enter_context(llmpeers.stentor(folder / "stentor", provider.port))}
-        priced = llmpeers.stentor(folder / "priced", provider.port, PRICED_MODEL, BUDGETS)
+        provider = open_.enter_context(gateways.upstream())
+        ways = {"stentor": open_.enter_context(gateways.stentor(folder / "stentor", provider.port))}
+        priced = gateways.stentor(folder / "priced", provider.port, PRICED_MODEL, BUDGETS)
         ways["priced"] = open_.enter_context(priced)
-        ways["bare"] = open_.enter_context(llmpeers.bare(folder, provider.port))
+        ways["bare"] = open_.enter_context(gateways.bare(folder, provider.port))
         ways |= {key: open_.enter_context(peer[1](folder, provider.port)) for key, peer in peers.items()}
         ways["direct"] = provider
         chats, single = _chats(scale, ways)
@@ -204,7 +204,7 @@ def _started(way: Way, count: int, connections: int, tokens: int, interval: floa
         body |= {"stream": True, "user": str(interval)}
     spec = {"host": "127.0.0.1", "port": way.port, "path": "/v1/chat/completions", "headers": way.headers}
     spec |= {"body": body, "count": count, "connections": connections}
-    words = [sys.executable, "-m", "bench.llmload", json.dumps(spec)]
+    words = [sys.executable, "-m", "bench.llm.load", json.dumps(spec)]
     return subprocess.Popen(words, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
 
 

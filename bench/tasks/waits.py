@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from bench.figures import Figure, Target, at_least, at_most, number, percentile
 from bench.service import Client, Service
 from bench.sizes import Scale, say
-from bench.waiting import Store, count_queued, stores, watch
+from bench.tasks.waiting import Store, count_queued, stores, watch
 
 TITLE = "tasks that wait"
 TEMPLATES = 500

@@ -19,7 +19,7 @@ from pathlib import Path
 from bench.ports import free_port, wait_until_listening
 from bench.service import KEY, command, environment, stop
 
-ROOT = Path(__file__).parents[1]
+ROOT = Path(__file__).parents[2]
 PEERS = ROOT / ".venv" / "peers"
 LITELLM = PEERS / "litellm" / "bin" / "litellm"
 PORTKEY = PEERS / "portkey" / "node_modules" / "@portkey-ai" / "gateway"
@@ -52,7 +52,7 @@ def portkey_version() -> str:
 
 @contextmanager
 def upstream() -> Iterator[Way]:
-    with _process([sys.executable, "-m", "bench.llmupstream"], ROOT) as process:
+    with _process([sys.executable, "-m", "bench.llm.provider"], ROOT) as process:
         assert process.stdout is not None
         yield Way(json.loads(process.stdout.readline())["port"], "bench", {})
 
@@ -74,7 +74,7 @@ def stentor(folder: Path, provider: int, model: str = "openai/bench", budgets: s
 
 @contextmanager
 def bare(folder: Path, provider: int) -> Iterator[Way]:
-    with _process([sys.executable, "-m", "bench.bareproxy", str(provider)], ROOT) as process:
+    with _process([sys.executable, "-m", "bench.llm.bare_proxy", str(provider)], ROOT) as process:
         assert process.stdout is not None
         yield Way(json.loads(process.stdout.readline())["port"], "bench", {}, process)
 

@@ -10,7 +10,7 @@ from bench.figures import Figure, at_most, percentile, spread
 from bench.load import TASK
 from bench.service import Client, Service, serving
 from bench.sizes import Scale
-from bench.throughput import load
+from bench.tasks.throughput import load
 
 SUBMIT = "submit at a steady 200/s"
 IDLE = "one task at a time"

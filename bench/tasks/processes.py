@@ -17,7 +17,7 @@ from typing import Any
 from bench.figures import Figure, at_least, at_most, percentile, spread
 from bench.service import KEY, Service, serving
 from bench.sizes import Scale, say
-from bench.throughput import CONCURRENCY, ROOT, told
+from bench.tasks.throughput import CONCURRENCY, ROOT, told
 
 TITLE = "two gateways and two workers on one PostgreSQL"
 RATE = 100
@@ -105,7 +105,10 @@ def _peer(scale: Scale, server: Any, n: int) -> Iterator[dict[str, Any]]:
     server.psql(f"create database {name}")
     head, _, query = server.get_uri().partition("?")
     url = f"{head.rsplit('/', 1)[0]}/{name}" + (f"?{query}" if query else "")
-    yield {"count": count, **told([sys.executable, "-m", "bench.peer", "start", url, str(count), str(CONCURRENCY)])}
+    yield {
+        "count": count,
+        **told([sys.executable, "-m", "bench.tasks.dbos_peer", "start", url, str(count), str(CONCURRENCY)]),
+    }
 
 
 def _paced(scale: Scale, found: Installation) -> Iterator[Figure]:
@@ -133,7 +136,16 @@ def _waiting(scale: Scale, found: Installation) -> Iterator[Figure]:
 def _drained(found: Installation, number: int, count: int, n: int) -> float:
     capability = f"waiting{number}x{n}"
     gateway = found.gateways[0]
-    words = [sys.executable, "-m", "bench.waiter", f"http://{gateway.host}", found.ports, KEY, capability, str(LANES)]
+    words = [
+        sys.executable,
+        "-m",
+        "bench.tasks.waiter",
+        f"http://{gateway.host}",
+        found.ports,
+        KEY,
+        capability,
+        str(LANES),
+    ]
     workers = [_begun([*words, str(at)]) for at in range(number)]  # registered, and waiting for a line
     try:
         found.load("submit", count, CONCURRENCY, capability)

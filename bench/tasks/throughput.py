@@ -20,7 +20,7 @@ from stentor.core.db.sqlite.driver import SqliteDriver
 
 TITLE = "submit to completed, 32 at a time"
 CONCURRENCY = 32
-ROOT = Path(__file__).parents[1]
+ROOT = Path(__file__).parents[2]
 PEERS = {
     "start": "`DBOS.start_workflow` and `get_result` from 32 threads, the documented way, database as it makes it",
     "async": "`start_workflow_async` on one event loop, 32 open at a time",
@@ -60,7 +60,7 @@ def _peer(scale: Scale, folder: Path, mode: str, n: int) -> Iterator[dict[str, A
     if importlib.util.find_spec("dbos") is None:
         say("throughput: dbos is not installed (requirements/bench.txt), so there is no peer")
         return
-    yield {"count": count, **told([sys.executable, "-m", "bench.peer", *words])}
+    yield {"count": count, **told([sys.executable, "-m", "bench.tasks.dbos_peer", *words])}
 
 
 def _celery(scale: Scale, folder: Path) -> Iterator[dict[str, Any]]:
@@ -69,7 +69,7 @@ def _celery(scale: Scale, folder: Path) -> Iterator[dict[str, Any]]:
         say("throughput: celery (requirements/bench.txt) or redis-server is not installed, so it is no peer")
         return
     count = scale.pick(3_000, 100)
-    yield {"count": count, **told([sys.executable, "-m", "bench.celery_peer", str(folder), str(count)])}
+    yield {"count": count, **told([sys.executable, "-m", "bench.tasks.celery_peer", str(folder), str(count)])}
 
 
 def told(command: list[str]) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""`python -m bench.retrieval CORPUS QUERIES JUDGEMENTS`: nDCG@10 and recall@10 of the three searches on a given set.
+"""`python -m bench.memory.retrieval CORPUS QUERIES JUDGEMENTS`: nDCG@10 and recall@10 of the three searches.
 
 CORPUS and QUERIES are lines of JSON as BEIR has them (`_id`, `title`, `text`; also `path`, the note's, for pieces of a
 conversation: without it no note stands beside another); JUDGEMENTS is BEIR's table
@@ -36,7 +36,9 @@ Ask = Callable[[str], Awaitable[list[str]]]
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(prog="python -m bench.retrieval", description="Measure the quality of search.")
+    parser = argparse.ArgumentParser(
+        prog="python -m bench.memory.retrieval", description="Measure the quality of search."
+    )
     for name, text in (("corpus", "documents"), ("queries", "questions"), ("judgements", "which document answers")):
         parser.add_argument(name, type=Path, help=text)
     parser.add_argument("--json", action="store_true", help="one JSON object")

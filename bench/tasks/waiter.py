@@ -1,4 +1,6 @@
-"""A worker of the SDK that waits 50 ms for each task: `python -m bench.waiter ORIGIN PORTS KEY CAPABILITY THREADS N`.
+"""A worker of the SDK that waits 50 ms for each task.
+
+`python -m bench.tasks.waiter ORIGIN PORTS KEY CAPABILITY THREADS N`
 
 It registers, says so, and begins when a line comes; it takes the port whose turn N is.
 """

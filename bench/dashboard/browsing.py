@@ -13,7 +13,7 @@ from pathlib import Path
 from statistics import median
 from typing import TYPE_CHECKING, Any
 
-from bench.board import CAPABILITY
+from bench.dashboard.board import CAPABILITY
 from bench.figures import Figure, at_least, at_most, number, percentile, spread
 from bench.service import Service
 from bench.sizes import Scale, say
@@ -21,7 +21,7 @@ from bench.sizes import Scale, say
 if TYPE_CHECKING:
     from playwright.sync_api import Browser, BrowserContext, Page
 
-ROOT = Path(__file__).parents[1]
+ROOT = Path(__file__).parents[2]
 FLAGS = (
     "--no-sandbox --disable-gpu --disable-quic --no-first-run --disable-background-networking "
     "--disable-component-update --disable-sync"

@@ -13,7 +13,7 @@ from typing import Any
 from bench.figures import Figure, Target, at_most, number, percentile
 from bench.service import Client, Service, serving
 from bench.sizes import Scale, say
-from bench.throughput import load
+from bench.tasks.throughput import load
 
 TITLE = "the memory bus over many notes"
 WORDS = 60

@@ -15,8 +15,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from bench.processes import postgres
 from bench.service import Client, Service, serving
+from bench.tasks.processes import postgres
 
 SLEEP_SECONDS = 90 * 86_400
 CLAIMED = 100
