@@ -114,6 +114,15 @@ async def async_handler(task: Task) -> str:
             "fail",
             {"error": {"code": "AGENT_ERROR", "message": "quota"}, "outcome_class": "provider_failure"},
         ),
+        (
+            raise_in_handler(Failed("no source", cost=0.02)),
+            "fail",
+            {
+                "error": {"code": "AGENT_ERROR", "message": "no source"},
+                "outcome_class": "agent_failure",
+                "cost": 0.02,
+            },
+        ),
         (raise_in_handler(KeyError("x")), "fail", {"error": {"code": "HANDLER_FAILED", "message": "KeyError: 'x'"}}),
     ],
 )

@@ -7,7 +7,8 @@ from typing import Any
 import pytest
 
 from tests.conftest import World
-from tests.domains.llm.conftest import asking
+from tests.domains.execution.test_costs_of_failures import FAILED, learned_cost, metered_cost
+from tests.domains.llm.conftest import Gate, asking
 from tests.requirements import requirement
 
 BODIES: dict[str, dict[str, Any]] = {
@@ -109,3 +110,54 @@ async def test_an_agent_as_a_model_does_a_subtask_of_the_task(world: World) -> N
     assert response.status_code == 200, response.text
     subtasks = (await world.admin.get(f"/api/v1/tasks?parent_task_id={task_id}")).json()["tasks"]
     assert [task["type"] for task in subtasks] == ["explain"]
+
+
+ENDS: list[tuple[str, dict[str, Any]]] = [("complete", {"result": 1}), ("fail", FAILED)]
+
+
+@requirement("execution.metered-cost")
+@pytest.mark.parametrize(("verb", "body"), ENDS)
+@pytest.mark.parametrize(("reported", "share"), [(None, 1), (0, 1), (1_000, None)])
+async def test_the_calls_of_an_attempt_are_its_cost_unless_the_worker_reports_more(
+    make_llm: Gate, verb: str, body: dict[str, Any], reported: float | None, share: int | None
+) -> None:
+    world = await make_llm(SERVICE_LLM_PRICES="openai/*=1000/2000")
+    task_id, agent_id = await working(world)
+    for _ in range(2):
+        assert (await call(world, "/api/v1/llm/chat", task_id)).status_code == 200
+    metered = await metered_cost(world, task_id)
+    assert metered
+    report = {"epoch": 1, **body} | ({} if reported is None else {"cost": reported})
+    assert (await world.clients["BOB"].post(f"/api/v1/tasks/{task_id}/{verb}", json=report)).status_code == 200
+    expected = pytest.approx(metered if share else reported)
+    assert await learned_cost(world, agent_id) == expected
+    (ended,) = [e for e in await world.events(task_id) if e["event_type"] in ("task_completed", "task_failed")]
+    assert ended["metadata"]["cost"] == expected
+
+
+@requirement("execution.metered-cost")
+async def test_the_calls_of_an_earlier_attempt_do_not_count_again(make_llm: Gate) -> None:
+    world = await make_llm(SERVICE_LLM_PRICES="openai/*=1000/2000")
+    task_id, agent_id = await working(world)
+    assert (await call(world, "/api/v1/llm/chat", task_id)).status_code == 200
+    world.clock.advance(seconds=1)
+    report = {"epoch": 1, **FAILED}
+    assert (await world.clients["BOB"].post(f"/api/v1/tasks/{task_id}/fail", json=report)).status_code == 200
+    first = await learned_cost(world, agent_id)
+    assert first
+    assert (await world.admin.post(f"/api/v1/tasks/{task_id}/retry")).status_code == 202
+    claim = await world.claim(agent_id)
+    report = {"epoch": claim["epoch"], "result": 1}
+    assert (await world.clients["BOB"].post(f"/api/v1/tasks/{task_id}/complete", json=report)).status_code == 200
+    assert await learned_cost(world, agent_id) == first
+
+
+@requirement("execution.metered-cost")
+async def test_the_calls_of_an_attempt_that_timed_out_are_its_cost(make_llm: Gate) -> None:
+    world = await make_llm(SERVICE_LLM_PRICES="openai/*=1000/2000")
+    task_id, agent_id = await working(world)
+    assert (await call(world, "/api/v1/llm/chat", task_id)).status_code == 200
+    world.clock.advance(seconds=1_000)
+    await world.kernel.tasks.reconciler.tick(0)
+    assert (await world.task(task_id))["outcome_class"] == "timeout"
+    assert await learned_cost(world, agent_id)

@@ -16,6 +16,7 @@ from aiohttp import web
 from stentor.core.db import Sql
 from stentor.domains.sandbox.broker.http_tool import HttpRequest
 from tests.conftest import Service, World
+from tests.domains.execution.test_costs_of_failures import learned_cost, metered_cost
 from tests.domains.llm.conftest import Gate
 from tests.domains.llm.upstream import Upstream
 from tests.domains.steps.test_steps import begin_attempt
@@ -194,7 +195,7 @@ async def test_a_model_that_goes_beyond_its_tools_is_quarantined(world: World, u
     assert len(upstream.asked) == 3
 
 
-@requirement("execution.llm-limits")
+@requirement("execution.llm-limits", "execution.metered-cost")
 @pytest.mark.parametrize(
     ("options", "calls", "reached"),
     [
@@ -213,6 +214,10 @@ async def test_an_agent_stops_at_its_limits(
     assert (task["status"], task["error"]["code"]) == ("failed", "LIMIT_REACHED")
     assert reached in task["error"]["message"]
     assert len(upstream.asked) == calls
+    # What the calls cost counts against the agent, although it has no answer.
+    assert await learned_cost(world, task["assigned_agent"]) == pytest.approx(
+        await metered_cost(world, task["task_id"])
+    )
 
 
 SCHEMA = {"type": "object", "properties": {"n": {"type": "integer"}}, "required": ["n"], "additionalProperties": False}

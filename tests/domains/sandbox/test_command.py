@@ -312,6 +312,25 @@ def test_output_parser_is_independent_of_chunk_size(driver: Any, size: int) -> N
     assert (outcome.result, outcome.performance) == ({"token": "x", "more": 1}, 0.5)
 
 
+@requirement("execution.cost-of-failure")
+@pytest.mark.parametrize(
+    ("output", "cost"),
+    [
+        (b'{"cost": 0.25}', 0.25),
+        (b'{"token": "a"}\n{"result": 1, "cost": 0.25}', 0.25),
+        (b'{"cost": "much"}', None),
+        (b"Traceback: cost", None),
+        (b"", None),
+    ],
+)
+def test_the_output_of_a_program_that_failed_may_say_what_it_cost(
+    driver: Any, output: bytes, cost: float | None
+) -> None:
+    parser = OutputParser(lambda token: None)
+    parser.feed(output)
+    assert parser.cost() == cost
+
+
 @requirement("execution.command-tokens")
 def test_of_a_million_lines_only_those_that_may_be_tokens_are_parsed(
     driver: Any, monkeypatch: pytest.MonkeyPatch

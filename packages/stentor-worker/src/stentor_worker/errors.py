@@ -20,16 +20,20 @@ class TaskCancelled(Exception):
 
 
 class Failed(Exception):
-    """Raise it in a handler to fail the task; the submitter sees the message."""
+    """Raise it in a handler to fail the task; the submitter sees the message.
+
+    `cost` is what the attempt cost all the same, in US dollars.
+    """
 
     outcome_class = "agent_failure"
     code = "AGENT_ERROR"
+    cost: float | None = None
     moment: Moment = FIRST
     """Of the recorded error that this one is."""
 
-    def __init__(self, message: str, code: str = "AGENT_ERROR") -> None:
+    def __init__(self, message: str, code: str = "AGENT_ERROR", *, cost: float | None = None) -> None:
         super().__init__(message)
-        self.code = code
+        self.code, self.cost = code, cost
 
 
 class ProviderFailed(Failed):

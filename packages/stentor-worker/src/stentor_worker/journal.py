@@ -180,6 +180,9 @@ class Journal:
         entry.scope.note_failed(entry)
         failed = StepFailed(entry.name, fields)
         failed.moment = note(step)
+        if isinstance(error, Failed):
+            # Not recorded with the step: a later attempt that gets this error again has not paid for it.
+            failed.cost = error.cost
         raise failed from error
 
     def post(self, entry: Entry, subpath: str, fields: dict[str, Any]) -> Recorded:

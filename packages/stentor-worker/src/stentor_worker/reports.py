@@ -30,7 +30,9 @@ def build_error_report(task: Task, error: BaseException) -> tuple[str, dict[str,
     if isinstance(error, Failed | AttemptEnded):
         code, message = to_code(error.code), to_message(error) or "no reason given"
         log.warning("worker: handler failed task_id=%s error=%s: %s", task.id, code, message)
-        return "fail", {"error": {"code": code, "message": message}} | {"outcome_class": error.outcome_class}
+        body: dict[str, Any] = {"error": {"code": code, "message": message}, "outcome_class": error.outcome_class}
+        cost = error.cost if isinstance(error, Failed) else None
+        return "fail", body if cost is None else body | {"cost": cost}
     # Ctrl-C goes to the main thread, which runs a handler only in a replay.
     is_ctrl_c = isinstance(error, KeyboardInterrupt) and threading.current_thread() is threading.main_thread()
     if isinstance(error, TaskCancelled) or is_ctrl_c:

@@ -60,17 +60,18 @@ QUARANTINED_OUTCOME = AttemptOutcome(
 class AgentFailed(Exception):
     """Failure of the agent. The message is returned to the client of the task.
 
-    `was_refused`: the agent certainly did nothing, because it was not reached or refused the task.
+    `was_refused`: the agent certainly did nothing, because it was not reached or refused the task. `cost`: what the
+    agent says that its attempt cost, in US dollars.
     """
 
     outcome_class: OutcomeClass = "agent_failure"
 
-    def __init__(self, code: str, message: str, *, was_refused: bool = False) -> None:
+    def __init__(self, code: str, message: str, *, was_refused: bool = False, cost: float | None = None) -> None:
         # PostgreSQL rejects NUL in text; a message may quote what the agent sent.
         message = message.replace("\0", "\N{REPLACEMENT CHARACTER}")
         super().__init__(message)
         self.was_refused = was_refused
-        self.outcome = AttemptOutcome(self.outcome_class, error={"code": code, "message": message})
+        self.outcome = AttemptOutcome(self.outcome_class, error={"code": code, "message": message}, cost=cost)
 
 
 class ProviderFailed(AgentFailed):
@@ -78,8 +79,16 @@ class ProviderFailed(AgentFailed):
 
     outcome_class = "provider_failure"
 
-    def __init__(self, code: str, message: str, *, was_refused: bool = False, is_outage: bool = True) -> None:
-        super().__init__(code, message, was_refused=was_refused)
+    def __init__(
+        self,
+        code: str,
+        message: str,
+        *,
+        was_refused: bool = False,
+        is_outage: bool = True,
+        cost: float | None = None,
+    ) -> None:
+        super().__init__(code, message, was_refused=was_refused, cost=cost)
         self.outcome = msgspec.structs.replace(self.outcome, is_outage=is_outage)
 
 

@@ -25,6 +25,8 @@ from stentor.web.wire import (
     Timestamp,
 )
 
+Cost = Annotated[float, Field(ge=0, le=1_000_000, allow_inf_nan=False)]
+"""What an attempt cost, in US dollars."""
 LeaseSeconds = Annotated[int, Field(ge=1, le=model.MAX_LEASE_SECONDS)]
 MAX_TOKEN_LENGTH = 65_536
 
@@ -58,7 +60,7 @@ class CompleteIn(RequestModel):
     result: Any
     performance: Annotated[float, Field(gt=0, le=1, allow_inf_nan=False)] | None = None
     degraded: bool = False
-    cost: Annotated[float, Field(ge=0, le=1_000_000, allow_inf_nan=False)] | None = None
+    cost: Cost | None = None
 
 
 class ErrorIn(RequestModel):
@@ -72,6 +74,7 @@ class FailIn(RequestModel):
     epoch: Epoch
     error: ErrorIn
     outcome_class: Literal["agent_failure", "provider_failure"] = "agent_failure"
+    cost: Cost | None = None
 
 
 class ClaimOut(ResponseModel):
@@ -172,5 +175,5 @@ class WorkerOperations:
     async def fail(self, caller: Caller, task_id: TaskId, body: FailIn) -> Ended:
         """Report a failure; one of a provider does not count against the agent."""
         error = {"code": body.error.code, "message": body.error.message}
-        outcome = AttemptOutcome(body.outcome_class, error=error)
+        outcome = AttemptOutcome(body.outcome_class, error=error, cost=body.cost)
         return Ended.of(await self._workers.report_outcome(caller, task_id, body.epoch, outcome))

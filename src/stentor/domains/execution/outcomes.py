@@ -11,6 +11,8 @@ import logging
 from collections.abc import Callable
 from typing import Protocol
 
+import msgspec
+
 from stentor.auth.principal import RoleRegistry
 from stentor.core import runlog_queries
 from stentor.core.db import Ahead, Tx
@@ -21,6 +23,7 @@ from stentor.domains.execution.model import AttemptOutcome
 from stentor.domains.learning import model as learning_model
 from stentor.domains.learning import store as learning
 from stentor.domains.learning.service import EligibleOutcome, LearningService, learning_skipped_event
+from stentor.domains.llm import store as llm_store
 from stentor.domains.registry import authorization
 from stentor.domains.registry.agent_cache import AgentCache
 from stentor.domains.tasks import queries, store
@@ -104,6 +107,8 @@ class OutcomeRecorder:
         """
         tenant, task_id, epoch = attempt.tenant, attempt.task_id, attempt.epoch
         duration = max(0, (tx.now - started) // 1000)
+        if outcome.is_learnable:
+            outcome = _with_metered_cost(tx, attempt, started, outcome)
         eligible = _eligible_outcome(attempt, agent_id, outcome, duration, load)
         ineligible_reason = self._eligibility.check_outcome(tx, attempt, agent_id, ended_by) if eligible else None
         if ineligible_reason is not None:
@@ -158,6 +163,7 @@ class OutcomeRecorder:
         return [
             learning.weight_ahead(claim.agent_id, claim.type),
             trust_store.score_ahead(claim.tenant, claim.agent_id),
+            llm_store.metered_cost_ahead(claim.tenant, claim.task_id, claim.start_time),
         ]
 
     def _try_learning(self, tx: Tx, eligible: EligibleOutcome, attempt: TaskAttempt, parent: str) -> str | None:
@@ -215,6 +221,14 @@ def _outcome_event(outcome: AttemptOutcome, agent_id: str, duration: int, *, lea
         meta["cost"] = outcome.cost
     message = outcome.error["message"] if outcome.error else "Completed."
     return EventDraft(_EVENTS[outcome.status], "execution", message, meta, agent_id=agent_id, duration_ms=duration)
+
+
+def _with_metered_cost(tx: Tx, attempt: TaskAttempt, started: int, outcome: AttemptOutcome) -> AttemptOutcome:
+    """Return the outcome with the cost of the attempt's model calls, if the agent reported less or nothing."""
+    metered = llm_store.read_metered_cost(tx, attempt.tenant, attempt.task_id, started)
+    if metered is None or (outcome.cost is not None and outcome.cost >= metered):
+        return outcome
+    return msgspec.structs.replace(outcome, cost=metered)
 
 
 def _eligible_outcome(

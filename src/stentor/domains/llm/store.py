@@ -10,8 +10,8 @@ from collections.abc import Iterable
 import msgspec
 
 from stentor.core.clock import DAY
-from stentor.core.db import AppendOnlyTable, CounterTable, Sql, Tx
-from stentor.domains.llm.costs import BudgetAccount, BudgetKind, SpentAmount, TaskBudget
+from stentor.core.db import Ahead, AppendOnlyTable, CounterTable, RowsSql, Sql, Tx
+from stentor.domains.llm.costs import NANOS_PER_DOLLAR, BudgetAccount, BudgetKind, SpentAmount, TaskBudget
 
 _PROVIDERS = Sql(
     "select name, format, base_url, sealed_key, default_model from llm_providers where tenant = :tenant order by name"
@@ -26,6 +26,13 @@ _DELETE = Sql("delete from llm_providers where tenant = :tenant and name = :name
 _SPEND = CounterTable("llm_spent", ("tenant", "kind", "subject", "day"), ("tokens", "cost"))
 _SPENT_BY_TASK = CounterTable("task_spent", ("tenant", "task_id"), ("cost",))
 _READ_SPENT_BY_TASK = Sql("select cost from task_spent where tenant = :tenant and task_id = :task_id")
+_METERED = RowsSql(
+    ("tenant", "task_id", "since"),
+    """select given.tenant, given.task_id, given.since, (
+        select sum(c.cost) from llm_calls as c where c.tenant = given.tenant and c.task_id = given.task_id
+        and c.happened_at >= cast(given.since as bigint)
+    ) from given where given.task_id is not null""",
+)
 _SPENT = Sql(
     """select coalesce(sum(tokens), 0), coalesce(sum(cost), 0) from llm_spent
     where tenant = :tenant and kind = :kind and subject = :subject and day >= :day"""
@@ -104,6 +111,17 @@ def read_spent_by_task(tx: Tx, tenant: str, task_id: str) -> int:
     """Return what the calls of a task with a budget and of its subtasks have cost, in billionths of a US dollar."""
     row = tx.row(_READ_SPENT_BY_TASK, tenant=tenant, task_id=task_id)
     return 0 if row is None else int(row[0])
+
+
+def read_metered_cost(tx: Tx, tenant: str, task_id: str, since: int) -> float | None:
+    """Return the US dollars that the model calls of a task cost since a time; None without a call of known price."""
+    rows = tx.rows_ahead(*metered_cost_ahead(tenant, task_id, since))
+    return None if not rows or rows[0][3] is None else int(rows[0][3]) / NANOS_PER_DOLLAR
+
+
+def metered_cost_ahead(tenant: str, task_id: str, since: int) -> Ahead:
+    """Return what `read_metered_cost` reads, for `Database.write`."""
+    return _METERED, (tenant, task_id, str(since))
 
 
 def read_spent(tx: Tx, account: BudgetAccount, first_day: int) -> SpentAmount:

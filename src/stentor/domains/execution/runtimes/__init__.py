@@ -44,23 +44,33 @@ def task_payload(claim: TaskClaim) -> JsonObject:
 
 
 def parse_outcome(reply: Any) -> AttemptOutcome:
-    """Return the outcome for `{result, performance?, degraded?, cost?}`. Raises AgentFailed."""
+    """Return the outcome for `{result, performance?, degraded?, cost?}`. Raises AgentFailed, with the cost if any."""
+    cost = find_cost(reply)
     if not isinstance(reply, dict) or "result" not in reply:
         raise AgentFailed(
-            "ANSWER_INVALID", "The result of the agent has no field 'result': it must be an object that has one."
+            "ANSWER_INVALID",
+            "The result of the agent has no field 'result': it must be an object that has one.",
+            cost=cost,
         )
     performance = reply.get("performance")
     if performance is not None and not (_is_number(performance) and 0 < performance <= 1):
         raise AgentFailed(
-            "ANSWER_INVALID", "The 'performance' in the agent's result must be a number above 0 and at most 1."
+            "ANSWER_INVALID",
+            "The 'performance' in the agent's result must be a number above 0 and at most 1.",
+            cost=cost,
         )
-    cost = reply.get("cost")
-    if cost is not None and not (_is_number(cost) and 0 <= cost <= 1e6):
+    if cost is None and reply.get("cost") is not None:
         raise AgentFailed(
             "ANSWER_INVALID", "The 'cost' in the agent's result must be a number of US dollars from 0 to 1,000,000."
         )
     kind = "degraded_success" if reply.get("degraded") is True else "success"
     return AttemptOutcome(kind, reply["result"], performance=performance, cost=cost)
+
+
+def find_cost(reply: Any) -> float | None:
+    """Return the `cost` of a reply in US dollars; None without a valid one, as a failure needs none."""
+    cost = reply.get("cost") if isinstance(reply, dict) else None
+    return cost if cost is not None and _is_number(cost) and 0 <= cost <= 1e6 else None
 
 
 def _is_number(value: Any) -> bool:

@@ -100,6 +100,7 @@ class CommandDriver:
             raise AgentFailed(
                 "COMMAND_FAILED",
                 f"The program ended with exit code {code}. The activity of the task has its error output, if any.",
+                cost=output.cost(),
             )
         return output.outcome()
 
@@ -183,6 +184,13 @@ class OutputParser:
                 "ANSWER_INVALID", f"The output of the program is not a valid result. {error.message}"
             ) from None
         return runtimes.parse_outcome(reply)
+
+    def cost(self) -> float | None:
+        """Return the `cost` in the output of a program that failed; None if it has no valid one."""
+        try:
+            return self.outcome().cost
+        except AgentFailed as failure:
+            return failure.outcome.cost
 
     def _parse_line(self, line: bytes) -> None:
         token = runtimes.parse_token_line(line)

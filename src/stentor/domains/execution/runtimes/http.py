@@ -35,6 +35,8 @@ MAX_RESPONSE_BYTES = 10 * 1024 * 1024
 """Longest response; a longer one fails the attempt."""
 CONNECT_SECONDS = 10.0
 """Longest time until an endpoint has accepted a connection."""
+ERROR_BODY_SECONDS = 5.0
+"""Longest time to read what a failed request cost."""
 BUSY = "AGENT_BUSY"
 INLINE_DECODE_BYTES = 64 * 1024
 """Longest JSON that is decoded on the event loop: it takes less time than the switch to a thread."""
@@ -119,18 +121,30 @@ class HttpDriver:
         async with self._outbound.session.post(
             endpoint, json=runtimes.task_payload(claim), headers=headers, timeout=timeout, allow_redirects=False
         ) as response:
-            if response.status in (429, 503):
-                raise ProviderFailed(BUSY, f"The agent's endpoint answered {response.status}.", was_refused=True)
             if not 200 <= response.status < 300:
+                message, cost = f"The agent's endpoint answered {response.status}.", await _read_cost(response)
+                if response.status in (429, 503):
+                    raise ProviderFailed(BUSY, message, was_refused=True, cost=cost)
                 # Any other status of 500 or above may come from a proxy that gave up waiting for the agent.
-                was_refused = response.status < 500
-                message = f"The agent's endpoint answered {response.status}."
-                raise AgentFailed("ENDPOINT_STATUS", message, was_refused=was_refused)
+                raise AgentFailed("ENDPOINT_STATUS", message, was_refused=response.status < 500, cost=cost)
             if response.content_type == "text/event-stream":
                 return await _read_stream(response, emit)
             if (body := await read_body(response, MAX_RESPONSE_BYTES)) is None:
                 raise _too_large()
             return runtimes.parse_outcome(await _decode(body))
+
+
+async def _read_cost(response: aiohttp.ClientResponse) -> float | None:
+    """Return the `cost` in the body of a failed request; None without a valid one. Never raises."""
+    if response.content_type != "application/json":
+        return None
+    try:
+        # The status is known: an endpoint that does not finish its body must not hold the task.
+        async with asyncio.timeout(ERROR_BODY_SECONDS):
+            body = await read_body(response, INLINE_DECODE_BYTES)
+            return None if body is None else runtimes.find_cost(await _decode(body))
+    except (aiohttp.ClientError, AgentFailed, TimeoutError, ValueError):
+        return None
 
 
 def _reply(outcome: AttemptOutcome) -> JsonObject:
@@ -172,7 +186,7 @@ async def _read_stream(response: aiohttp.ClientResponse, emit: EmitToken) -> Att
         elif event == "complete":
             return runtimes.parse_outcome(data)
         elif event == "error":
-            raise AgentFailed("AGENT_ERROR", "The agent reported an error.")
+            raise AgentFailed("AGENT_ERROR", "The agent reported an error.", cost=runtimes.find_cost(data))
     raise AgentFailed("ANSWER_INVALID", "The agent's stream ended without an event 'complete'.")
 
 
