@@ -301,6 +301,24 @@ async def test_a_limit_counts_only_the_alerts_that_the_caller_sees(world: World)
     assert await first(2, state="all") == ["key:reader:tokens/day", "vault"]
 
 
+@requirement("alerts.list")
+async def test_a_member_of_a_team_sees_the_alerts_of_its_budgets(world: World) -> None:
+    subjects = ("team:support:usd/day", "team:support-2:usd/day", "key:other:usd/day")
+
+    async def find(_: object) -> list[Finding]:
+        return [Finding("default", "budget", subject, "warning", "spent") for subject in subjects]
+
+    world.kernel.alerts.add_check(find)
+    await check(world)
+    made = {"name": "member", "role": "viewer", "team": "support"}
+    secret = (await world.admin.post("/api/v1/keys", json=made)).json()["key"]
+    answer = await world.admin.get("/api/v1/alerts", headers={"X-API-Key": secret})
+    assert [alert["subject"] for alert in answer.json()["alerts"]] == ["team:support:usd/day"]
+    who = await world.admin.get("/api/v1/whoami", headers={"X-API-Key": secret})
+    assert who.json()["team"] == "support"
+    assert await alerts(world, "budget", key="READER") == []
+
+
 @requirement("alerts.components")
 async def test_a_component_that_does_not_answer_opens_an_alert_of_the_default_tenant(world: World) -> None:
     world.kernel.health.set_check("vault", fixed_check("unavailable", "the folder is gone"))

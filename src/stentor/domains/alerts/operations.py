@@ -92,10 +92,13 @@ class AlertOperations:
 
     @operation("alerts.list", "read", "GET /alerts")
     async def list_alerts(self, caller: Caller, state: State = "open", limit: Limit = 100) -> AlertList:
-        """List what is wrong, or was: open alerts first, the newest first. Without `admin` not what others spend."""
+        """List what is wrong, or was: open alerts first, the newest first.
+
+        Without `admin`, of budgets only those of the caller's key and its team.
+        """
         _require_reader(caller)
         is_admin = caller.may("admin")
-        alerts = await self._alerts.list_alerts(caller.tenant, None if is_admin else caller.name, state, limit)
+        alerts = await self._alerts.list_alerts(caller, state, limit)
         return AlertList(
             alerts=[AlertOut.of(alert) for alert in alerts],
             email_recipients=list(self._alerts.email_recipients) if is_admin else [],

@@ -91,10 +91,10 @@ class AlertService:
             await self._mail(self._mailer)
 
     async def list_alerts(
-        self, tenant: str, reader: str | None, state: Literal["open", "resolved", "all"], limit: int
+        self, reader: Principal, state: Literal["open", "resolved", "all"], limit: int
     ) -> list[Alert]:
-        """List a tenant's alerts, open ones first, the newest first; for a `reader` without `admin` what it may see."""
-        return await self._db.read(lambda tx: store.list_alerts(tx, tenant, reader, state, limit))
+        """List the alerts of the reader's tenant that it may see, open ones first, the newest first."""
+        return await self._db.read(lambda tx: store.list_alerts(tx, reader.tenant, reader, state, limit))
 
     async def read_thresholds(self, tenant: str) -> StoredThresholds:
         """Return what a tenant's admins set."""

@@ -6,6 +6,7 @@ from typing import Any
 
 import msgspec
 
+from stentor.auth.principal import Principal
 from stentor.core import ids
 from stentor.core.clock import DAY
 from stentor.core.db import Sql, Tx
@@ -15,7 +16,8 @@ _COLUMNS = ", ".join(Alert.__struct_fields__)
 _LIST_OPEN = Sql(f"select {_COLUMNS} from alerts where resolved_at is null order by tenant, opened_at, alert_id")
 # What others spend, and when their keys expire, is for admins. In the query, so that a limit counts what is seen.
 _VISIBLE = """(cast(:own as text) is null or kind not in ('budget', 'key')
-    or substr(subject, 1, length(cast(:own as text))) = :own)"""
+    or substr(subject, 1, length(cast(:own as text))) = :own
+    or kind = 'budget' and substr(subject, 1, length(cast(:own_team as text))) = :own_team)"""
 _LIST = {
     "open": Sql(
         f"""select {_COLUMNS} from alerts where tenant = :tenant and resolved_at is null and {_VISIBLE}
@@ -76,35 +78,37 @@ def list_open(tx: Tx) -> list[Alert]:
     return [Alert(*row) for row in tx.rows(_LIST_OPEN)]
 
 
-def list_alerts(tx: Tx, tenant: str, reader: str | None, state: str, limit: int) -> list[Alert]:
+def list_alerts(tx: Tx, tenant: str, reader: Principal, state: str, limit: int) -> list[Alert]:
     """List a tenant's `open` or `resolved` alerts, or `all` of them, open ones first, the newest first.
 
-    For `reader`, the name of a key without `admin`, without those about what others spend; None sees all.
+    For a `reader` without `admin`, without those about what others spend.
     """
     states = ("open", "resolved") if state == "all" else (state,)
-    bounds = {"tenant": tenant, "own": _own(reader), "limit": limit}
+    bounds = {"tenant": tenant, "limit": limit, **_own(reader)}
     rows = [row for name in states for row in tx.rows(_LIST[name], **bounds)]
     return [Alert(*row) for row in rows[:limit]]
 
 
-def list_urgent_first(tx: Tx, tenant: str, reader: str | None, limit: int) -> list[Alert]:
+def list_urgent_first(tx: Tx, tenant: str, reader: Principal, limit: int) -> list[Alert]:
     """List a tenant's open alerts, critical ones first and offline agents last. `reader` as in `list_alerts`."""
-    return [Alert(*row) for row in tx.rows(_LIST_URGENT_FIRST, tenant=tenant, own=_own(reader), limit=limit)]
+    return [Alert(*row) for row in tx.rows(_LIST_URGENT_FIRST, tenant=tenant, limit=limit, **_own(reader))]
 
 
-def list_recent(tx: Tx, tenant: str, reader: str | None, since: int, limit: int) -> list[Alert]:
+def list_recent(tx: Tx, tenant: str, reader: Principal, since: int, limit: int) -> list[Alert]:
     """List a tenant's alerts that opened or resolved since a time (microseconds), those that opened last first, but
     offline agents last.
 
     Leaves out those that opened more than 30 days before that time. `reader` as in `list_alerts`.
     """
-    bounds = {"since": since, "opened_after": since - 30 * DAY, "own": _own(reader)}
+    bounds = {"since": since, "opened_after": since - 30 * DAY, **_own(reader)}
     return [Alert(*row) for row in tx.rows(_LIST_RECENT, tenant=tenant, limit=limit, **bounds)]
 
 
-def _own(reader: str | None) -> str | None:
-    """Return how the subjects of the alerts about a key itself and its budgets begin."""
-    return None if reader is None else f"key:{reader}:"
+def _own(reader: Principal) -> dict[str, str | None]:
+    """Return how the subjects of the alerts about a key itself, its budgets and those of its team begin."""
+    if reader.may("admin"):
+        return {"own": None, "own_team": None}
+    return {"own": f"key:{reader.name}:", "own_team": f"team:{reader.team}:" if reader.team else None}
 
 
 def insert(tx: Tx, finding: Finding) -> str:

@@ -68,6 +68,7 @@ class Who(ResponseModel):
     role: Role
     permissions: list[str]
     tenant: str
+    team: str = ""
     agents: list[OwnAgent]
     grants: list[GrantOut]
 

@@ -50,13 +50,15 @@ class BrowserSession(msgspec.Struct):
     """Whether `key` is a session of the gateway, which ends with a sign-out, instead of an API key."""
     visited_at: int = 0
     """When the browser last had the overview before this session, in microseconds; 0 if that is unknown."""
+    team: str = ""
     kept: dict[tuple[str, str], JsonObject] = msgspec.field(default_factory=dict)
     """What the page after a redirect shows, by its path and the key in its address; the newest `MAX_KEPT`."""
 
     def set_holder(self, holder: Mapping[str, Any]) -> None:
-        """Set the name, role and permissions that the gateway reports for the key."""
+        """Set the name, role, permissions and team that the gateway reports for the key."""
         self.name, self.role = holder["name"], holder["role"]
         self.permissions = frozenset(holder["permissions"])
+        self.team = holder.get("team", "")
 
     def may(self, permission: str) -> bool:
         """Return whether the key has a permission. Decides what pages show; the gateway enforces it."""
@@ -70,7 +72,7 @@ class BrowserSession(msgspec.Struct):
     @property
     def principal(self) -> Principal:
         """The holder of the key, for the rules by which the gateway decides on an action."""
-        return Principal(self.name, cast("Role", self.role), self.permissions, self.tenant)
+        return Principal(self.name, cast("Role", self.role), self.permissions, self.tenant, team=self.team)
 
     def keep(self, path: str, values: JsonObject) -> str:
         """Keep the values for the page at `path` after a redirect; return their key."""
@@ -104,6 +106,7 @@ class SessionStore:
             now,
             is_personal,
             visited_at,
+            holder.get("team", ""),
         )
         return token
 

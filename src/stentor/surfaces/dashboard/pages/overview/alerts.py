@@ -6,6 +6,7 @@ from typing import NamedTuple
 
 from starlette.responses import Response
 
+from stentor.auth.principal import Principal
 from stentor.core.clock import format_iso
 from stentor.core.db import Tx
 from stentor.core.jsontext import JsonObject
@@ -55,7 +56,7 @@ async def _render(
     page: PageRequest, problem: GatewayError | None = None, form: dict[str, str] | None = None
 ) -> Response:
     """Render the page; after a rejected `form` of thresholds with its values, and with what it had shown."""
-    open_alerts, resolved, names = await page.read(_read_alerts, alert_reader(page))
+    open_alerts, resolved, names = await page.read(_read_alerts, page.session.principal)
     listed = await page.find("alerts.list", missing=403, limit=1) if page.session.may("admin") else None
     limits = await page.find("alerts.thresholds", missing=403)
     values = _to_fields(limits) if limits else {}
@@ -80,7 +81,7 @@ async def _render(
     )
 
 
-def _read_alerts(tx: Tx, tenant: str, reader: str | None) -> tuple[list[Alert], list[Alert], dict[str, str]]:
+def _read_alerts(tx: Tx, tenant: str, reader: Principal) -> tuple[list[Alert], list[Alert], dict[str, str]]:
     open_alerts = store.list_urgent_first(tx, tenant, reader, MAX_LISTED)
     resolved = store.list_alerts(tx, tenant, reader, "resolved", MAX_LISTED)
     return open_alerts, resolved, registry_queries.read_names(tx, tenant)
@@ -100,11 +101,6 @@ def present_open_alerts(page: PageRequest, alerts: list[Alert]) -> list[JsonObje
 
 def _present_alerts(page: PageRequest, alerts: list[Alert]) -> list[JsonObject]:
     return [present_alert(alert, page.session.may("admin")) for alert in alerts]
-
-
-def alert_reader(page: PageRequest) -> str | None:
-    """Return the key for which a page reads alerts; None for an admin, who may see all."""
-    return None if page.session.may("admin") else page.session.name
 
 
 def present_alert(alert: Alert, is_admin: bool) -> JsonObject:

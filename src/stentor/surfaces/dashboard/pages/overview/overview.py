@@ -27,7 +27,7 @@ from stentor.domains.tasks.reading.chart_queries import CHART_RANGES
 from stentor.domains.webhooks import queries as webhook_queries
 from stentor.surfaces.dashboard.gateway import GatewayError
 from stentor.surfaces.dashboard.pages.overview import recent_changes
-from stentor.surfaces.dashboard.pages.overview.alerts import MAX_LISTED, alert_reader, present_open_alerts
+from stentor.surfaces.dashboard.pages.overview.alerts import MAX_LISTED, present_open_alerts
 from stentor.surfaces.dashboard.site.page import PageRequest
 from stentor.surfaces.dashboard.site.sessions import is_https_request
 
@@ -59,7 +59,7 @@ async def show_overview(page: PageRequest) -> Response:
     counts, pending, alerts, rates, changes, health = await asyncio.gather(
         page.read(task_queries.count_by_status),
         page.read(_count_pending),
-        page.read(alert_store.list_urgent_first, alert_reader(page), MAX_LISTED),
+        page.read(alert_store.list_urgent_first, page.session.principal, MAX_LISTED),
         recent_changes.read_rates(page),
         recent_changes.read_changes(page),
         # Without the tenant in the key: the components are those of the whole service.

@@ -8,6 +8,7 @@ from functools import partial
 from starlette.requests import Request
 from starlette.responses import Response
 
+from stentor.auth.principal import Principal
 from stentor.core.clock import DAY, SECOND, format_iso
 from stentor.core.db import Tx
 from stentor.core.ids import min_id_at
@@ -22,7 +23,7 @@ from stentor.domains.registry import queries as registry_queries
 from stentor.domains.schedules import store as schedule_store
 from stentor.domains.tasks.reading import chart_queries
 from stentor.domains.tasks.reading.chart_queries import AgentResults
-from stentor.surfaces.dashboard.pages.overview.alerts import alert_reader, alert_url
+from stentor.surfaces.dashboard.pages.overview.alerts import alert_url
 from stentor.surfaces.dashboard.presenters import recent_changes
 from stentor.surfaces.dashboard.presenters.recent_changes import Rate
 from stentor.surfaces.dashboard.site.page import PageRequest
@@ -47,7 +48,7 @@ async def read_changes(page: PageRequest) -> JsonObject:
     now = page.site.now()
     since = changes_since(page.session.visited_at, now)
     (events, alerts, names, schedules), weeks = await asyncio.gather(
-        page.read(_read_changes, alert_reader(page), since), _read_weeks(page)
+        page.read(_read_changes, page.session.principal, since), _read_weeks(page)
     )
     link = partial(alert_url, is_admin=page.session.may("admin"))
     lines = recent_changes.describe_changes(events, alerts, link, since, names, schedules)
@@ -67,7 +68,7 @@ def changes_since(visited_at: int, now: int) -> int:
 
 
 def _read_changes(
-    tx: Tx, tenant: str, reader: str | None, since: int
+    tx: Tx, tenant: str, reader: Principal, since: int
 ) -> tuple[list[RunLogEvent], list[Alert], dict[str, str], set[str]]:
     events = audit_store.list_recent_changes(tx, tenant, min_id_at(since))
     alerts = alert_store.list_recent(tx, tenant, reader, since, recent_changes.MAX_ALERTS)
