@@ -53,7 +53,34 @@ async def test_calls_are_listed_newest_first_with_who_what_and_how_much(make_llm
         "cost_usd": pytest.approx(0.025),
         "latency_ms": 0,
         "cached_tokens": 0,
+        "team": "",
     }
+
+
+@requirement("llm.calls")
+async def test_the_most_expensive_calls_come_first_and_those_without_a_price_last(
+    make_llm: Gate, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    world = await make_llm(SERVICE_LLM_PRICES="openai/sea-large=1000/2000,anthropic/*=3000/6000")
+    for model in ("anthropic/sea-small", "openai/sea-large", "openai/of-no-price", "anthropic/sea-small"):
+        world.clock.advance(seconds=1)
+        await chat(world, model)
+    newest_first = await calls(world)
+    by_cost = await calls(world, order="cost")
+    assert [call["call_id"] for call in by_cost] == [newest_first[n]["call_id"] for n in (0, 3, 2, 1)]
+    assert len(await calls(world, order="cost", limit=2)) == 2, "one page"
+    assert [call["model"] for call in await calls(world, order="cost", provider="openai")] == [
+        "sea-large",
+        "of-no-price",
+    ]
+    # Among a million calls it looks at the newest only.
+    monkeypatch.setattr(queries, "MAX_WINDOW_CALLS", 2)
+    monkeypatch.setattr(queries, "_window_sql", queries._window_sql.__wrapped__)
+    assert [call["call_id"] for call in await calls(world, order="cost")] == [
+        newest_first[n]["call_id"] for n in (0, 1)
+    ]
+    refused = await world.admin.get("/api/v1/llm/calls", params={"order": "model"})
+    assert refused.status_code == 400
 
 
 @requirement("llm.calls")

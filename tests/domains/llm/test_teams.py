@@ -48,6 +48,22 @@ def provider(clock: FixedClock) -> Iterator[IdentityProvider]:
 
 
 @requirement("llm.teams")
+async def test_calls_are_listed_by_the_team_that_their_key_had(world: World) -> None:
+    ann, eve = await member(world, "ann", "research"), await member(world, "eve", "sales")
+    assert [await ask(one) for one in (ann, eve)] == [200, 200]
+    await world.admin.patch("/api/v1/keys/ann", json={"team": "sales"})
+    assert await ask(ann) == 200
+
+    async def listed(team: str) -> list[tuple[str, str]]:
+        answer = await world.admin.get("/api/v1/llm/calls", params={"team": team})
+        return [(call["key"], call["team"]) for call in answer.json()["calls"]]
+
+    assert await listed("research") == [("ann", "research")]
+    assert sorted(await listed("sales")) == [("ann", "sales"), ("eve", "sales")]
+    assert await listed("nobody") == []
+
+
+@requirement("llm.teams")
 async def test_the_keys_of_a_team_spend_one_budget_and_other_keys_do_not(world: World, db: Database) -> None:
     await limit(world, "team:research:tokens:day", 2 * TOKENS_OF_A_CALL)
     ann, ben = await member(world, "ann", "research"), await member(world, "ben", "research")

@@ -254,7 +254,7 @@ CREATE TABLE llm_calls (
     cost bigint check (cost >= 0),
     latency_ms bigint not null,
     happened_at bigint not null
-, cached_tokens bigint not null default 0 check (cached_tokens >= 0));
+, cached_tokens bigint not null default 0 check (cached_tokens >= 0), team text not null default '');
 CREATE INDEX llm_calls_by_time on llm_calls (tenant, happened_at);
 CREATE TABLE events_waiting (
     event_id text primary key,
@@ -892,4 +892,4 @@ CREATE TABLE llm_spent (
     primary key (tenant, kind, subject, day)
 );
 CREATE INDEX llm_spent_by_day on llm_spent (tenant, kind, day);
-insert into alembic_version values ('0060');
+insert into alembic_version values ('0061');

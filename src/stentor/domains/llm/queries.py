@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from functools import cache
+from typing import Literal
 
 import msgspec
 
@@ -229,6 +230,7 @@ _CALL_CONDITIONS = {
     "model": "model = :model",
     "key_name": "key_name = :key_name",
     "agent_id": "agent_id = :agent_id",
+    "team": "team = :team",
     # As a number, so that one statement serves both values.
     "failed": "(case when outcome = 'ok' then 0 else 1 end) = :failed",
 }
@@ -239,6 +241,11 @@ _SCOPE_CONDITIONS = {
     "until": "happened_at < :until",
 }
 """Conditions for which there is an index."""
+CallOrder = Literal["newest", "cost"]
+_ORDER_BY = {
+    "newest": "happened_at desc, call_id desc",
+    "cost": "coalesce(cost, -1) desc, happened_at desc, call_id desc",
+}
 _CONDITIONS = {**_CALL_CONDITIONS, **_SCOPE_CONDITIONS}
 _FIND_CALL = Sql(f"select {_CALL_COLUMNS} from llm_calls where tenant = :tenant and call_id = :call_id")
 
@@ -268,12 +275,16 @@ class CallFilter(msgspec.Struct, frozen=True):
     before: tuple[int, str] | None = None
     since: int | None = None
     until: int | None = None
+    team: str | None = None
 
 
 def list_calls(
-    tx: Tx, tenant: str, call_filter: CallFilter, limit: int
+    tx: Tx, tenant: str, call_filter: CallFilter, limit: int, order: CallOrder = "newest"
 ) -> tuple[list[RecordedCall], tuple[int, str] | None]:
-    """Return the matching calls, newest first, and where the next page begins; None if there is none."""
+    """Return the matching calls in an order, and where the next page begins; None if there is none.
+
+    By `cost` it is one page: the most expensive of the newest `MAX_WINDOW_CALLS`, those without a known price last.
+    """
     names = tuple(name for name in _CALL_CONDITIONS if getattr(call_filter, name) is not None)
     scope = tuple(name for name in _SCOPE_CONDITIONS if getattr(call_filter, name) is not None)
     params = {name: getattr(call_filter, name) for name in scope if name != "before"}
@@ -281,15 +292,17 @@ def list_calls(
         params["before_time"], params["before_id"] = call_filter.before
     window: tuple[int, str] | None = None
     # Without a filter, or with the index of tasks, a page does not look through more calls than it has.
-    if names and call_filter.task_id is None:
+    if (names or order == "cost") and call_filter.task_id is None:
         last = tx.row(_window_sql(scope), tenant=tenant, **params)
         if last is not None:
             # The next page begins behind all calls of this microsecond.
             window = (int(last[0]), "")
             scope, params["since"] = tuple(dict.fromkeys((*scope, "since"))), window[0]
     params |= {name: getattr(call_filter, name) for name in names}
-    rows = tx.rows(_page_sql((*scope, *names)), tenant=tenant, **params, limit=limit + 1)
+    rows = tx.rows(_page_sql((*scope, *names), order), tenant=tenant, **params, limit=limit + 1)
     calls = [_to_call(row) for row in rows[:limit]]
+    if order == "cost":
+        return calls, None
     return calls, (calls[-1].happened_at, calls[-1].call_id) if len(rows) > limit else window
 
 
@@ -313,11 +326,9 @@ def read_event(tx: Tx, tenant: str, call_id: str) -> JsonObject:
 
 # There are only a few combinations of conditions.
 @cache
-def _page_sql(conditions: tuple[str, ...]) -> Sql:
+def _page_sql(conditions: tuple[str, ...], order: CallOrder) -> Sql:
     where = " and ".join(["tenant = :tenant", *(_CONDITIONS[name] for name in conditions)])
-    return Sql(
-        f"select {_CALL_COLUMNS} from llm_calls where {where} order by happened_at desc, call_id desc limit :limit"
-    )
+    return Sql(f"select {_CALL_COLUMNS} from llm_calls where {where} order by {_ORDER_BY[order]} limit :limit")
 
 
 @cache

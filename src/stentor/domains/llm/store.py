@@ -57,7 +57,8 @@ class ProviderRow(msgspec.Struct, frozen=True):
 class CallRow(msgspec.Struct, frozen=True):
     """A row of an ended call. `outcome` is `ok` or an error code.
 
-    `cost` is in billionths of a US dollar, None if the price is unknown.
+    `team` is the one that the key had, empty for none. `cost` is in billionths of a US dollar, None if the price is
+    unknown.
     """
 
     call_id: str
@@ -75,6 +76,7 @@ class CallRow(msgspec.Struct, frozen=True):
     cost: int | None
     latency_ms: int
     cached_tokens: int = 0
+    team: str = ""
 
 
 _CALLS = AppendOnlyTable("llm_calls", (*CallRow.__struct_fields__, "happened_at"))
@@ -93,11 +95,15 @@ def delete_provider(tx: Tx, tenant: str, name: str) -> bool:
     return tx.run(_DELETE, tenant=tenant, name=name) > 0
 
 
-def insert_call(tx: Tx, call: CallRow, team: str = "", budgets: Iterable[TaskBudget] = ()) -> None:
+def insert_call(tx: Tx, call: CallRow, budgets: Iterable[TaskBudget] = ()) -> None:
     """Insert a call and add what it spent to its key, the team of this key, its agent and the tasks with a budget."""
     tx.append(_CALLS, (*msgspec.structs.astuple(call), tx.now))
     # No row for the tenant, which every call would write: it is the sum of its keys.
-    subjects: list[tuple[BudgetKind, str | None]] = [("key", call.key_name), ("team", team), ("agent", call.agent_id)]
+    subjects: list[tuple[BudgetKind, str | None]] = [
+        ("key", call.key_name),
+        ("team", call.team),
+        ("agent", call.agent_id),
+    ]
     tokens = call.input_tokens + call.output_tokens
     for kind, subject in subjects:
         if subject:

@@ -79,7 +79,12 @@ async def test_what_teams_spent_is_shown_to_admins(site: Site) -> None:
     assert (await site.world.admin.post("/api/v1/llm/chat", json=body, headers=headers)).status_code == 200
     page = await site.read("/models")
     assert "<h2>By team</h2>" in page
-    assert "<td>research" in page
+    assert '<a href="/models/calls?team=research&amp;from=' in page
+    calls = await site.part("/models/calls", team="research")
+    assert calls.count("<tr data-row>") == 1
+    (call,) = re.findall('href="(/models/calls/[^"?]+)"', calls)
+    assert "key ann of team research" in await site.read(call)
+    assert "Newest first" in await site.part("/models/calls", team="research", order="cost")
     assert "By team" not in await site.read("/models", key="READER")
 
 

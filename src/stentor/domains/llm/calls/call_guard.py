@@ -243,6 +243,7 @@ class CallGuard:
                 cost=self._prices.cost_nanos(target.provider.name, target.model, usage),
                 latency_ms=call.evidence.latency_ms,
                 cached_tokens=usage.cached_tokens,
+                team=caller.team,
             )
             call.cost = row.cost
             # Its id is the call's id, so the row and the event find each other without a column.
@@ -250,7 +251,7 @@ class CallGuard:
             self.call_metrics.record_call(target.provider, row)
 
             def write(tx: Tx) -> None:
-                store.insert_call(tx, row, caller.team, caller.budgets)
+                store.insert_call(tx, row, caller.budgets)
                 if content is not None:
                     insert_content(tx, row.call_id, row.tenant, row.key_name, content)
                 self._runlog.append(tx, caller.tenant, [event], task_id=caller.task_id, parent=caller.parent)

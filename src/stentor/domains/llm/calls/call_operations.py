@@ -29,7 +29,8 @@ FilterText = Annotated[Name | None, Query()]
 class CallOut(ResponseModel):
     """A model call. `outcome` is `ok` or an error code; `cost_usd` is null if the price is unknown.
 
-    `cached_tokens` are the part of `input_tokens` that the provider read from its cache.
+    `cached_tokens` are the part of `input_tokens` that the provider read from its cache. `team` is the one that the key
+    had, empty for none.
     """
 
     call_id: str
@@ -47,6 +48,7 @@ class CallOut(ResponseModel):
     cost_usd: float | None
     latency_ms: int
     cached_tokens: int
+    team: str
 
 
 class CallPage(ResponseModel):
@@ -113,6 +115,11 @@ class CallOperations:
         until: Annotated[Time | None, Query(description="Calls before this time.")] = None,
         limit: Annotated[int, Query(ge=1, le=500)] = 100,
         cursor: Annotated[Annotated[str, StringConstraints(max_length=512)] | None, Query()] = None,
+        team: FilterText = None,
+        order: Annotated[
+            queries.CallOrder,
+            Query(description="`cost`: one page of the most expensive of the newest 20,000 calls."),
+        ] = "newest",
     ) -> CallPage:
         """List the calls of models, newest first; keys without admin rights get their own."""
         call_filter = CallFilter(
@@ -125,8 +132,9 @@ class CallOperations:
             None if cursor is None else decode_cursor(cursor, int, str),
             _micros(since),
             _micros(until),
+            team,
         )
-        calls, after = await self._db.read(lambda tx: queries.list_calls(tx, caller.tenant, call_filter, limit))
+        calls, after = await self._db.read(lambda tx: queries.list_calls(tx, caller.tenant, call_filter, limit, order))
         following = None if after is None else encode_cursor(*after)
         return CallPage(calls=[_output(call) for call in calls], limit=limit, next_cursor=following)
 

@@ -47,8 +47,8 @@ TASK_COLUMNS = {
 CALL_COLUMNS = {
     name: name
     for name in (
-        "call_id happened_at provider model operation outcome key agent_id agent task_id input_tokens cached_tokens "
-        "output_tokens estimated cost_usd latency_ms"
+        "call_id happened_at provider model operation outcome key team agent_id agent task_id input_tokens "
+        "cached_tokens output_tokens estimated cost_usd latency_ms"
     ).split()
 }
 _FORMULA = re.compile(r'^(?=[\t\r\n])|(^|[;\t\r\n])("*)(?=[=+\-@\uff1d\uff0b\uff0d\uff20])')

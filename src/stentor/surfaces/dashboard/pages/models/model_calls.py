@@ -18,7 +18,7 @@ from stentor.surfaces.dashboard.site.page import PageRequest, action, encode_que
 
 CALL = "/models/calls/{call_id}"
 PAGE_SIZE = 50
-FILTERS = ("provider", "model", "key", "agent_id", "task_id", "outcome")
+FILTERS = ("provider", "model", "key", "team", "agent_id", "task_id", "outcome")
 DAYS = ("from", "to")
 MAX_TEXT_CHARACTERS = 20_000
 
@@ -31,11 +31,13 @@ def read_conditions(page: PageRequest) -> dict[str, str]:
 
 async def list_calls(page: PageRequest) -> Response:
     filters = {name: page.query_param(name) for name in (*FILTERS, *DAYS)}
+    order = page.query_param("order")
     result, names, agent_choices = await asyncio.gather(
         page.call(
             "llm.calls",
             limit=PAGE_SIZE,
             cursor=page.query_param("cursor"),
+            order=order,
             **read_conditions(page),
         ),
         page.read(registry_queries.read_names),
@@ -49,6 +51,7 @@ async def list_calls(page: PageRequest) -> Response:
         query=encode_query(filters),
         more=urlencode({**filters, "cursor": result["next_cursor"]}) if result["next_cursor"] else "",
         filters=filters,
+        order=order,
         names=names,
         agent_choices=agent_choices,
     )

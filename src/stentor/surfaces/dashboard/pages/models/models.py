@@ -97,12 +97,9 @@ def _calls_of(kind: str, name: str) -> dict[str, str]:
 def _spender_bars(
     kind: str, spenders: list[Spender], count: int, total: Spender, names: dict[str, str]
 ) -> list[CostBar]:
-    # The list of calls has no filter for teams.
-    field = {"key": "key", "agent": "agent_id"}.get(kind)
+    field = "agent_id" if kind == "agent" else kind
     bars = [
-        CostBar(
-            names.get(one.subject) or one.subject, one.dollars, one.tokens, None, {field: one.subject} if field else {}
-        )
+        CostBar(names.get(one.subject) or one.subject, one.dollars, one.tokens, None, {field: one.subject})
         for one in spenders
     ]
     return rank_bars(bars, count, total.dollars, total.tokens)
