@@ -182,6 +182,24 @@ async def test_a_signal_wakes_its_task_or_waits_for_it(world: World) -> None:
 
 
 @requirement("steps.waits")
+async def test_a_failed_task_keeps_a_signal_until_a_person_retries_it(world: World) -> None:
+    attempt = await begin_attempt(world)
+    task = f"/api/v1/tasks/{attempt.task_id}"
+    await wait(attempt, "signal", key="first", signal="paid", seconds=60)
+    await attempt.post("fail", error={"message": "a bug"})
+    ended = await world.admin.post(f"{task}/signals", json={"name": "paid", "value": 1})
+    kept = await world.admin.post(f"{task}/signals", json={"name": "paid", "value": 2})
+    assert (ended.json()["received"], kept.json()["received"]) == (True, False)
+    assert await status(attempt) == "failed"
+    assert (await world.admin.post(f"{task}/retry")).status_code == 202
+    second = await resume(attempt)
+    assert (await wait(second, "signal", key="first", signal="paid", seconds=60)).json()["value"] == 1
+    assert (await wait(second, "signal", key="second", signal="paid")).json()["value"] == 2
+    await world.admin.post(f"{task}/cancel")
+    refused(await world.admin.post(f"{task}/signals", json={"name": "paid"}), 409, "CONFLICT")
+
+
+@requirement("steps.waits")
 async def test_what_ends_between_wait_and_suspension_is_not_missed(world: World) -> None:
     attempt = await begin_attempt(world)
     await wait(attempt, "signal", signal="paid")

@@ -150,9 +150,7 @@ class People:
         self.done["signals"] += 1
         body = {"name": name, "value": name.replace("signal", "value")}
         status, answer = self.send("POST", f"/tasks/{task_id}/signals", body)
-        if status == 409:  # the task has failed; its program says again what it waits for once a person has retried it
-            self._signalled.discard((task_id, name))
-        elif status >= 300:
+        if status >= 300 and status != 409:  # of a task that was cancelled
             self.wrong.append(f"the signal {name} for {task_id} was answered with {status}: {answer}")
 
     def _read(self, task_id: str) -> dict[str, Any]:

@@ -152,6 +152,7 @@ class WaitOperations:
     ) -> SignalOut:
         """Send a signal to a task. It is kept until the task waits for a signal of this name.
 
+        A failed task keeps it for its retry; one that is completed or cancelled, or whose deadline has passed, is 409.
         With an `Idempotency-Key`, a repeated request sends one.
         """
         key = None

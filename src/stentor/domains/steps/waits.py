@@ -132,14 +132,13 @@ class WaitService:
     ) -> bool:
         """Send a signal to a task; it is kept until the task waits for it. Return whether the task waited for it.
 
-        Raises NotFound, Conflict for a task that has ended or has too many signals, and Forbidden for the key of
+        Raises NotFound, Conflict for a task that cannot continue or has too many signals, and Forbidden for the key of
         stopped agents.
         """
         require_active(principal, self._is_active, "send signals")
 
         def send(tx: Tx, task: Task) -> bool:
-            if task.status in TERMINAL_STATUSES:
-                raise Conflict(f"The task is {task.status}; it gets no signals.")
+            _require_continuable(tx, task, "it gets no signals")
             if store.count_signals(tx, task.tenant, task_id) >= model.MAX_SIGNALS:
                 raise Conflict(f"{model.MAX_SIGNALS} signals already wait for this task.")
             event = EventDraft(
@@ -180,11 +179,7 @@ class WaitService:
                 raise Conflict(f"The step {step.name!r} is not a question.")
             if step.state != "started":
                 return _said_before(tx, task, step, outcome, said)
-            # A failed task may be retried, and then uses the answer; these never ask again.
-            if task.status in ("completed", "cancelled"):
-                raise Conflict(f"The task is {task.status}; its question needs no answer.")
-            if is_late(tx, task):
-                raise Conflict("The deadline of the task has passed; its question needs no answer.")
+            _require_continuable(tx, task, "its question needs no answer")
             if step.options is not None and value not in step.options:
                 raise InvalidRequest(f"value: must be one of {', '.join(map(str, step.options))}.")
             return self._end_by_person(tx, task, step, outcome, said)
@@ -258,6 +253,14 @@ def _require_step(tx: Tx, principal: Principal, task_id: str, key: str) -> tuple
     task = require_visible_task(tx, principal, task_id)
     check_approver(tx, principal, task)
     return task, require_step(tx, task, key)
+
+
+def _require_continuable(tx: Tx, task: Task, consequence: str) -> None:
+    """Raise Conflict for a task that never continues. A failed one may be retried, and then uses what it was sent."""
+    if task.status in ("completed", "cancelled"):
+        raise Conflict(f"The task is {task.status}; {consequence}.")
+    if is_late(tx, task):
+        raise Conflict(f"The deadline of the task has passed; {consequence}.")
 
 
 def _is_child(tx: Tx, child: Task, task: Task) -> bool:
