@@ -181,6 +181,36 @@ async def test_an_agent_that_renews_its_lease_all_the_time_does_not_outlive_its_
     assert (task["status"], (task["error"] or {}).get("code")) == ("aborted", "TIMEOUT")
 
 
+@requirement("tasks.timeout-aborts")
+@pytest.mark.parametrize("seconds", [59.5, 61])
+async def test_repairs_that_are_due_at_the_same_time_are_written_together(
+    world: World, monkeypatch: pytest.MonkeyPatch, seconds: float
+) -> None:
+    monkeypatch.setattr(reconciler, "seconds_until_tick", lambda seconds: 1.0)
+    agent = await world.register()
+    tasks = [await world.submit(timeout_seconds=60) for _ in range(5)]
+    for _ in tasks:
+        await world.claim(agent, lease_seconds=3600)
+    job, db, running = world.kernel.tasks.reconciler, world.kernel.infra.db, [0]
+    write = db.write
+
+    async def counted(work: Any, *args: Any) -> Any:
+        if not work.__qualname__.startswith("Reconciler._repair"):
+            return await write(work, *args)  # of another job
+        running.append(running[-1] + 1)
+        result = await write(work, *args)
+        running.append(running[-1] - 1)
+        return result
+
+    monkeypatch.setattr(db, "write", counted)
+    world.clock.advance(seconds=seconds)
+    repairs = await job.tick(0)
+    world.clock.advance(seconds=1)
+    await job.repair_on_time(repairs)
+    assert max(running) == len(tasks)
+    assert {(await world.task(each))["status"] for each in tasks} == {"aborted"}
+
+
 async def test_two_reconcilers_repair_a_task_once(make_world: MakeWorld) -> None:
     world, second = await make_world(), await make_world()
     agent = await world.register()

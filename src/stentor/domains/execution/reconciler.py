@@ -33,7 +33,8 @@ INTERVAL_SECONDS = 1.0
 RELEARN_TICKS = 10
 MARK_TICKS = 10
 PURGE_TICKS = 3_600
-BATCH_SIZE = 200
+BATCH_SIZE, MAX_REPAIRS = 200, 1_000
+"""Tasks that are recovered in a transaction, and overdue ones that a tick reads."""
 LATE_SECONDS = 0.002
 """Time from when something is overdue to its repair: the clocks of the process and of the database differ a little."""
 TimedRepair = tuple[float, Callable[[Tx], None]]
@@ -97,11 +98,14 @@ class Reconciler:
             log.warning(text, jump / SECOND, prolonged)
 
     async def repair_on_time(self, repairs: list[TimedRepair]) -> None:
-        """Wait for what is overdue soon, and repair it."""
+        """Wait for what is overdue soon, and repair it. What is due at the same time shares a commit."""
         clock = asyncio.get_running_loop().time
-        for at, repair in repairs:
+
+        async def repair_at(at: float, repair: Callable[[Tx], None]) -> None:
             await asyncio.sleep(max(0, at - clock()))
             await self._db.write(repair)
+
+        await asyncio.gather(*(repair_at(at, repair) for at, repair in repairs))
 
     async def tick(self, tick: int) -> list[TimedRepair]:
         """Repair once; return the repairs to make before the next tick.
@@ -115,8 +119,8 @@ class Reconciler:
 
         def find(tx: Tx) -> tuple[int, list[Task], list[Task], Callable[[], None] | None]:
             until = tx.now + ahead
-            overdue = lease_store.list_overdue(tx, until, BATCH_SIZE)
-            expired = lease_store.list_queue_expired(tx, until, BATCH_SIZE)
+            overdue = lease_store.list_overdue(tx, until, MAX_REPAIRS)
+            expired = lease_store.list_queue_expired(tx, until, MAX_REPAIRS)
             return tx.now, overdue, expired, refill_query(tx) if refill_query else None
 
         begun = self._jump_watch.begin()
@@ -132,9 +136,8 @@ class Reconciler:
             (min(task.lease_until or 0, task.deadline_at or 0), self._repair(task, now + ahead)) for task in overdue
         ]
         repairs += [(task.queue_deadline_at or 0, self._expire(task)) for task in expired]
-        for due_at, repair in repairs:
-            if due_at < now:
-                await self._db.write(repair)
+        # Together, so that they share commits: one after the other, many would take longer than until the next tick.
+        await asyncio.gather(*(self._db.write(repair) for due_at, repair in repairs if due_at < now))
         if refill is not None:
             refill()
         if tick % RELEARN_TICKS == 0:
