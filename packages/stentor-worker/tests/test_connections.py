@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import socket
 import sys
 import threading
@@ -112,6 +113,16 @@ def test_a_connection_that_ended_is_not_used_again(answer: bytes) -> None:
         assert send(connections).content == b"ok"
         if answer.endswith(b"[end]"):
             assert server.closed.wait(TIMEOUT_S)
+        assert send(connections).content == b"ok"
+        assert server.connections == 2
+
+
+def test_after_a_fork_no_connection_of_the_first_process_is_used(monkeypatch: pytest.MonkeyPatch) -> None:
+    with peer(OK, OK, OK) as (server, connections):
+        assert send(connections).content == b"ok"
+        number = os.getpid() + 1
+        monkeypatch.setattr(os, "getpid", lambda: number)
+        assert send(connections).content == b"ok"
         assert send(connections).content == b"ok"
         assert server.connections == 2
 

@@ -5,6 +5,7 @@ A durable step is one request, and urllib3 took a third of all processor time of
 
 from __future__ import annotations
 
+import os
 import re
 import select
 import socket
@@ -53,6 +54,8 @@ class ConnectionPool:
         self._headers = _to_lines(host | headers)
         self._path = quote(parts.path.rstrip("/"), safe="/%:@!$&'()*+,;=")
         self._idle: list[_Connection] = []
+        self._process = os.getpid()
+        """The process whose connections are idle."""
         weakref.finalize(self, _close_all, self._idle)
 
     def request(
@@ -89,6 +92,10 @@ class ConnectionPool:
 
     def _take(self) -> _Connection | None:
         """Return an idle connection, the last one that was used: the others may time out."""
+        if self._process != os.getpid():
+            # After a fork: over a connection of both processes, one would get the responses to the other.
+            self._process = os.getpid()
+            self.close()
         while True:
             try:
                 connection = self._idle.pop()
