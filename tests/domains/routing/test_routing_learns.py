@@ -321,6 +321,21 @@ async def test_a_task_that_waits_too_long_is_aborted_and_teaches_nothing(world: 
 
 
 @requirement("tasks.queue-timeout")
+async def test_the_time_in_the_queue_begins_with_the_approval(world: World) -> None:
+    await world.register(trust_tier="human")
+    task_id = await world.submit(queue_timeout_seconds=30)
+    world.clock.advance(seconds=3_600)
+    await world.kernel.tasks.reconciler.tick(0)
+    assert (await world.task(task_id))["status"] == "pending_approval"
+    assert (await world.admin.post(f"/api/v1/tasks/{task_id}/approve", json={})).status_code == 200
+    for seconds, status in ((29, "queued"), (2, "aborted")):
+        world.clock.advance(seconds=seconds)
+        await world.kernel.tasks.reconciler.tick(0)
+        assert (await world.task(task_id))["status"] == status
+    assert (await world.task(task_id))["error"]["code"] == "QUEUE_TIMEOUT"
+
+
+@requirement("tasks.queue-timeout")
 async def test_a_retry_waits_as_long_again(world: World) -> None:
     await world.register()
     task_id = await world.submit(queue_timeout_seconds=30)
