@@ -57,6 +57,32 @@ async def test_a_registration_answers_201_and_has_its_defaults(world: World) -> 
     assert (agent["trust_tier"], agent["runtime"]["kind"], agent["violation_count"]) == ("monitored", "worker", 0)
 
 
+@requirement("registry.quarantined-key-notice")
+@pytest.mark.parametrize("archived", [False, True])
+async def test_a_registration_with_the_key_of_a_quarantined_agent_says_so(world: World, archived: bool) -> None:
+    bad = await world.register("bad", key_name="BOB")
+    for key in ("BOB", "ANN"):
+        answer = await world.admin.post(PATH, json={"name": f"{key} before", "key_name": key})
+        assert (answer.status_code, answer.json()["notice"]) == (201, None)
+    for _ in range(3):
+        await world.admin.post(f"{PATH}/{bad}/authorize", json={"tool": "shell", "operation": "run"})
+    assert (await read(world, bad))["status"] == "quarantined"
+    if archived:
+        assert (await world.admin.post(f"{PATH}/{bad}/archive", json={})).status_code == 200
+    again = await world.admin.post(PATH, json={"name": "again", "key_name": "BOB"})
+    assert (again.status_code, again.json()["status"]) == (201, "active")
+    assert f"'bad', which is quarantined: {bad}" in again.json()["notice"]
+    for fields in ({"key_name": "ANN"}, {}):
+        answer = await world.admin.post(PATH, json={"name": f"other {len(fields)}", **fields})
+        assert (answer.status_code, answer.json()["notice"]) == (201, None)
+    clear = {"override_tier": "monitored", "rationale": "mended"}
+    assert (await world.admin.post(f"{PATH}/{bad}/clear-violations", json=clear)).status_code == (
+        409 if archived else 200
+    )
+    later = await world.admin.post(PATH, json={"name": "later", "key_name": "BOB"})
+    assert (later.json()["notice"] is None) is not archived
+
+
 @requirement("registry.register-requires-name")
 async def test_a_registration_needs_a_name(world: World) -> None:
     assert "name" in await refused(world, capabilities=["echo"])

@@ -46,13 +46,17 @@ class RegistryOperations:
     async def register(self, caller: Caller, body: wire.Register) -> wire.Registered:
         """Register an agent; it is active at once.
 
-        `notice` warns if another agent has its name or one that looks the same, or if no provider serves its model.
+        `notice` warns if another agent has its name or one that looks the same, if an agent with its key is
+        quarantined, or if no provider serves its model.
         """
         draft = body.to_draft()
         self._check_runtime(draft.runtime)
         namesake = _find_namesake(self._registry.agents.list_of_tenant(caller.tenant), draft.name)
+        of_key = self._registry.agents.list_of_key(caller.tenant, draft.key_name) if draft.key_name else []
+        quarantined = next((agent for agent in of_key if agent.is_quarantined), None)
         agent = await self._registry.register(caller.tenant, draft, caller)
         notices = [_describe_namesake(namesake, draft.name)] if namesake else []
+        notices += [_describe_quarantined(quarantined)] if quarantined else []
         notices += filter(None, [await self._model_checks.check(agent)])
         return wire.Registered.of(agent, notice=" ".join(notices) or None)
 
@@ -183,6 +187,13 @@ def _describe_namesake(agent: Agent, name: str) -> str:
     if agent.name == name:
         return f"another agent has the name {name!r}: {agent.agent_id}. Commands and workers need the id of yours."
     return f"the name {name!r} looks like that of another agent, {agent.name!r}: {agent.agent_id}."
+
+
+def _describe_quarantined(agent: Agent) -> str:
+    return (
+        f"the key {agent.key_name!r} is also that of the agent {agent.name!r}, which is quarantined: {agent.agent_id}. "
+        "A program with this key gets tasks again, as the new agent."
+    )
 
 
 def _select_referred(agents: list[Agent], ref: str) -> list[Agent]:

@@ -208,7 +208,8 @@ class Archive(RequestModel):
 class Registered(ResponseModel):
     """The new agent. `notice` says what is allowed but may be a mistake.
 
-    Another agent has the same name or one that looks the same, or no provider serves its model.
+    Another agent has the same name or one that looks the same, an agent with the same key is quarantined, or no
+    provider serves its model.
     """
 
     agent_id: str
