@@ -13,8 +13,6 @@ import pytest
 from tests.domains.sandbox.conftest import FILES, SandboxedService
 from tests.requirements import requirement
 
-pytestmark = pytest.mark.parametrize("driver", ["sqlite"], indirect=True)
-
 ATTEMPT = """
 import errno
 found = {}

@@ -18,8 +18,6 @@ from tests.domains.sandbox.conftest import FILES, MakeSandbox, SandboxedService
 from tests.patience import soon
 from tests.requirements import requirement
 
-pytestmark = pytest.mark.parametrize("driver", ["sqlite"], indirect=True)
-
 
 @requirement("execution.command-runtime")
 async def test_program_completes_a_task(sandbox: SandboxedService) -> None:

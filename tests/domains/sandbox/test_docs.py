@@ -5,15 +5,12 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
-import pytest
-
 from stentor.domains.sandbox.bubblewrap import SandboxOptions
 from tests.domains.sandbox.conftest import FILES, MakeSandbox, SandboxedService
 from tests.domains.sandbox.test_service_tools import MEMORY_TOOLS
 from tests.patience import soon
 
 PAGE = (Path(__file__).parents[3] / "docs" / "sandbox.md").read_text()
-pytestmark = pytest.mark.parametrize("driver", ["sqlite"], indirect=True)
 
 
 def code_block(language: str) -> str:

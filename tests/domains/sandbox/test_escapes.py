@@ -16,8 +16,6 @@ from tests.domains.sandbox.conftest import MakeSandbox, SandboxedService
 from tests.patience import soon
 from tests.requirements import requirement
 
-pytestmark = pytest.mark.parametrize("driver", ["sqlite"], indirect=True)
-
 DENIED_CALLS = {
     "ptrace": "libc.syscall(N, 0, 0, 0, 0)",
     "unshare": "libc.unshare(0x10000000)",

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import pytest
-
 from tests.domains.messaging.conftest import Post, form, task
 from tests.domains.sandbox.conftest import SandboxedService
 from tests.requirements import requirement
@@ -22,7 +20,6 @@ async def test_message_to_the_sandbox_zone_runs_a_sandboxed_agent(sandbox: Sandb
 
 
 @requirement("atp.messages-act-on-sandbox")
-@pytest.mark.parametrize("driver", ["sqlite"], indirect=True)
 async def test_sandbox_zone_rejects_agents_without_a_sandbox(sandbox: SandboxedService) -> None:
     worker = await sandbox.world.register("worker")
     post = Post(sandbox.world)

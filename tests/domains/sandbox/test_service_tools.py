@@ -122,7 +122,6 @@ async def test_memory_write_replaces_what_the_service_wrote_and_no_note_of_other
 
 
 @requirement("sandbox.broker-memory")
-@pytest.mark.parametrize("driver", ["sqlite"], indirect=True)
 async def test_memory_path_is_checked_in_normalized_form(make_sandbox: MakeSandbox) -> None:
     sandbox: SandboxedService = await make_sandbox(SERVICE_MEMORY="1")
     tools = [{"name": "memory_write", "paths": ["caf\u00e9/*"], "operations": ["write"]}]
@@ -140,7 +139,6 @@ async def test_memory_of_another_tenant_is_forbidden(make_sandbox: MakeSandbox) 
 
 
 @requirement("sandbox.broker-memory")
-@pytest.mark.parametrize("driver", ["sqlite"], indirect=True)
 async def test_memory_tools_are_not_found_without_a_memory(sandbox: SandboxedService) -> None:
     result = await sandbox.result("answer(call('memory_write', path='team/x.md', content='x'))", tools=MEMORY_TOOLS)
     assert result["error"]["code"] == "NOT_FOUND"

@@ -11,15 +11,12 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
-import pytest
 from mcp import Client, StdioServerParameters, stdio_client
 
 from stentor.domains.sandbox.process_sandbox import TOOL_SCRIPT
 from tests.domains.sandbox.conftest import FILES, SandboxedService
 from tests.patience import soon
 from tests.requirements import requirement
-
-pytestmark = pytest.mark.parametrize("driver", ["sqlite"], indirect=True)
 
 
 @requirement("sandbox.tool-command")
