@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from stentor.core.clock import DAY
 from stentor.core.errors import ProviderUnreachable
-from stentor.domains.llm.calls.limits import COOLDOWN_SECONDS, FAILURE_THRESHOLD, CircuitBreaker
+from stentor.domains.llm.calls.circuit_breaker import COOLDOWN_SECONDS, FAILURE_THRESHOLD, CircuitBreaker
 from stentor.domains.llm.providers import Provider
 from stentor.domains.webhooks import store
 from stentor.testing import FixedClock

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable
 from contextlib import AsyncExitStack
 from dataclasses import dataclass, field
 from typing import Any, Protocol
@@ -36,7 +36,7 @@ from stentor.core.fanout.live import Hub
 from stentor.core.runlog import RunLog
 from stentor.core.security.redaction import Redactor
 from stentor.core.settings import Settings
-from stentor.core.timers import sleep_until_tick
+from stentor.core.timers import AsyncJob, sleep_until_tick
 from stentor.domains.alerts.service import AlertService
 from stentor.domains.execution.runtimes import RuntimeDriver
 from stentor.domains.execution.runtimes.builtin import BuiltinDriver, LibrarianAgent
@@ -157,7 +157,7 @@ class Kernel:
         stack.push_async_callback(cancel)
 
     def _start_background(self, stack: AsyncExitStack) -> None:
-        jobs: list[Callable[[], Coroutine[Any, Any, None]]] = [
+        jobs: list[AsyncJob] = [
             self.tasks.reconciler.run,
             self.tasks.rerouting.run,
             self.model_checks.run,

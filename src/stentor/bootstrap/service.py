@@ -9,8 +9,7 @@ from fastapi import APIRouter
 from starlette.routing import BaseRoute
 from starlette.types import ASGIApp
 
-from stentor.auth import api_keys as key_files
-from stentor.auth.api_keys import LoadedKeys
+from stentor.auth.api_keys import LoadedKeys, load_keys
 from stentor.bootstrap.kernel import Kernel, build
 from stentor.bootstrap.monitoring import scrape_function
 from stentor.bootstrap.operations import TABLES, operations
@@ -45,6 +44,7 @@ class Service:
     lock: DataFolderLock | None
 
     async def start(self) -> int:
+        """Start the kernel; returns what it returns."""
         return await self.kernel.start(self.keys.key_ring.tenants)
 
     def mark_unready(self) -> None:
@@ -98,7 +98,7 @@ def open_service(settings: Settings, environ: Mapping[str, str], redactor: Redac
         driver = open_driver(settings)
         # Under the lock of the folder: no other service may work on a SQLite database while its schema changes.
         migrations.prepare_schema(driver, migrate=settings.storage.migrate)
-        loaded = key_files.load_keys(settings, environ, redactor)
+        loaded = load_keys(settings, environ, redactor)
         kernel = build(settings, Database(driver), clock, redactor=redactor)
         context = open_surface_context(kernel, loaded.key_ring, environ)
         return Service(kernel, loaded, context, application(kernel, context), lock)

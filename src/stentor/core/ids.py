@@ -63,7 +63,7 @@ def _random_tails() -> list[str]:
 
 
 def rewind(record_id: str, milliseconds: int) -> str:
-    """Return a text that sorts before all ids since so many milliseconds before this one; "" for ""."""
+    """Return a text that sorts before all ids from this many milliseconds before this one; "" for ""."""
     if not record_id:
         return ""
     # The first 48 bits of a UUIDv7 are its time in milliseconds.

@@ -19,9 +19,8 @@ from typing import Any
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily, Metric
 from prometheus_client.utils import floatToGoString
 
-Labels = tuple[str, ...]
-Values = Mapping[Any, float]
-"""Values by their label values (a tuple of texts)."""
+LabelNames = tuple[str, ...]
+LabelValues = tuple[str, ...]
 
 SHORT_BUCKETS_S = (0.000_05, 0.000_1, 0.000_25, 0.000_5, 0.001, 0.002_5, 0.005, 0.01, 0.025, 0.1, 1.0)
 """Bounds in seconds for operations of microseconds."""
@@ -67,9 +66,9 @@ class HistogramSeries:
 class Counter:
     """A counter with one series for each combination of label values; the `known` ones are 0 from the start."""
 
-    def __init__(self, name: str, text: str, *labels: str, known: Iterable[Labels] = ()) -> None:
+    def __init__(self, name: str, text: str, *labels: str, known: Iterable[LabelValues] = ()) -> None:
         self._name, self._text, self._labels = name, text, labels
-        self._series: dict[Labels, CounterSeries] = {values: CounterSeries() for values in known}
+        self._series: dict[LabelValues, CounterSeries] = {values: CounterSeries() for values in known}
 
     def labels(self, *values: str) -> CounterSeries:
         """Return the series with these label values, in the order of the names."""
@@ -87,7 +86,7 @@ class Histogram:
     def __init__(self, name: str, text: str, bounds: Sequence[float], *labels: str) -> None:
         self._name, self._text, self._labels, self._bounds = name, text, labels, bounds
         self._shown_bounds = [floatToGoString(bound) for bound in (*bounds, math.inf)]
-        self._series: dict[Labels, HistogramSeries] = {}
+        self._series: dict[LabelValues, HistogramSeries] = {}
         if not labels:
             self.labels()  # shown from the start
 
@@ -125,7 +124,8 @@ def counter_family(name: str, text: str, value: float) -> Metric:
     return CounterMetricFamily(name, text, value=value)
 
 
-def labeled_counter_family(name: str, text: str, labels: Labels, values: Values) -> Metric:
+def labeled_counter_family(name: str, text: str, labels: LabelNames, values: Mapping[Any, float]) -> Metric:
+    """Return one counter for each key of `values`, a tuple of label values."""
     family = CounterMetricFamily(name, text, labels=labels)
     for label_values, value in values.items():
         family.add_metric(label_values, value)

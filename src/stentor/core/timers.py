@@ -11,16 +11,19 @@ import asyncio
 import logging
 import math
 import random
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Coroutine
 from contextlib import suppress
+from typing import Any
 
 from stentor.core.errors import StoreUnavailable
 
 _PHASE = random.random()  # noqa: S311 - so that the processes that share a database do not all poll at the same moment
 _MIN_REST = 0.01
-"""Fraction of a period: after a timer that fired a little early, the tick so close is skipped."""
+"""Fraction of a period: a tick that is closer is skipped, because the timer before it fired a little early."""
 RESOLUTION_SECONDS = 0.02
 """How late a coarse timer may fire."""
+AsyncJob = Callable[[], Coroutine[Any, Any, None]]
+"""What runs in the background, or once at the start or at the end."""
 log = logging.getLogger(__name__)
 
 
@@ -30,7 +33,7 @@ async def sleep_until_tick(seconds: float = 1.0) -> None:
 
 
 async def wait_until_tick(event: asyncio.Event, seconds: float = 1.0, *, at_most: float = math.inf) -> None:
-    """Wait until the next common tick, or until the event is set; `at_most` so many seconds."""
+    """Wait until the next common tick, or until the event is set; not longer than `at_most` seconds."""
     with suppress(TimeoutError):
         async with asyncio.timeout(min(seconds_until_tick(seconds), at_most)):
             await event.wait()

@@ -13,11 +13,11 @@ from stentor.domains.learning import view
 from stentor.domains.learning.length import (
     GROUPS,
     MAX_GROUP_OUTCOMES,
-    append_length,
+    add_outcome,
     decode_counts,
-    grade_length,
     length_group,
     measure_effect,
+    replace_reward,
     share_evidence,
     split_factors,
 )
@@ -31,7 +31,7 @@ def played(rate: Callable[[int], float], seed: int, outcomes: int = 100) -> str:
     random, lengths = Random(seed), ""
     for _ in range(outcomes):
         length = int(10 ** random.uniform(2, 5))
-        lengths = append_length(lengths, length, float(random.random() < rate(length)), 10)
+        lengths = add_outcome(lengths, length, float(random.random() < rate(length)), 10)
     return lengths
 
 
@@ -121,7 +121,7 @@ def test_shares_are_from_0_to_1(records: list[list[tuple[int, float, int]]], gro
     for outcomes in records:
         lengths = ""
         for length, reward, duration_ms in outcomes:
-            lengths = append_length(lengths, length, reward, duration_ms)
+            lengths = add_outcome(lengths, length, reward, duration_ms)
         stored.append(decode_counts(lengths))
     odds = measure_effect(split_factors(counts) for counts in stored) or (0.01,) * (GROUPS - 1)
     for counts in stored:
@@ -143,7 +143,7 @@ def test_lengths_are_kept_beside_the_rewards() -> None:
     assert graded.length_counts == {0: (2, 1.25, 30), 1: (1, 0, 0)}
     # What is not known changes nothing.
     assert apply_grade(record, sample=None, was=1.0, grade=0.0, now=0, length=10).lengths == record.lengths
-    assert grade_length(record.lengths, 5_000, 1.0, 0.0) == record.lengths
+    assert replace_reward(record.lengths, 5_000, 1.0, 0.0) == record.lengths
     for _ in range(300):
         record = apply_outcome(record, success=False, performance=0.0, duration_ms=1, now=0, length=10)
     outcomes, rewards, _ = record.length_counts[0]

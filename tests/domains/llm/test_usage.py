@@ -18,8 +18,8 @@ from genai_prices.types import ModelPrice
 from stentor.core.db import Database, Sql, Tx
 from stentor.core.errors import BudgetExceeded, ProviderError, StartRefused
 from stentor.domains.llm import costs
+from stentor.domains.llm.calls.budget_ledger import RESERVED_RETRY_SECONDS, BudgetLedger
 from stentor.domains.llm.calls.call_guard import LlmCaller
-from stentor.domains.llm.calls.limits import RESERVED_RETRY_SECONDS, BudgetLedger
 from stentor.domains.llm.costs import Budget, BudgetAccount, PriceList, SpentAmount
 from stentor.domains.llm.formats import gemini
 from stentor.domains.llm.formats import openai as openai_format
@@ -559,7 +559,7 @@ async def test_a_call_that_ends_while_a_budget_is_read_still_counts() -> None:
     rows = Rows()
     ledger = BudgetLedger(rows, (HUNDRED,))
     open_call = ledger.reserve([ACCOUNT], SpentAmount(20))
-    checks = [asyncio.create_task(ledger.check(ledger.find([ACCOUNT]))) for _ in range(2)]
+    checks = [asyncio.create_task(ledger.check(ledger.find_applicable([ACCOUNT]))) for _ in range(2)]
     await soon(lambda: rows.reads == 1)
     rows.spent += 20
     open_call.release()
@@ -570,17 +570,17 @@ async def test_a_call_that_ends_while_a_budget_is_read_still_counts() -> None:
         with pytest.raises(BudgetExceeded, match="reserved by calls in progress"):
             await check
     with pytest.raises(BudgetExceeded, match="used up"):
-        await ledger.check(ledger.find([ACCOUNT]))
+        await ledger.check(ledger.find_applicable([ACCOUNT]))
     assert rows.reads == 2, "checks at the same time share a read"
 
 
 async def test_checks_that_come_during_a_read_do_not_see_its_rows() -> None:
     rows = Rows()
     ledger = BudgetLedger(rows, (HUNDRED,))
-    first = asyncio.create_task(ledger.check(ledger.find([ACCOUNT])))
+    first = asyncio.create_task(ledger.check(ledger.find_applicable([ACCOUNT])))
     await soon(lambda: rows.reads == 1)
     rows.spent = 100
-    others = [asyncio.create_task(ledger.check(ledger.find([ACCOUNT]))) for _ in range(3)]
+    others = [asyncio.create_task(ledger.check(ledger.find_applicable([ACCOUNT]))) for _ in range(3)]
     others[0].cancel()
     rows.go.set()
     await first

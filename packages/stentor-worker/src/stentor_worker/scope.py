@@ -43,11 +43,11 @@ class Entry:
     began_at: float = field(default_factory=time.monotonic)
 
     def as_cancelled(self, times: int = 1) -> Entry:
-        """Return the entry that records how many times the program cancelled this step, though it has an outcome."""
+        """Return the entry that records how many times the program cancelled this step, which has an outcome."""
         ending = WAS_CANCELLED + (f"#{times}" if times > 1 else "")
         return replace(self, key=self.key + ending, name="cancelled", position=None)
 
-    def list_around(self) -> list[asyncio.Task[Any]]:
+    def list_waiting_tasks(self) -> list[asyncio.Task[Any]]:
         """List the asyncio tasks that may wait for this step: where it was called, and where its scope was opened."""
         return [task for _, task in {self.place, self.scope.home} if task is not None]
 
@@ -66,9 +66,9 @@ class Scope:
     def __init__(self, prefix: str = "", outer: Scope | None = None, home: Place | None = None) -> None:
         self.prefix, self._outer = prefix, outer
         self._names: Counter[str] = Counter()
-        self._beside: set[str] = set()
-        """Names of steps that began elsewhere than at home."""
-        self._ordered = 0
+        self._parallel_names: set[str] = set()
+        """Names of steps that began in another thread or asyncio task than the scope."""
+        self._next_position = 0
         self._failed: dict[Place, list[Entry]] = {}
         """Steps whose error the program got, until it continues with another step, by where they began."""
         self._lock = threading.Lock()
@@ -86,7 +86,7 @@ class Scope:
         is_home = place == self._home
         with self._lock:
             count = self._names[name] + 1
-            if count > 1 and (not is_home or name in self._beside):
+            if count > 1 and (not is_home or name in self._parallel_names):
                 # Which one comes first is random, so the next attempt could swap their values.
                 raise ValueError(
                     f"Steps that run side by side need names of their own, and {name!r} began before. Run what belongs "
@@ -100,9 +100,9 @@ class Scope:
                 raise ValueError(f"The names of step {name[:40]!r} and of the steps around it are too long together.")
             self._names[name] = count
             if not is_home:
-                self._beside.add(name)
-            position = self._ordered if is_home else None
-            self._ordered += is_home
+                self._parallel_names.add(name)
+            position = self._next_position if is_home else None
+            self._next_position += is_home
             return Entry(self, key, name, kind, position, place, self._take_handled(place), is_irreversible)
 
     @property
@@ -124,7 +124,7 @@ class Scope:
         The others fail side by side with it.
         """
         places = list(self._failed) if place == self._home else [place]
-        return [entry.key for begun in places for entry in self._failed.pop(begun, ())]
+        return [entry.key for where in places for entry in self._failed.pop(where, ())]
 
 
 def outer_keys(key: str) -> list[str]:

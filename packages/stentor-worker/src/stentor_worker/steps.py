@@ -100,7 +100,7 @@ async def _run_cancellable(journal: Journal, entry: Entry, function: Callable[[]
             raise asyncio.CancelledError
         await asyncio.wait([running])
     except asyncio.CancelledError as error:
-        around = {one: one.cancelling() for one in entry.list_around()} if _COUNTS_CANCELLATIONS else {}
+        around = {one: one.cancelling() for one in entry.list_waiting_tasks()} if _COUNTS_CANCELLATIONS else {}
         if journal.has_ended:
             raise  # the end of the event loop, which cancels what still runs: the next attempt runs it
         recorded = await finish_first(_find(journal, entry, call), set())

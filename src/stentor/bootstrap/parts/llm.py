@@ -22,8 +22,9 @@ from stentor.core.security.sealing import Sealer
 from stentor.core.settings import Settings
 from stentor.domains.execution.runtimes.summarizer import summarize
 from stentor.domains.llm import costs
+from stentor.domains.llm.calls.budget_ledger import BudgetLedger
 from stentor.domains.llm.calls.call_guard import CallGuard
-from stentor.domains.llm.calls.limits import BudgetLedger, CircuitBreaker
+from stentor.domains.llm.calls.circuit_breaker import CircuitBreaker
 from stentor.domains.llm.calls.tracing import CallTracer
 from stentor.domains.llm.contents.service import ContentKeeper, ContentService
 from stentor.domains.llm.costs import PriceList

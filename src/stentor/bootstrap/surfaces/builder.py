@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Coroutine, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from starlette.types import ASGIApp
 
@@ -14,15 +14,14 @@ from stentor.bootstrap.surfaces import dashboard, memory_mcp, notes, vault
 from stentor.core.security import pinning
 from stentor.core.security.redaction import Redactor
 from stentor.core.settings import Settings
+from stentor.core.timers import AsyncJob
 from stentor.domains.monitoring.service import HealthComponent
 from stentor.surfaces.memory_mcp.lazy_server import LazyMemoryServer
-from stentor.web.server.http_server import TlsCertificate
+from stentor.web.server.tls_acceptor import TlsCertificate
 
 if TYPE_CHECKING:
     from stentor.surfaces.memory_mcp.streamable_http import MemoryServer
     from stentor.web.server.certificate import ServedCertificate
-
-AsyncJob = Callable[[], Coroutine[Any, Any, None]]
 
 
 @dataclass

@@ -6,9 +6,8 @@ The application itself is wired in `dashboard_parts`.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Coroutine, Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
-from typing import Any
 
 from starlette.types import ASGIApp, Receive, Scope, Send
 
@@ -17,6 +16,7 @@ from stentor.bootstrap.kernel import Kernel
 from stentor.bootstrap.surface_context import SurfaceContext
 from stentor.core.errors import StartRefused
 from stentor.core.settings import Settings
+from stentor.core.timers import AsyncJob
 
 LOOPBACK = "127.0.0.1"
 NO_KEY_WARNING = (
@@ -30,7 +30,7 @@ class Dashboard:
 
     app: ASGIApp
     end_streams: Callable[[], None]
-    close: Callable[[], Coroutine[Any, Any, None]]
+    close: AsyncJob
 
 
 class LazyDashboard:

@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Coroutine
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from stentor.auth.api_keys import ensure_key_file
 from stentor.bootstrap.parts.memory import vault_folder
 from stentor.core.errors import StartRefused
 from stentor.core.security.redaction import Redactor
 from stentor.core.settings import Settings
+from stentor.core.timers import AsyncJob
 from stentor.domains.tasknotes.model import is_mirrored
 from stentor_vault.notes.folder_vault import FolderVault
 from stentor_vault.server.app import VaultServer
@@ -20,8 +20,6 @@ from stentor_vault.server.search.text_index import VaultTextIndex
 
 if TYPE_CHECKING:
     from stentor.web.server.certificate import ServedCertificate
-
-AsyncJob = Callable[[], Coroutine[Any, Any, None]]
 
 
 @dataclass

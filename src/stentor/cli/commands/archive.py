@@ -122,7 +122,7 @@ def parse_age(chosen: Settings, text: str | None) -> int:
 
 
 def archive_tasks(chosen: Settings, days: int) -> ArchiveResult:
-    """Archive the tasks that ended so many days ago. Raises CommandFailed, StentorError."""
+    """Archive the tasks that ended at least this many days ago. Raises CommandFailed, StentorError."""
     parquet_files.require_library()
 
     async def work() -> ArchiveResult:

@@ -1,4 +1,4 @@
-"""The middle parts of the demo: learning, the librarian, and an agent as a model; see also `governance_scenarios`.
+"""Parts of the demo: learning, the librarian, and an agent as a model; see also `governance_scenarios`.
 
 Each part has a function that drives the service and returns the document for `--json`, a class with the fields of that
 document that are printed, and a function that renders them.

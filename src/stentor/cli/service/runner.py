@@ -34,11 +34,11 @@ from stentor.web.server.http_server import (
     Endpoint,
     Listener,
     ServerGroup,
-    TlsCertificate,
     bind,
     create_runner,
     handle_stop_signals,
 )
+from stentor.web.server.tls_acceptor import TlsCertificate
 
 if TYPE_CHECKING:
     from stentor.surfaces.grpc.server import Server

@@ -1,4 +1,4 @@
-"""The checks: each returns what is wrong now, with a message that says so and names who is concerned."""
+"""The checks: each returns what is wrong now, as findings whose messages name the agent, key, budget or component."""
 
 from __future__ import annotations
 
@@ -42,6 +42,13 @@ WAITING: tuple[tuple[str, AlertKind, str], ...] = (
 """Status of the tasks, kind of the alert, and what they wait for."""
 
 
+def _in_transaction(db: Database, find: Callable[[Tx], list[Finding]]) -> Check:
+    async def check(_: frozenset[AlertKey]) -> list[Finding]:
+        return await db.read(find)
+
+    return check
+
+
 def task_check(db: Database, clock: Clock, find_thresholds: FindThresholds) -> Check:
     """Return a check for tasks that fail, and that wait too long in the queue or for approval."""
 
@@ -57,10 +64,7 @@ def task_check(db: Database, clock: Clock, find_thresholds: FindThresholds) -> C
                 findings += _find_waiting(tx, tenant, clock.now(), thresholds.wait_us)
         return findings
 
-    async def check(_: frozenset[AlertKey]) -> list[Finding]:
-        return await db.read(find)
-
-    return check
+    return _in_transaction(db, find)
 
 
 def _find_waiting(tx: Tx, tenant: str, now: int, wait_us: int) -> list[Finding]:
@@ -146,26 +150,28 @@ def budget_check(
     """Return a check for budgets of model calls that are nearly or wholly spent."""
 
     def find(tx: Tx) -> list[Finding]:
+        findings = []
         budgets = list_budgets()
-        if not budgets:
-            return []
-        return [
-            _budget_finding(tenant, budget, limit, spending)
-            for tenant in llm_queries.iter_spending_tenants(tx)
-            for percent in [find_thresholds(tenant).budget_percent]
-            if percent
-            for budget in budgets
-            if budget.concerns(tenant)
-            for limit in [budget.limit / unit_scale(budget.unit)]
-            for least in [int(budget.limit * percent / 100)]
-            for spending in llm_queries.read_spending(tx, tenant, budget, clock.now(), least=least)
-            if spending.spent and spending.spent * 100 >= percent * limit
-        ]
+        # Without budgets no tenant is looked up.
+        for tenant in llm_queries.iter_spending_tenants(tx) if budgets else ():
+            percent = find_thresholds(tenant).budget_percent
+            for budget in budgets if percent else ():
+                if budget.concerns(tenant):
+                    findings += _find_nearly_spent(tx, tenant, budget, percent, clock.now())
+        return findings
 
-    async def check(_: frozenset[AlertKey]) -> list[Finding]:
-        return await db.read(find)
+    return _in_transaction(db, find)
 
-    return check
+
+def _find_nearly_spent(tx: Tx, tenant: str, budget: Budget, percent: float, now: int) -> list[Finding]:
+    limit = budget.limit / unit_scale(budget.unit)
+    least = int(budget.limit * percent / 100)
+    spendings = llm_queries.read_spending(tx, tenant, budget, now, least=least)
+    return [
+        _budget_finding(tenant, budget, limit, spending)
+        for spending in spendings
+        if spending.spent and spending.spent * 100 >= percent * limit
+    ]
 
 
 def _budget_finding(tenant: str, budget: Budget, limit: float, spending: BudgetSpending) -> Finding:
@@ -191,10 +197,7 @@ def key_check(db: Database, clock: Clock) -> Check:
         findings = [key_finding(*row, now=now) for row in rows]
         return [finding for finding in findings if finding is not None]
 
-    async def check(_: frozenset[AlertKey]) -> list[Finding]:
-        return await db.read(find)
-
-    return check
+    return _in_transaction(db, find)
 
 
 def component_check(read_components: Callable[[], Awaitable[Mapping[str, HealthComponent]]]) -> Check:

@@ -17,7 +17,7 @@ from statistics import fmean
 MAX_OUTCOMES = 50
 """Number of outcomes that are stored, newest last."""
 MAX_OLD_WEIGHT = 12.0
-"""All outcomes before a change count together as at most so many."""
+"""All outcomes before a change count together as at most this many."""
 CHANGE_THRESHOLD = 12.0
 """A drop of the mean is a change if twice its log likelihood ratio is above this."""
 MIN_SEGMENT = 4
@@ -28,9 +28,9 @@ NO_CHANGE = -1
 """Value of `since_change` without a known change: every stored outcome counts in full."""
 
 UNGRADED_WEIGHT = 2.0
-"""The estimate of an ungraded success starts from so many grades of 1."""
+"""The estimate of an ungraded success starts from this many grades of 1."""
 LATE_GRADE = MAX_OUTCOMES // 2
-"""If an outcome has so many later ones of its agent, its grade takes the place of a newer outcome."""
+"""If an outcome has this many later ones of its agent, its grade takes the place of a newer outcome."""
 GOOD_GRADE = 0.5
 """An answer with at least this grade is good; one such grade shows that not only bad answers are graded."""
 
@@ -167,7 +167,7 @@ def find_drop(rewards: str, since_change: int) -> int | None:
 
 
 def _log_likelihood(successes: float, number: int) -> float:
-    """Return the maximum log likelihood of so many successes; a graded outcome counts as a fraction of one."""
+    """Return the maximum log likelihood of the successes; a graded outcome counts as a fraction of one."""
     share = successes / number
     if share <= 0 or share >= 1:
         return 0.0

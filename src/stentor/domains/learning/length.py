@@ -17,15 +17,15 @@ from math import exp, lgamma
 GROUPS = 14
 """Number of groups: up to 255 bytes, up to 511, and so on by powers of two, up to 1,048,576 and more."""
 FIRST_BITS = 8
-"""Lengths of at most so many bits are in the first group."""
+"""Lengths of at most this many bits are in the first group."""
 MAX_GROUP_OUTCOMES = 12.0
-"""Weight of all outcomes of a group together, at most: each further one reduces that of the older ones."""
+"""Maximum weight of all outcomes of a group together: each further outcome reduces the weight of the older ones."""
 SMOOTHING_FACTOR = 0.2
-"""Share of the newest duration in its moving average; of the first ones more."""
+"""Weight of the newest duration in the moving average; higher for the first ones."""
 SPLIT_CHANCE = 0.05
 """Probability, before any outcome, that the results of an agent have a split."""
 CHANCE_WEIGHT = 1.0
-"""This probability counts as much as the measurements of so many agents."""
+"""Weight of SPLIT_CHANCE in the estimate, as a number of agents with known outcomes."""
 MIN_CHANCE = 0.5
 """The length counts at a task type if some agent has a split with at least this probability."""
 ROUNDS = 3
@@ -33,7 +33,7 @@ ROUNDS = 3
 MAX_LOG_FACTOR = 600.0
 """Near the logarithm of the largest float."""
 MAX_GROUP_DISTANCE = 1
-"""The duration of an input is estimated from its own group and those at most so many groups away."""
+"""The duration of an input is estimated from its own group and the groups at most this far away."""
 MIN_TIMED_SUCCESSES = 0.5
 """With fewer successes in these groups the duration is unknown."""
 
@@ -72,7 +72,7 @@ def _find_part(lengths: str, prefix: str) -> tuple[float, float, float] | None:
     return None
 
 
-def append_length(lengths: str, length: int | None, reward: float, duration_ms: float) -> str:
+def add_outcome(lengths: str, length: int | None, reward: float, duration_ms: float) -> str:
     """Add an outcome to stored counts; None is an unknown length."""
     if length is None:
         return lengths
@@ -87,7 +87,7 @@ def append_length(lengths: str, length: int | None, reward: float, duration_ms: 
     return _replace_part(lengths, prefix, outcomes + 1, rewards + reward, mean_ms)
 
 
-def grade_length(lengths: str, length: int | None, was: float, grade: float) -> str:
+def replace_reward(lengths: str, length: int | None, was: float, grade: float) -> str:
     """Replace the reward `was` of an outcome by its grade in stored counts."""
     if length is None:
         return lengths
@@ -99,7 +99,7 @@ def grade_length(lengths: str, length: int | None, was: float, grade: float) -> 
 
 
 def split_factors(counts: LengthCounts) -> Splits | None:
-    """Return by how much an agent's outcomes make each split more probable; None for those of one group or none.
+    """Return by which factor an agent's outcomes make each split more probable; None if they are of one group or none.
 
     The ratio of two probabilities of the outcomes, each over all rates of success: of two rates and of one.
     """

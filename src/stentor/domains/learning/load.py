@@ -22,11 +22,11 @@ UNKNOWN = "-"
 SUCCESSES, FAILURES = "ABCDE", "abcde"
 """The letters of the groups in the stored text. A reward of at least one half counts as a success."""
 SIGNIFICANCE = -3.0
-"""Results depend on the load if its correlation with the reward is below so many standard deviations."""
+"""Results depend on the load if its correlation with the reward is below this many standard deviations."""
 POOLED_WEIGHT = 2.0
-"""The estimate of a group starts from the factor of the next lower one, which counts as so many outcomes."""
+"""The estimate of a group starts from the factor of the next lower one, which counts as this many outcomes."""
 OWN_WEIGHT = 4.0
-"""The factors of one agent start from those of all agents, which count as so many outcomes."""
+"""The factors of one agent start from those of all agents, which count as this many outcomes."""
 MIN_GAIN = -0.5
 """The factors of all agents do not apply to an agent whose outcomes they make less likely by more than this (log)."""
 MAX_RATE = 0.995

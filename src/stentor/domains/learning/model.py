@@ -223,7 +223,7 @@ def apply_outcome(
         record.changed_tick if change is None else tick,
         record.mean_cost if cost is None else _moving_average(record.mean_cost, cost),
         append_load(record.loads, load, performance if success else 0.0),
-        by_length.append_length(record.lengths, length, performance if success else 0.0, duration_ms),
+        by_length.add_outcome(record.lengths, length, performance if success else 0.0, duration_ms),
     )
 
 
@@ -246,7 +246,7 @@ def apply_grade(
         updated_at=now,
         rewards=changed or rewards,
         loads=record.loads if sample is None else replace_load(record.loads, record.samples - sample, grade),
-        lengths=record.lengths if sample is None else by_length.grade_length(record.lengths, length, was, grade),
+        lengths=record.lengths if sample is None else by_length.replace_reward(record.lengths, length, was, grade),
         since_change=record.since_change if drop is None else drop,
         changed_tick=record.changed_tick if drop is None else record.tick,
     )

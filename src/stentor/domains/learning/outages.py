@@ -20,17 +20,17 @@ from stentor.domains.learning import evidence
 from stentor.domains.learning.model import Weight
 
 MISSED_SUCCESSES = 8.0
-"""Failures in a row are an outage of all agents if their records promised at least so many successes instead."""
+"""Failures in a row are an outage of all agents if their records promised at least this many successes instead."""
 FAILURES_OF_OTHERS = 2
 """Failures in a row that other agents must have, besides the one with the most, which may simply be broken."""
 MAX_CHANCE_AT_THE_START = 0.01
 """Failures before the first success of any agent are an outage if, by the results since then, their probability is at
 most this. Greater than for a later outage, because a false alarm costs only a few tries."""
 MIN_OWN_FAILURES, MAX_CHANCE = 3, 0.001
-"""One agent may have an outage from so many failures in a row on, if by its earlier record their probability is at
+"""One agent may have an outage from this many failures in a row on, if by its earlier record their probability is at
 most this."""
 RETRY_OUTCOMES, RETRY_GROWTH = 32, 3
-"""An agent is tried again after so many outcomes of other agents, and after so many times as many as its outage has
+"""An agent is tried again after this many outcomes of other agents, and after this many times as many as its outage has
 lasted."""
 MIN_OUTCOMES_BETWEEN = 50
 """An agent's outcomes between two outages. With fewer these count as one, so it is tried again later."""
@@ -220,7 +220,7 @@ def count_outage_failures(weight: Weight, max_chance: float = MAX_CHANCE) -> int
 
 
 def _chance_of_failures(failures: int, others: str) -> float:
-    """Return how probable so many failures in a row are by the letters of an agent's other outcomes."""
+    """Return how probable this many failures in a row are by the letters of an agent's other outcomes."""
     failed, outcomes = others.count("F"), len(others)
     return math.prod((failed + 1 + n) / (outcomes + 2 + n) for n in range(failures))
 

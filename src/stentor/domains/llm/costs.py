@@ -1,4 +1,4 @@
-"""Budgets per day or month, and prices of models. Pure; `calls.limits` enforces the budgets.
+"""Budgets per day or month, and prices of models. Pure; `calls.budget_ledger` enforces the budgets.
 
 Prices come from the operator's settings, else from the package genai-prices, which needs no network. Source:
 docs/decisions/0012-llm-gateway.md.

@@ -177,7 +177,7 @@ def read_spending(
     """Return what is spent of a budget; of one that applies to each key, team or agent by those that spent most.
 
     `subject` restricts it to one of them. What is spent is listed with zero if nothing is. With `least`, in the unit of
-    the budget's limit, all of those are returned that spent so much.
+    the budget's limit, all of those are returned that spent at least this amount.
     """
     subject = subject or (tenant if budget.kind == "tenant" else budget.subject)
     first_day = costs.first_day_of_period(budget.period, now)

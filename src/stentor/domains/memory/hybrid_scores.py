@@ -21,7 +21,7 @@ DATED_SEMANTIC_WEIGHT = 0.25
 SUPPORT_BY_DISTANCE = {1: 0.25, 2: 0.12}
 """Share of a neighbour's score that a piece gets, by how many pieces they are apart. Source: ADR 59."""
 WHOLE_CHARS = 360
-"""Pieces of at most so many characters get this share in full, longer ones less and less."""
+"""Pieces of at most this many characters get this share in full, longer ones less and less."""
 MIN_SUPPORT = 0.1
 """Support from which a piece that does not match by itself is a match: the answer beside the question."""
 _LAST_NUMBER = re.compile(r"(\d{1,9})\D*$")

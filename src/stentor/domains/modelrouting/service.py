@@ -44,7 +44,7 @@ from stentor.domains.routing.penalties import Preference
 MAX_MODELS_TRIED = 3
 """Maximum number of models that are tried for one request."""
 MAX_CLIENT_ERRORS = 2
-"""After so many models rejected a request as invalid, it counts as invalid."""
+"""After this many models rejected a request as invalid, it counts as invalid."""
 T = TypeVar("T")
 ResolvedTargets = tuple[list[ModelTarget], list[DeniedCandidate]]
 

@@ -199,7 +199,7 @@ def list_waiting(tx: Tx, dialect: str, limit: int) -> tuple[list[tuple[str, byte
 def append_leaves(
     tx: Tx, size: int, batch: list[tuple[str, bytes]], entries: int, tiles: Iterable[tuple[int, int, bytes]]
 ) -> None:
-    """Insert the batch of so many entries with the numbers from `size` on.
+    """Insert a batch of `entries` entries with the numbers from `size` on.
 
     Raises NumberingConflict, which must roll back.
     """

@@ -23,21 +23,21 @@ At most a third of the offline timeout, so that one lost announcement makes no w
 POLL_GAP_US = 5 * SECOND
 """The longest pause between two polls of a worker that has nothing to do, in microseconds."""
 MAX_FAILURES = 3
-"""After so many failed deliveries in a row an endpoint counts as offline. After so many failures of its provider in a
-row an agent rests."""
+"""After this many failed deliveries in a row an endpoint counts as offline. After this many failures of its provider in
+a row an agent is paused."""
 ENDPOINT_PAUSE_US = 30 * SECOND
 """How long an endpoint is paused, or an agent rests, after these failures, in microseconds."""
 SHARED_OUTAGE_FAILURES = 6
-"""When an agent's provider works again after so many failures in a row, the agents that rest are tried again as well.
-A provider that fails every second task hardly ever has so many in a row.
+"""When an agent's provider works again after this many failures in a row, the agents that rest are tried again as well.
+A provider that fails every second task hardly ever has this many in a row.
 """
 FAILING_SHARE = 0.05
 """Weight of the newest attempt in the moving average of failing attempts: failed by the provider, or degraded."""
 FAILING_HALF_LIFE_US = 2 * MINUTE
 """Shortest half-life of this average in microseconds. It decays, because a provider recovers without being tried."""
 FAILING_HALF_LIFE_ATTEMPTS = 8
-"""The half-life is the usual time of so many attempts, if that is longer: the average of an agent with a task every few
-minutes must last until the next one. With each further failure it takes longer until the agent is tried again.
+"""The half-life is the usual time of this many attempts, if that is longer: the average of an agent with a task every
+few minutes must last until the next one. With each further failure it takes longer until the agent is tried again.
 """
 MAX_FAILING_HALF_LIFE_US = DAY
 """Longest half-life in microseconds."""

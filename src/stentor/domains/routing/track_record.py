@@ -18,7 +18,7 @@ DECLARED_PRIOR_WEIGHT = 4.0
 MAX_OTHER_OUTCOMES = 16.0
 """Maximum number of outcomes at other task types that count."""
 MAX_OTHER_WEIGHT = 4.0
-"""All outcomes at other task types count together as at most so many at this one."""
+"""All outcomes at other task types count together as at most this many at this one."""
 EVIDENCE_DECAY = 0.999
 """Each later outcome of another agent at the task type multiplies the evidence by this."""
 MIN_OUTCOMES = 1e-9
@@ -32,7 +32,7 @@ OPTIMISM_GROWTH = 2.0
 that is rarely tried is tried again, at growing intervals.
 """
 UNEXPLORED_RATIO = 20.0
-"""Exploration grows noticeably from so many times more outcomes of all agents than the agent's record is worth on."""
+"""Exploration grows noticeably once all agents have this many times more outcomes than the agent's record is worth."""
 MAX_SEEN = 1_000
 """Maximum number of outcomes of all agents that count for exploration, because evidence lasts about as long."""
 

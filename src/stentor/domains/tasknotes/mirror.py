@@ -44,7 +44,8 @@ DEBOUNCE_SECONDS = 0.2
 """Time from a change to its note, so that a short task is written once."""
 MIN_PAUSE_SECONDS = 0.002
 CHANGES_PER_PAUSE_STEP, MAX_PAUSE_FACTOR = 100, 19
-"""At so many changes per second the pause is as long as the work, at twice as many twice as long, up to the factor."""
+"""At this many changes per second the pause is as long as the work, at twice as many twice as long, and so on up to the
+factor."""
 RETRY_SECONDS = 1.0
 CURSOR_SAVE_SECONDS = 1.0
 """Time between two writes of the cursor."""
@@ -53,7 +54,7 @@ HEARTBEATS_PER_LEASE = 6
 END_OF_TIME_US = 2**62
 """Later than any time: on a database that is not shared every other cursor is stale, even if the clock was set back."""
 UNSYNCED_MS = 60_000
-"""A start replays so many milliseconds before the cursor: notes lost in a power cut are younger."""
+"""A start replays this many milliseconds before the cursor: notes lost in a power cut are younger."""
 STOP_TIMEOUT_SECONDS = 2.0
 TASKS_CURSOR_PREFIX = "/tasks/"
 """Begins the cursor of a maintenance run that has reached the task notes; no path of a vault begins so."""

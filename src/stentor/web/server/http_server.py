@@ -1,49 +1,30 @@
-"""Binds sockets and runs uvicorn servers for one or more applications in one event loop, until a signal arrives.
-
-TLS connections are accepted here and not by the event loop, which reports a connection only after its handshake: so
-slow handshakes count against the connection limits too, and plain HTTP gets an answer that says what is wrong.
-"""
+"""Binds sockets and runs uvicorn servers for one or more applications in one event loop, until a signal arrives."""
 
 from __future__ import annotations
 
 import asyncio
 import errno
-import logging
 import signal
 import socket
-import ssl
-from collections.abc import Callable, Coroutine, Iterator, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, Protocol
 
 import uvicorn
 from starlette.types import ASGIApp
 
 from stentor.core.errors import StartRefused
 from stentor.core.settings.listeners import ConnectionSettings
-from stentor.core.timers import wait_until_tick
-from stentor.web.server.connections import ConnectionLimits, ConnectionRegistry, client_network, compute_limits
-from stentor.web.server.protocol import MAX_HEAD_BYTES, PLAIN_HTTP, LimitedProtocol, encode_reply
+from stentor.core.timers import AsyncJob, wait_until_tick
+from stentor.web.server.connections import ConnectionLimits, ConnectionRegistry, compute_limits
+from stentor.web.server.protocol import LimitedProtocol
+from stentor.web.server.tls_acceptor import TlsAcceptor, TlsCertificate
 
 SHUTDOWN_GRACE_SECONDS = 3
 BACKLOG = 256
 """Connections that the kernel queues before they are accepted; these do not count against the limits."""
-TLS_HANDSHAKE_RECORD = b"\x16"
-"""The first byte that a TLS client sends."""
-ACCEPT_RETRY_SECONDS = 0.1
-"""Delay after a failed accept, for example when the process has run out of file descriptors."""
 WILDCARD_HOSTS = {"0.0.0.0": "127.0.0.1", "::": "[::1]"}  # noqa: S104 - only for display
-AsyncWork = Callable[[], Coroutine[Any, Any, None]]
-log = logging.getLogger(__name__)
-
-
-class TlsCertificate(Protocol):
-    """What a listener serves over TLS; a renewed certificate may come with another context."""
-
-    @property
-    def ssl_context(self) -> ssl.SSLContext: ...
 
 
 @dataclass
@@ -99,7 +80,7 @@ class _Server(uvicorn.Server):
 
 
 class _TlsServer(_Server):
-    """A server whose connections are accepted by `TlsListener`, which counts them before their handshake."""
+    """A server whose connections are accepted by `TlsAcceptor`, which counts them before their handshake."""
 
     def __init__(self, config: uvicorn.Config, tls: TlsCertificate, connections: ConnectionRegistry) -> None:
         super().__init__(config)
@@ -111,9 +92,9 @@ class _TlsServer(_Server):
         # Without sockets: uvicorn would accept on them itself.
         await super().startup([])
         protocol_factory = partial(LimitedProtocol, self.config, self.server_state, {}, connections=self._connections)
-        listener = TlsListener(protocol_factory, self._tls, self._connections)
+        acceptor = TlsAcceptor(protocol_factory, self._tls, self._connections)
         for listening in sockets or []:
-            self._accepting.append(asyncio.create_task(listener.accept_connections(listening)))
+            self._accepting.append(asyncio.create_task(acceptor.accept_connections(listening)))
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
         for task in self._accepting:
@@ -222,108 +203,12 @@ def _config(endpoint: Endpoint, connections: ConnectionRegistry) -> uvicorn.Conf
     )
 
 
-class TlsListener:
-    """Accepts connections and hands each one to a new protocol when its TLS handshake is complete."""
-
-    def __init__(
-        self, protocol_factory: Callable[[], LimitedProtocol], tls: TlsCertificate, connections: ConnectionRegistry
-    ) -> None:
-        self._protocol_factory = protocol_factory
-        self._tls = tls
-        self._connections = connections
-
-    async def accept_connections(self, listening: socket.socket) -> None:
-        """Accept connections of a listening socket until cancelled."""
-        loop = asyncio.get_running_loop()
-        listening.setblocking(False)
-        while True:
-            try:
-                client, peer = await loop.sock_accept(listening)
-            except OSError as error:
-                log.warning("http: cannot accept error=%s", type(error).__name__)
-                await asyncio.sleep(ACCEPT_RETRY_SECONDS)
-                continue
-            handshake = _Handshake(client)
-            address = client_network(peer[0])
-            if self._connections.admit(handshake, address):
-                handshake.task = loop.create_task(self._complete_handshake(handshake, address))
-            else:
-                client.close()
-
-    async def _complete_handshake(self, handshake: _Handshake, address: str) -> None:
-        loop = asyncio.get_running_loop()
-
-        def create_protocol() -> LimitedProtocol:
-            protocol = self._protocol_factory()
-            protocol.handshake = handshake
-            return protocol
-
-        # A client that fails the handshake, disconnects or times out is not an error of the service.
-        with suppress(OSError):
-            try:
-                seconds = self._connections.limits.head_s
-                if not await _speaks_tls(handshake.client, seconds):
-                    return
-                await loop.connect_accepted_socket(
-                    create_protocol,
-                    handshake.client,
-                    ssl=self._tls.ssl_context,
-                    ssl_handshake_timeout=seconds,
-                )
-            finally:
-                self._connections.release(handshake, address)
-
-
-async def _speaks_tls(client: socket.socket, seconds: float) -> bool:
-    """Wait for the first byte and return whether it begins a handshake; else answer in plain HTTP and close.
-
-    Raises OSError, also when nothing arrives in time; the socket is then closed too.
-    """
-    loop, is_readable = asyncio.get_running_loop(), asyncio.Event()
-    speaks_tls = False
-    try:
-        loop.add_reader(client, is_readable.set)
-        try:
-            async with asyncio.timeout(seconds):
-                await is_readable.wait()
-        finally:
-            loop.remove_reader(client)
-        first = client.recv(1, socket.MSG_PEEK)
-        speaks_tls = first == TLS_HANDSHAKE_RECORD
-        if first and not speaks_tls:
-            client.send(encode_reply(PLAIN_HTTP))
-            client.shutdown(socket.SHUT_WR)
-            # Closing a socket with unread bytes sends a reset, with which the client may lose the answer.
-            client.recv(MAX_HEAD_BYTES)
-        return speaks_tls
-    finally:
-        if not speaks_tls:
-            client.close()
-
-
-class _Handshake:
-    """A connection during its TLS handshake, as `ConnectionRegistry` counts it."""
-
-    is_waiting = True
-    has_served = False
-
-    def __init__(self, client: socket.socket) -> None:
-        self.client = client
-        self.task: asyncio.Task[None] | None = None
-
-    def drop(self) -> None:
-        with suppress(OSError):
-            self.client.shutdown(socket.SHUT_RDWR)  # the event loop notices this and closes the socket
-        if self.task is not None:
-            self.task.cancel()
-
-
 def serve_endpoints(
     settings: ConnectionSettings,
     endpoints: Sequence[Endpoint],
     on_ready: Callable[[], None],
-    background: Sequence[AsyncWork],
-    on_exit: Sequence[AsyncWork] = (),
+    background: Sequence[AsyncJob],
+    on_exit: Sequence[AsyncJob] = (),
     on_stop: Callable[[], None] = lambda: None,
 ) -> None:
     """Serve until SIGINT, SIGTERM or SIGHUP.
@@ -342,8 +227,8 @@ def serve_endpoints(
 async def _serve_until_stopped(
     servers: ServerGroup,
     on_ready: Callable[[], None],
-    background: Sequence[AsyncWork],
-    on_exit: Sequence[AsyncWork],
+    background: Sequence[AsyncJob],
+    on_exit: Sequence[AsyncJob],
     on_stop: Callable[[], None],
 ) -> None:
     tasks = [asyncio.create_task(work()) for work in background]

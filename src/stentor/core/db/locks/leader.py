@@ -10,14 +10,13 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import Awaitable, Callable, Coroutine
+from collections.abc import Awaitable, Callable
 from functools import partial
-from typing import Any
 
 from stentor.core.db.driver import Driver
 from stentor.core.db.locks.session import LockSession
 from stentor.core.errors import StoreUnavailable
-from stentor.core.timers import sleep_until_tick, tick_forever
+from stentor.core.timers import AsyncJob, sleep_until_tick, tick_forever
 
 SEQUENCER_LOCK_ID, VAULT_LOCK_ID, INDEX_LOCK_ID, JOBS_LOCK_ID, ARCHIVE_LOCK_ID = range(7305001, 7305006)
 """Advisory locks of the jobs: numbering run log events, mirroring the vault, writing the index of notes, the alerts
@@ -79,7 +78,7 @@ class LeaderElection:
             session.leave(self, self._lock)
         return is_held and not self._is_closed
 
-    async def run_while_leader(self, work: Callable[[], Coroutine[Any, Any, None]]) -> None:
+    async def run_while_leader(self, work: AsyncJob) -> None:
         """Run the job whenever this process is the leader; cancel it when leadership is lost. Does not return.
 
         A job that fails is logged and started again.
@@ -98,7 +97,7 @@ class LeaderElection:
 
         await tick_forever(job, partial(sleep_until_tick, seconds), tick_if_leader)
 
-    async def _run_as_leader(self, work: Callable[[], Coroutine[Any, Any, None]]) -> None:
+    async def _run_as_leader(self, work: AsyncJob) -> None:
         task = asyncio.create_task(work())
         timeout = self._poll_seconds if self._driver.shared else None
         try:

@@ -27,7 +27,8 @@ from stentor.core.metrics import (
 )
 from stentor.core.runlog import EventDraft, RunLog
 from stentor.domains.llm import store
-from stentor.domains.llm.calls.limits import Applying, BudgetLedger, BudgetReservation, CircuitBreaker
+from stentor.domains.llm.calls.budget_ledger import ApplicableBudget, BudgetLedger, BudgetReservation
+from stentor.domains.llm.calls.circuit_breaker import CircuitBreaker
 from stentor.domains.llm.calls.tracing import CallSpan, CallStart, CallTracer
 from stentor.domains.llm.contents.service import ContentKeeper
 from stentor.domains.llm.contents.store import insert_content
@@ -178,9 +179,9 @@ class CallGuard:
         caller = self.with_team(caller)
         call = LlmCall(self, caller, target, operation)
         try:
-            if applying := self.ledger.find(caller.accounts, caller.budgets):
+            if applicable := self.ledger.find_applicable(caller.accounts, caller.budgets):
                 # Estimating reads the whole request, so calls without budgets skip it.
-                await self._reserve_within(applying, call, estimate_usage())
+                await self._reserve_within(applicable, call, estimate_usage())
             else:
                 self.breaker.before_call(caller.tenant, target.provider)
         except (BudgetExceeded, ProviderUnreachable) as error:
@@ -190,11 +191,13 @@ class CallGuard:
         call.start_span(self._tracer, self._clock.now())
         return call
 
-    async def _reserve_within(self, applying: Sequence[Applying], call: LlmCall, estimate: TokenUsage) -> None:
+    async def _reserve_within(
+        self, applicable: Sequence[ApplicableBudget], call: LlmCall, estimate: TokenUsage
+    ) -> None:
         """Check the budgets that apply to a call, then its circuit; reserve the estimate. Raises like `start_call`."""
         if call.caller.budgets:
             self._require_price(call.target)
-        await self.ledger.check(applying)
+        await self.ledger.check(applicable)
         # Before the reservation, which a call that is rejected here must not leave behind.
         self.breaker.before_call(call.caller.tenant, call.target.provider)
         # Nothing is awaited since the check: otherwise concurrent calls would all pass it.

@@ -19,7 +19,7 @@ from stentor.core.db.polling import PollQuery
 from stentor.core.errors import Conflict, Forbidden, InvalidRequest, ModelNotFound, NotFound
 from stentor.core.runlog import EventDraft, RunLog
 from stentor.domains.llm import queries
-from stentor.domains.llm.calls.limits import BudgetLedger
+from stentor.domains.llm.calls.budget_ledger import BudgetLedger
 from stentor.domains.llm.costs import (
     Budget,
     BudgetAccount,

@@ -11,7 +11,8 @@ from stentor.core.db import CounterTable, Sql, Tx
 from stentor.core.db.driver import Row
 
 MARGIN = 10 * MINUTE
-"""Newer calls stay out of the stored sums: a call has the time at which its transaction began, and commits later."""
+"""Calls newer than this are not in the stored sums: a call has the time at which its transaction began, and others
+with an earlier time may commit later."""
 _SUMS = ("requests", "input_tokens", "output_tokens", "cost", "estimated", "unpriced")
 # 86,400,000,000 microseconds are a day: SQLite and PostgreSQL share no functions for dates.
 _SUM_CALLS = """select provider, model, happened_at / 86400000000 as day, count(*), sum(input_tokens),

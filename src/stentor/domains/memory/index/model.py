@@ -280,11 +280,11 @@ SEARCH_FIELDS: tuple[SearchField, ...] = ("title", "tags", "content")
 FIELD_WEIGHTS: Mapping[SearchField, float] = {"title": 5.0, "tags": 3.0, "content": 1.0}
 """BM25 weight of a term by field: a hit in the title counts more than one in the text."""
 MIN_LENGTH = 40
-"""A shorter document counts as one of so many terms in BM25: three words are not better than thirty."""
+"""A shorter document counts as one of this many terms in BM25: three words are not better than thirty."""
 
 MAX_LENGTH_RATIO = 6.0
-"""A document counts in BM25 as at most so many times the mean length: otherwise a note of hundreds of pages would come
-after any short one that has a single word of the query."""
+"""A document counts in BM25 as at most this many times the mean length. Otherwise a note of hundreds of pages would
+come after any short one that has a single word of the query."""
 
 MAX_PART_TERMS = 32
 """A longer phrase is looked for in parts: the time for one grows with its terms times the documents that have them."""

@@ -1,6 +1,6 @@
 """The console page: submit an instruction and watch its output.
 
-Also the mapping between the form's fields and a task (pure functions). `instruction` plans the task, as for the API.
+The form's fields become an `Instruction`, which `instruction` plans as a task, as for the API.
 """
 
 from __future__ import annotations
@@ -102,10 +102,10 @@ async def show_run(page: PageRequest) -> Response:
         "task": task,
         "trail": trail,
         "routing": trail["routing"] if isinstance(trail["routing"], dict) else None,
-        "asked": task_input,
+        "task_input": task_input,
         "answer": extract_result_text(task["result"]) if task.get("result") is not None else None,
-        "wrong": _present_error(task),
-        "under_way": trail["status"] in PENDING_STATUSES,
+        "error": _present_error(task),
+        "is_unfinished": trail["status"] in PENDING_STATUSES,
     }
     return await _render_console(page, fields_from_task(task, task_input) if task else ConsoleFields(), **values)
 
@@ -133,7 +133,7 @@ async def _render_console(
         page.call("tasks.list", limit=LISTED_TASKS),
         page.read(registry_queries.read_names),
     )
-    agents = _label_agents(result["agents"]) if result else None
+    agents = _with_labels(result["agents"]) if result else None
     return page.render(
         "console-run.html" if values else "console.html",
         status,
@@ -149,7 +149,7 @@ async def _render_console(
     )
 
 
-def _label_agents(agents: Sequence[JsonObject]) -> list[JsonObject]:
+def _with_labels(agents: Sequence[JsonObject]) -> list[JsonObject]:
     """Return the agents with a `label` each, in the order of the labels."""
     by_id = {agent["agent_id"]: agent for agent in agents}
     labels = label_agents({agent_id: agent["name"] for agent_id, agent in by_id.items()})

@@ -1,5 +1,7 @@
-"""A sign-in in progress at the provider: the values that must come back, kept in an encrypted cookie. A cookie instead
-of this process's memory, so that nobody can fill the memory, and the response only counts in the browser that began.
+"""A sign-in in progress at the provider: the values that must come back, kept in an encrypted cookie.
+
+In a cookie and not in memory, so that nobody can fill the memory, and the response counts only in the browser in which
+the sign-in began.
 """
 
 from __future__ import annotations
@@ -17,13 +19,13 @@ HOST_PENDING_COOKIE = f"__Host-{PENDING_COOKIE}"
 somebody else.
 """
 PENDING_SECONDS = 600
-"""How long somebody may take at the provider."""
+"""How long a user may take at the provider."""
 MAX_NEXT_BYTES = 2_000
-"""Of the page that was asked for, in JSON: browsers drop a cookie of more than 4,096 bytes."""
+"""Maximum size of `next_path` in JSON: browsers drop a cookie of more than 4,096 bytes."""
 
 
 class PendingSignIn(msgspec.Struct, frozen=True):
-    """`verifier` is the secret of PKCE; `next_path` is the page that was asked for."""
+    """`verifier` is the secret of PKCE; `next_path` is the page to open after the sign-in."""
 
     state: str
     nonce: str
@@ -33,7 +35,7 @@ class PendingSignIn(msgspec.Struct, frozen=True):
 
 
 class SingleSignOn:
-    """The provider with its name on the button, and the key of the cookies, which is new with every start."""
+    """The provider, its name on the button, and the key of the cookies, which each start generates."""
 
     def __init__(self, provider: OidcProvider, label: str) -> None:
         self.provider, self.label = provider, label

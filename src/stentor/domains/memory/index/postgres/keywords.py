@@ -40,7 +40,7 @@ MAX_COUNT = 32_000
 """Counts above this are stored as this: the columns of titles and tags are smallint."""
 WINDOW_TERMS, OVERLAP_TERMS = 224, MAX_PART_TERMS - 1
 MIN_PRUNED_POSTINGS = 5_000
-"""From so many postings of the terms on, a search without a total leaves out documents that cannot be among the best:
+"""From this many postings of the terms on, a search without a total leaves out documents that cannot be among the best:
 two statements more, and two to three times less work for the server."""
 SEED_POSTINGS = 5
 """Postings of the rarest terms, for each document wanted, by which the score of the last of them is estimated."""

@@ -20,7 +20,7 @@ else:
 K1, B = 1.2, 0.75
 """FTS5's constants of BM25."""
 MIN_DELETED = 1_000
-"""Positions of deleted documents are kept at least until there are so many of them."""
+"""Positions of deleted documents are kept at least until there are this many of them."""
 _READ_LENGTHS = Sql("select id, sz from words_docsize order by id")
 
 

@@ -55,7 +55,7 @@ MAX_KEPT_PARTS = 2_000
 MAX_LOGGED_CHARS = 1_000_000
 """Text of the latest changes that is kept, to apply them to the documents of a term; of older ones it is read again."""
 DENSE_SHARE = 8
-"""A term is common, and is stored with a count for each document, if more than 1 in so many documents have it."""
+"""A term is common, and is stored with a count for each document, if more than 1 in this many documents have it."""
 MAX_BYTE = 255
 BLOCK = 64
 """Documents in a block. The best scores of the blocks are compared first: most documents are below them."""

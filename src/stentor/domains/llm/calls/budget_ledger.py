@@ -1,4 +1,4 @@
-"""What may reject a call before it starts: the budgets in force, and the circuit breaker. `call_guard` asks here.
+"""The budgets in force, which may reject a call before it starts. `call_guard` asks here.
 
 Fails closed: no call if its budgets cannot be read. What a budget is, is in `costs`; those that admins set at runtime
 come from `runtime_settings`.
@@ -10,26 +10,20 @@ import asyncio
 from collections.abc import Iterable, Mapping, Sequence
 from weakref import WeakValueDictionary
 
-import msgspec
-
-from stentor.core.clock import SECOND, Clock, format_duration
+from stentor.core.clock import format_duration
 from stentor.core.db import Database, Tx
-from stentor.core.errors import BudgetExceeded, ProviderBusy, ProviderFault, ProviderTimeout, ProviderUnreachable
+from stentor.core.errors import BudgetExceeded
 from stentor.domains.llm import costs, store
 from stentor.domains.llm.costs import NANOS_PER_DOLLAR, Budget, BudgetAccount, BudgetPeriod, SpentAmount, TaskBudget
-from stentor.domains.llm.providers import Provider
 
 RESERVED_RETRY_SECONDS = 5
 """Retry-After if only calls in progress use up a budget."""
 TASK_RETRY_SECONDS = 86_400
 """Retry-After if the budget of a task is used up. It never resets, but the header is promised, and a long time keeps
 clients from trying again."""
-FAILURE_THRESHOLD = 5
-"""Failures in a row that open the circuit."""
-COOLDOWN_SECONDS = 30
 _PERIOD_ADJECTIVES = {"day": "daily", "month": "monthly"}
-Applying = tuple[BudgetAccount, Budget | TaskBudget]
-"""An account of a call, and a budget that applies to it."""
+ApplicableBudget = tuple[BudgetAccount, Budget | TaskBudget]
+"""A budget that applies to a call, after the account of the call that it limits."""
 
 
 class BudgetLedger:
@@ -54,7 +48,9 @@ class BudgetLedger:
     def set_stored_budgets(self, budgets: Iterable[Budget]) -> None:
         self._stored = tuple(budgets)
 
-    def find(self, accounts: Iterable[BudgetAccount], of_tasks: tuple[TaskBudget, ...] = ()) -> list[Applying]:
+    def find_applicable(
+        self, accounts: Iterable[BudgetAccount], of_tasks: tuple[TaskBudget, ...] = ()
+    ) -> list[ApplicableBudget]:
         """Return the budgets that apply to the accounts, in the order of the accounts."""
         budgets = self.budgets + of_tasks
         # Most installations have no budgets, and this is asked before every call.
@@ -62,17 +58,17 @@ class BudgetLedger:
             return []
         return [(account, budget) for account in accounts for budget in budgets if budget.applies_to(account)]
 
-    async def check(self, applying: Sequence[Applying]) -> None:
+    async def check(self, applicable: Sequence[ApplicableBudget]) -> None:
         """Raise BudgetExceeded if spent and reserved amounts use up one of the budgets.
 
         Calls that are checked at the same time cannot exceed a budget together if each reserves its estimate after the
         check without awaiting anything in between.
         """
         # A call that ends while the rows are read counts as reserved, too: twice for a moment, but never zero times.
-        before = [(reserved := self._reserved_amount(account), reserved.removed) for account, _ in applying]
-        spent, now = await self._spending.read(applying)
-        for (account, budget), (reserved, removed) in zip(applying, before, strict=True):
-            amount = spent[_spending_of(account, budget)]
+        before = [(reserved := self._reserved_amount(account), reserved.removed) for account, _ in applicable]
+        spent, now = await self._spending.read(applicable)
+        for (account, budget), (reserved, removed) in zip(applicable, before, strict=True):
+            amount = spent[_spending_key(account, budget)]
             in_progress = reserved.added.minus(removed)
             if budget.remaining(amount.plus(in_progress)) <= 0:
                 raise _exceeded(account, budget, is_spent=budget.remaining(amount) <= 0, now=now)
@@ -91,11 +87,13 @@ class BudgetLedger:
 
         Raises StoreUnavailable.
         """
-        applying = [(account, budget) for account, budget in self.find(accounts, of_tasks) if budget.unit == "usd"]
-        if not applying:
+        applicable = [
+            (account, budget) for account, budget in self.find_applicable(accounts, of_tasks) if budget.unit == "usd"
+        ]
+        if not applicable:
             return None
-        spent, _ = await self._spending.read(applying)
-        left = min(budget.remaining(spent[_spending_of(account, budget)]) for account, budget in applying)
+        spent, _ = await self._spending.read(applicable)
+        left = min(budget.remaining(spent[_spending_key(account, budget)]) for account, budget in applicable)
         return left / NANOS_PER_DOLLAR
 
     def _reserved_amount(self, account: BudgetAccount) -> _ReservedAmount:
@@ -128,39 +126,39 @@ class BudgetReservation:
             one.removed = one.removed.plus(self._amount)
 
 
-Spending = tuple[BudgetAccount, BudgetPeriod | None]
-"""What an account has spent in the current day or month; None for a task, whose spending is never reset."""
+SpendingKey = tuple[BudgetAccount, BudgetPeriod | None]
+"""An account and the current day or month; None for a task, whose spending is never reset."""
 
 
 class SpendingReader:
-    """Reads what accounts have spent. Those that ask while others are read share the next transaction."""
+    """Reads what accounts have spent. Callers that arrive during a read share the next one."""
 
     def __init__(self, db: Database) -> None:
         self._db = db
-        self._wanted: set[Spending] = set()
-        self._next: asyncio.Task[tuple[dict[Spending, SpentAmount], int]] | None = None
+        self._wanted: set[SpendingKey] = set()
+        self._next: asyncio.Task[tuple[dict[SpendingKey, SpentAmount], int]] | None = None
         self._reading = asyncio.Lock()
 
-    async def read(self, applying: Iterable[Applying]) -> tuple[Mapping[Spending, SpentAmount], int]:
+    async def read(self, applicable: Iterable[ApplicableBudget]) -> tuple[Mapping[SpendingKey, SpentAmount], int]:
         """Return what was spent at some moment after this call began, and the time. Raises StoreUnavailable."""
-        self._wanted.update(_spending_of(account, budget) for account, budget in applying)
+        self._wanted.update(_spending_key(account, budget) for account, budget in applicable)
         if self._next is None:
             self._next = asyncio.create_task(self._read_wanted())
         # Shielded, because others wait for it as well.
         return await asyncio.shield(self._next)
 
-    async def _read_wanted(self) -> tuple[dict[Spending, SpentAmount], int]:
+    async def _read_wanted(self) -> tuple[dict[SpendingKey, SpentAmount], int]:
         async with self._reading:
             wanted, self._wanted, self._next = self._wanted, set(), None
             return await self._db.read(lambda tx: ({one: _read_spent(tx, *one) for one in wanted}, tx.now))
 
 
-def _spending_of(account: BudgetAccount, budget: Budget | TaskBudget) -> Spending:
+def _spending_key(account: BudgetAccount, budget: Budget | TaskBudget) -> SpendingKey:
     return account, None if isinstance(budget, TaskBudget) else budget.period
 
 
 def _exceeded(account: BudgetAccount, budget: Budget | TaskBudget, *, is_spent: bool, now: int) -> BudgetExceeded:
-    name = _name(account, budget)
+    name = _describe_budget(account, budget)
     if not is_spent:
         wait_s, message = RESERVED_RETRY_SECONDS, f"What is left of the {name} is reserved by calls in progress."
     elif isinstance(budget, TaskBudget):
@@ -174,7 +172,7 @@ def _exceeded(account: BudgetAccount, budget: Budget | TaskBudget, *, is_spent: 
     return error
 
 
-def _name(account: BudgetAccount, budget: Budget | TaskBudget) -> str:
+def _describe_budget(account: BudgetAccount, budget: Budget | TaskBudget) -> str:
     _, kind, subject = account
     if isinstance(budget, TaskBudget):
         return f"cost budget of {budget.max_cost_usd:g} US dollars of task {subject!r} and its subtasks"
@@ -187,77 +185,3 @@ def _read_spent(tx: Tx, account: BudgetAccount, period: BudgetPeriod | None) -> 
         tenant, _, task_id = account
         return SpentAmount(cost=store.read_spent_by_task(tx, tenant, task_id))
     return store.read_spent(tx, account, costs.first_day_of_period(period, tx.now))
-
-
-class _CircuitState(msgspec.Struct):
-    failures: int = 0
-    open_until: int = 0
-    is_probing: bool = False
-    """A call that tests the provider after the cooldown is running; no other may start."""
-
-
-class CircuitBreaker:
-    """Circuit breaker per tenant and provider, in the memory of this process.
-
-    After FAILURE_THRESHOLD outages in a row it rejects calls for COOLDOWN_SECONDS, then lets one call test the
-    provider. Failures of one tenant's calls never reject those of another.
-    """
-
-    def __init__(self, clock: Clock) -> None:
-        self._clock = clock
-        self._states: dict[tuple[str, str, str], _CircuitState] = {}
-
-    def before_call(self, tenant: str, provider: Provider) -> None:
-        """Reserve the right to call. Raises ProviderUnreachable while the circuit is open."""
-        name = provider.name
-        # The address is part of the key: a corrected address must not inherit the failures of the wrong one.
-        state = self._states.get((tenant, name, provider.base_url))
-        if state is None or state.failures < FAILURE_THRESHOLD:
-            return
-        remaining = self._remaining(state)
-        if remaining > 0 or state.is_probing:
-            fault = ProviderUnreachable(f"The provider {name} is paused after {state.failures} failures. Retry later.")
-            fault.retry_after = max(1, remaining // SECOND)
-            # The model `auto` counts a failure as evidence only if the provider was really called.
-            fault.was_called = False
-            raise fault
-        state.is_probing = True
-
-    def is_open(self, tenant: str, provider: Provider) -> bool:
-        """Return whether a call would be rejected now."""
-        state = self._states.get((tenant, provider.name, provider.base_url))
-        if state is None or state.failures < FAILURE_THRESHOLD:
-            return False
-        return state.is_probing or self._remaining(state) > 0
-
-    def count_open(self) -> int:
-        """Return how many circuits are open."""
-        states = list(self._states.values())
-        return sum(state.failures >= FAILURE_THRESHOLD and self._remaining(state) > 0 for state in states)
-
-    def _remaining(self, state: _CircuitState) -> int:
-        """Return how long the circuit stays open, in microseconds; at most the cooldown, if the clock was set back."""
-        now = self._clock.now()
-        state.open_until = min(state.open_until, now + COOLDOWN_SECONDS * SECOND)
-        return state.open_until - now
-
-    def after_call(self, tenant: str, provider: Provider, error: BaseException | None) -> None:
-        """Record how a call ended that `before_call` allowed; a cancelled call changes no count."""
-        circuit = (tenant, provider.name, provider.base_url)
-        if circuit in self._states:
-            # Also after a cancelled call, which would otherwise keep the circuit open for ever.
-            self._states[circuit].is_probing = False
-        if error is None or (isinstance(error, ProviderFault) and not _is_outage(error)):
-            self._states.pop(circuit, None)
-        elif isinstance(error, ProviderFault):  # neither a cancelled call nor a bug of this service
-            state = self._states.setdefault(circuit, _CircuitState())
-            state.failures += 1
-            state.open_until = self._clock.now() + COOLDOWN_SECONDS * SECOND
-
-
-def _is_outage(fault: ProviderFault) -> bool:
-    """Return whether the provider itself fails, as opposed to rejecting this request or this key."""
-    if isinstance(fault, ProviderBusy):
-        return False
-    is_unavailable = isinstance(fault, ProviderUnreachable | ProviderTimeout)
-    return is_unavailable or fault.upstream_status is None or fault.upstream_status >= 500
