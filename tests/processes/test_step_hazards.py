@@ -204,7 +204,18 @@ def test_no_handler_goes_on_after_an_effect_of_which_nothing_is_known(program: P
     error = program.error(handler)
     assert error["code"] == "EFFECT_UNKNOWN"
     assert "TimeoutError: no answer" in error["message"]
+    assert "raise EffectFailed" in error["message"]
     assert len(sent) == 1
+
+
+@requirement("steps.effects", "steps.sdk")
+def test_a_long_error_of_an_effect_does_not_hide_what_to_do(program: Program) -> None:
+    def fails(key: str) -> None:
+        raise RuntimeError("x" * 5_000)
+
+    error = program.error(lambda task: task.effect("pay", fails))
+    assert "x" * 500 in error["message"]
+    assert "stentor task resolve" in error["message"]
 
 
 class TimedOut(BaseException):
@@ -279,6 +290,7 @@ def test_an_effect_whose_value_cannot_be_recorded_is_held(program: Program, is_a
     error = program.error(handler if is_async else lambda task: task.effect("pay", send))
     assert error["code"] == "EFFECT_UNKNOWN"
     assert "neither JSON nor bytes" in error["message"]
+    assert "EffectFailed" not in error["message"], "it was sent"
     assert len(sent) == 1
 
 

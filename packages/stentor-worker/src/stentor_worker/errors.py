@@ -116,16 +116,27 @@ class EffectUnknown(AttemptEnded):
     """An effect was sent, and it is not known whether it happened. `reason` is what went wrong, if anything did.
 
     It is not sent again before a person retries the task; even then only if `is_safe`: the other side takes its key,
-    or can be asked.
+    or can be asked. `has_raised` says that the reason is an error of its function.
     """
 
-    def __init__(self, name: str, key: str, reason: BaseException | None = None, *, is_safe: bool = False) -> None:
-        because = f" ({type(reason).__name__}: {to_message(reason)})" if reason else ""
+    def __init__(
+        self,
+        name: str,
+        key: str,
+        reason: BaseException | None = None,
+        *,
+        is_safe: bool = False,
+        has_raised: bool = False,
+    ) -> None:
+        # Half of a message at most, so that what to do is not cut.
+        because = f" ({type(reason).__name__}: {to_message(reason)[: MAX_MESSAGE // 2]})" if reason else ""
         what_to_do = (
             "Retry the task: it is then asked about, or sent again with the same key."
             if is_safe
             else "It is not sent again. Find out, record it with `stentor task resolve`, then retry the task."
         )
+        if has_raised:
+            what_to_do += " If such an error means that nothing happened, raise EffectFailed in the function instead."
         super().__init__(
             f"It is not known whether the effect {name!r} (idempotency key {key}) happened{because}. {what_to_do}",
             "EFFECT_UNKNOWN",

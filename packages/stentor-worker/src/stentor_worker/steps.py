@@ -270,7 +270,8 @@ async def run_effect(
             # cancels a coroutine, are no Exceptions.
             value = None if check is None else await _ask(entry, key, check, call)
             if value is None:
-                raise EffectUnknown(entry.name, key, error, is_safe=is_safe) from error
+                has_raised = isinstance(error, Exception)
+                raise EffectUnknown(entry.name, key, error, is_safe=is_safe, has_raised=has_raised) from error
         return await _complete(journal, entry, key, value, call, is_safe=is_safe)
 
 
