@@ -64,3 +64,8 @@ def test_that_notes_may_be_missing_is_told_beside_the_notes(capsys: pytest.Captu
     ):
         search._show(Response({"matches": []} | state, search.FoundNotes).value)
         assert capsys.readouterr() == ("No note answers this.\n", told)
+
+
+def test_a_weak_match_is_marked(capsys: pytest.CaptureFixture[str]) -> None:
+    search._show(search.FoundNotes([search.FoundNote("lunch.md", "Lunch", "Lunch is at noon.", weak=True)]))
+    assert capsys.readouterr().out.splitlines()[0] == "lunch.md  Lunch  (weak match)"

@@ -15,6 +15,7 @@ from stentor.core.db import Sql
 from stentor.domains.memory.embedding import embedding_worker
 from stentor.domains.memory.embedding.embedder import EmbeddingUnavailable, Vectors
 from stentor.domains.memory.embedding.embedding_worker import PREPARING, EmbeddingWorker
+from stentor.domains.memory.embedding.noise import make_up_texts
 from tests.conftest import MakeWorld
 from tests.domains.memory.conftest import AGENTS, Notes
 from tests.patience import soon
@@ -263,7 +264,7 @@ async def test_vectors_are_kept_over_a_restart_and_no_text_is_embedded_twice(
     await again.write("copy.md", CATS)  # the same text under another name
     await again.write("cats.md", CATS + "\n")
     await ready(again)
-    assert texts == ["a young feline animal"]
+    assert [text for text in texts if text not in make_up_texts()] == ["a young feline animal"]
 
 
 async def test_vectors_of_another_model_are_made_anew(unlimited: Notes, make_world: MakeWorld) -> None:
@@ -443,3 +444,28 @@ async def test_a_model_that_cannot_be_prepared_says_why(
     monkeypatch.setattr(model, "load", fail)
     refused = await notes.post("search/semantic", query="kitten")
     assert "it is damaged" in refused.json()["error"]["message"]
+
+
+NONSENSE = ["what is a flimbrous quontle", "mrrgl zzxcv", "trelawnic umbraxis"]
+PARAPHRASES = ["a young feline animal", "deployment to clients", "a recipe with vegetables"]
+
+
+@requirement("memory.weak-matches")
+@pytest.mark.parametrize("mode", ["semantic", "hybrid"])
+async def test_what_is_no_nearer_than_made_up_words_is_marked_as_weak(unlimited: Notes, mode: str) -> None:
+    await three(unlimited)
+
+    async def weak(query: str) -> set[bool]:
+        answer = (await unlimited.post(f"search/{mode}", query=query)).json()
+        return {match.get("weak", False) for match in answer["matches"]}
+
+    assert [await weak(query) for query in NONSENSE] == [{True}] * 3
+    assert [await weak(query) for query in PARAPHRASES] == [{False}] * 3
+
+
+async def test_a_note_with_a_word_of_the_query_is_not_weak(unlimited: Notes) -> None:
+    await three(unlimited)
+    await unlimited.write("code.md", "The machine stops with umbraxis.\n")
+    await ready(unlimited)
+    matches = (await unlimited.post("search/hybrid", query="umbraxis")).json()["matches"]
+    assert "weak" not in next(match for match in matches if match["path"] == "code.md")

@@ -208,7 +208,9 @@ def _open(
     index.record_prefix = f"{NAMED_VAULT_PREFIX}{name}/" if name else ""
     # Only the default vault has notes of tasks, which are not indexed: the rows are the truth.
     indexer = Indexer(vault, index, clock) if name else Indexer(vault, index, clock, is_excluded=is_mirrored)
-    embeddings = EmbeddingWorker(index, embedder, clock, _min_similarity(settings))
+    # Measured with the packaged model only, like its least similarity.
+    has_noise_level = not _is_other_model(settings)
+    embeddings = EmbeddingWorker(index, embedder, clock, _min_similarity(settings), has_noise_level=has_noise_level)
     indexer.on_indexed = embeddings.enqueue
     guard = MarkGuard(index, clock, is_in_inbox)
     service = MemoryService(vault, db, indexer, infra.runlog, clock, _head_event, guard, name)
@@ -301,8 +303,11 @@ def _min_similarity(settings: Settings) -> float:
     """Return the least similarity of a match; models differ in scale, so only the packaged one has a default."""
     if (chosen := settings.memory.embedding_floor) is not None:
         return chosen
-    is_other = settings.memory.embedding_url or settings.memory.embedding_model
-    return -1.0 if is_other else PACKAGED_MODEL_MIN_SIMILARITY
+    return -1.0 if _is_other_model(settings) else PACKAGED_MODEL_MIN_SIMILARITY
+
+
+def _is_other_model(settings: Settings) -> bool:
+    return bool(settings.memory.embedding_url or settings.memory.embedding_model)
 
 
 def report_lookup(memory: Memory | None, tenant: str) -> ReportLookup:

@@ -242,7 +242,7 @@ class MemoryOperations:
         scope = parse_scope(body.as_of, include_invalid=body.include_invalid)
         incomplete = None if await search.is_complete() else True
         found, total = await search.semantic(memory_caller, body.query, body.embedding, body.top_k, filters, scope)
-        matches = [wire.SemanticMatchOut.of(match, vault=body.vault) for match in found]
+        matches = [wire.SemanticMatchOut.of(match, vault=body.vault, weak=match.weak or None) for match in found]
         return wire.SemanticOut(
             matches=matches, total_matches=total, search_latency_ms=_elapsed_ms(started), incomplete=incomplete
         )
@@ -255,7 +255,7 @@ class MemoryOperations:
         filters, scope = body.filters.to_filters(), parse_scope(body.as_of, include_invalid=body.include_invalid)
         incomplete = None if await search.is_complete() else True
         found, total = await search.hybrid(memory_caller, body.query, body.limit, filters, scope)
-        matches = [wire.HybridMatchOut.of(match, vault=body.vault) for match in found]
+        matches = [wire.HybridMatchOut.of(match, vault=body.vault, weak=match.weak or None) for match in found]
         return wire.HybridOut(
             matches=matches, total_matches=total, search_latency_ms=_elapsed_ms(started), incomplete=incomplete
         )

@@ -86,7 +86,8 @@ def parse_scope(as_of: str | None, *, include_invalid: bool) -> SearchScope:
 class SemanticMatch(msgspec.Struct, frozen=True, omit_defaults=True):
     """A document found by semantic search.
 
-    `source_level` is "section" unless its first chunk is the best one; `excerpt` is of the best one.
+    `source_level` is "section" unless its first chunk is the best one; `excerpt` is of the best one. `weak` is true if
+    no document is nearer to the query than made-up words are.
     """
 
     path: str
@@ -96,13 +97,15 @@ class SemanticMatch(msgspec.Struct, frozen=True, omit_defaults=True):
     source_level: Literal["document", "section"]
     hebbian_weights: dict[str, float]
     invalid: Exclusion | None = None
+    weak: bool = False
 
 
 class HybridMatch(msgspec.Struct, frozen=True, omit_defaults=True):
     """A document found by hybrid search.
 
     The keyword and similarity scores are scaled to 0 to 1 over the candidates; `score` is their weighted sum, with
-    the support of the pieces beside it.
+    the support of the pieces beside it. `weak` is true if it has no word of the query and no document is nearer to the
+    query than made-up words are.
     """
 
     path: str
@@ -112,6 +115,7 @@ class HybridMatch(msgspec.Struct, frozen=True, omit_defaults=True):
     keyword_score: float
     similarity_score: float
     invalid: Exclusion | None = None
+    weak: bool = False
 
 
 class SearchService:
@@ -180,9 +184,12 @@ class SearchService:
         terms = tokenizer.query_terms(tokenizer.drop_stop_words(tokenizer.split_words(query)))
         excerpts = await self._chunk_excerpts(rows, {hit.doc_id: hit.ordinal for hit in hits}, terms)
         await self._record_search(caller, "semantic", total)
+        weak = bool(hits) and hits[0].similarity < self._embedding_worker.noise_level(vector)
         # A hit without a row was deleted between the two reads.
         matches = [
-            _semantic_match(rows[hit.doc_id], hit, excerpts[hit.doc_id], marks) for hit in hits if hit.doc_id in rows
+            _semantic_match(rows[hit.doc_id], hit, excerpts[hit.doc_id], marks, weak=weak)
+            for hit in hits
+            if hit.doc_id in rows
         ]
         return matches, total
 
@@ -215,7 +222,8 @@ class SearchService:
         )
         filters = msgspec.structs.replace(filters, excluded=excluded)
         keyword_scores = {hit.doc_id: hit.score for hit in hits}
-        similarities, ordinals = await self._similarities(query, keyword_scores, filters)
+        similarities, ordinals, noise_level = await self._similarities(query, keyword_scores, filters)
+        is_noise = max(similarities.values(), default=1.0) < noise_level
         rows = await self._index.read_rows(list({**keyword_scores, **similarities}))
         rows = {
             doc_id: row
@@ -232,7 +240,13 @@ class SearchService:
         marks = await self._explain(scope, best)
         excerpts = await self._excerpts({id_: rows[id_] for id_ in best}, ordinals, keyword_scores, terms)
         await self._record_search(caller, "hybrid", len(scores))
-        return [_hybrid_match(rows[id_], scores[id_], excerpts[id_], marks.get(id_)) for id_ in best], len(scores)
+        matches = [
+            _hybrid_match(
+                rows[id_], scores[id_], excerpts[id_], marks.get(id_), weak=is_noise and id_ not in keyword_scores
+            )
+            for id_ in best
+        ]
+        return matches, len(scores)
 
     async def is_complete(self) -> bool:
         """Return whether the index has the whole vault. Ask before a search, which may see the last note come."""
@@ -267,23 +281,24 @@ class SearchService:
 
     async def _similarities(
         self, query: str, keyword_scores: Mapping[int, float], filters: SearchFilters
-    ) -> tuple[dict[int, float], dict[int, int]]:
+    ) -> tuple[dict[int, float], dict[int, int], float]:
         """Return the similarities of the nearest documents and of all keyword hits; none without embeddings.
 
-        Of the nearest ones also the ordinals of their nearest chunks.
+        Of the nearest ones also the ordinals of their nearest chunks; and the noise level of the query.
         """
         # Checked first, because a model that failed would be loaded again by the call below.
         if self._embedding_worker.problem is not None:
-            return {}, {}
+            return {}, {}, -1.0
         try:
             vector = await self._embedding_worker.query_vector(query, None)
             hits, _ = await self._index.vectors.nearest(vector, MAX_CANDIDATES, filters)
         except EmbeddingUnavailable:
-            return {}, {}
+            return {}, {}, -1.0
         similarities = {hit.doc_id: hit.similarity for hit in hits}
         missing = [doc_id for doc_id in keyword_scores if doc_id not in similarities]
         similarities |= await self._index.vectors.similarities(vector, missing)
-        return similarities, {hit.doc_id: hit.ordinal for hit in hits}
+        ordinals = {hit.doc_id: hit.ordinal for hit in hits}
+        return similarities, ordinals, self._embedding_worker.noise_level(vector)
 
     async def _excerpts(
         self,
@@ -333,7 +348,9 @@ class SearchService:
         await self._db.write(lambda tx: self._memory.record_event(tx, caller, event))
 
 
-def _semantic_match(row: DocumentRow, hit: VectorHit, excerpt: str, marks: Mapping[int, Exclusion]) -> SemanticMatch:
+def _semantic_match(
+    row: DocumentRow, hit: VectorHit, excerpt: str, marks: Mapping[int, Exclusion], *, weak: bool
+) -> SemanticMatch:
     weights = jsontext.load(row.frontmatter).get("hebbian_weights")
     hebbian_weights = weights if isinstance(weights, dict) else {}
     return SemanticMatch(
@@ -344,10 +361,13 @@ def _semantic_match(row: DocumentRow, hit: VectorHit, excerpt: str, marks: Mappi
         "section" if hit.ordinal else "document",
         hebbian_weights,
         marks.get(hit.doc_id),
+        weak,
     )
 
 
-def _hybrid_match(row: DocumentRow, score: HybridScore, excerpt: str, invalid: Exclusion | None) -> HybridMatch:
+def _hybrid_match(
+    row: DocumentRow, score: HybridScore, excerpt: str, invalid: Exclusion | None, *, weak: bool
+) -> HybridMatch:
     return HybridMatch(
         row.path,
         row.title,
@@ -356,4 +376,5 @@ def _hybrid_match(row: DocumentRow, score: HybridScore, excerpt: str, invalid: E
         round(score.keyword, 6),
         round(score.similarity, 6),
         invalid,
+        weak,
     )

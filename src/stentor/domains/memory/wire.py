@@ -243,6 +243,8 @@ class SemanticIn(RequestModel):
 
 
 class SemanticMatchOut(ResponseModel):
+    """`weak` is true if no note is nearer to the query than made-up words are; with the packaged model only."""
+
     path: str
     vault: str
     content_preview: str
@@ -251,6 +253,7 @@ class SemanticMatchOut(ResponseModel):
     source_level: Literal["document", "section"]
     hebbian_weights: JsonObject
     invalid: ExclusionOut | None = OmittedWhenNone
+    weak: bool | None = OmittedWhenNone
 
 
 class SemanticOut(ResponseModel):
@@ -274,6 +277,8 @@ class HybridIn(RequestModel):
 
 
 class HybridMatchOut(ResponseModel):
+    """`weak` is true if it has no word of the query, and no note is nearer to the query than made-up words are."""
+
     path: str
     vault: str
     title: str
@@ -282,6 +287,7 @@ class HybridMatchOut(ResponseModel):
     keyword_score: float
     similarity_score: float
     invalid: ExclusionOut | None = OmittedWhenNone
+    weak: bool | None = OmittedWhenNone
 
 
 class HybridOut(ResponseModel):

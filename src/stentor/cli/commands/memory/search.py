@@ -18,6 +18,7 @@ class FoundNote(msgspec.Struct, frozen=True):
     path: str
     title: str
     excerpt: str
+    weak: bool = False
 
 
 class FoundNotes(msgspec.Struct, frozen=True):
@@ -50,7 +51,8 @@ def search(
 def _show(found: FoundNotes) -> None:
     for note in found.matches:
         path, title = strip_controls(note.path), strip_controls(note.title)
-        console.print(Text.assemble((path, "bold"), f"  {title}"), soft_wrap=True)
+        mark = "  (weak match)" if note.weak else ""
+        console.print(Text.assemble((path, "bold"), f"  {title}{mark}"), soft_wrap=True)
         # Always one line, so that each note takes the same space and grep shows it together with its text.
         console.print(Text("  " + " ".join(strip_controls(note.excerpt).split())), soft_wrap=True)
     if not found.matches:

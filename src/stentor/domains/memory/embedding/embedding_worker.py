@@ -17,6 +17,7 @@ from stentor.core.clock import SECOND, Clock
 from stentor.core.errors import InvalidRequest, StoreUnavailable
 from stentor.core.lazy_import import lazy_module
 from stentor.domains.memory.embedding.embedder import Embedder, EmbeddingUnavailable, Vectors
+from stentor.domains.memory.embedding.noise import NoiseLevel
 from stentor.domains.memory.index.index import SearchIndex
 from stentor.domains.memory.index.lag import SyncLag
 from stentor.domains.memory.index.model import EmbeddingModel, PendingDocument
@@ -48,11 +49,18 @@ log = logging.getLogger(__name__)
 class EmbeddingWorker:
     """Embeds the pending documents of one index.
 
-    From `min_similarity` (-1 to 1) on, a document matches without a word in common.
+    From `min_similarity` (-1 to 1) on, a document matches without a word in common. With `has_noise_level`,
+    `noise_level` tells how near made-up words are to a query.
     """
 
     def __init__(
-        self, index: SearchIndex, embedder: Embedder | None, clock: Clock, min_similarity: float = -1.0
+        self,
+        index: SearchIndex,
+        embedder: Embedder | None,
+        clock: Clock,
+        min_similarity: float = -1.0,
+        *,
+        has_noise_level: bool = False,
     ) -> None:
         self._index = index
         self._embedder = embedder
@@ -71,6 +79,8 @@ class EmbeddingWorker:
         # Not at once: an index that is being rebuilt has vectors of notes that are not in it yet.
         self._sweep_at = clock.monotonic() + SWEEP_INTERVAL_US
         self.min_similarity = min_similarity
+        self._has_noise_level = has_noise_level
+        self._noise: NoiseLevel | None = None
         self.lag = SyncLag("stentor_memory_vector_lag_seconds", "semantic")
         self.problem: str | None = None if embedder else "no embedding model is set up: keyword search only"
 
@@ -163,6 +173,10 @@ class EmbeddingWorker:
             )
         return _normalize(embedding)
 
+    def noise_level(self, vector: Vectors) -> float:
+        """Return the similarity up to which a note is no nearer to this query than made-up words; -1 if unknown."""
+        return -1.0 if self._noise is None else self._noise.of(vector)
+
     async def _wait_until_prepared(self) -> None:
         """Wait until the model is prepared. Raises EmbeddingUnavailable if that takes too long; it then continues."""
         if self._embedder is None or (not self.is_preparing and await self._embedder.is_prepared()):
@@ -194,6 +208,8 @@ class EmbeddingWorker:
                     self.is_preparing = False
                 # Under the same lock: until the index has switched, vectors of two models could be compared.
                 await self._index.vectors.use_model(EmbeddingModel(self._embedder.identity, self._embedder.dimensions))
+                if self._has_noise_level:
+                    self._noise = await NoiseLevel.measure(self._embedder)
                 self._is_loaded = True
         return self._embedder
 

@@ -106,7 +106,10 @@ class ReadRecord(msgspec.Struct, frozen=True):
 
 
 class FoundRecord(msgspec.Struct, frozen=True, omit_defaults=True):
-    """A search result. `version` is null for a state that was never read or written through this server."""
+    """A search result. `version` is null for a state that was never read or written through this server.
+
+    `weak`: it has no word of the query, and nothing is nearer to the query than made-up words are.
+    """
 
     record_id: str
     path: str
@@ -117,6 +120,7 @@ class FoundRecord(msgspec.Struct, frozen=True, omit_defaults=True):
     version: int | None
     content_sha256: str
     invalid: Exclusion | None = None
+    weak: bool = False
 
 
 class FoundRecords(msgspec.Struct, frozen=True, omit_defaults=True):

@@ -55,8 +55,8 @@ UNREACHABLE = "(not accessible)"
 """In place of a note that the caller cannot read."""
 _JOURNALED = 102
 """In place of a response's status: the write was decided, and has not failed; its response is to come."""
-_Match = tuple[str, str, float, Exclusion | None]
-"""The path, the excerpt, the score and the mark of a match."""
+_Match = tuple[str, str, float, Exclusion | None, bool]
+"""The path, the excerpt, the score and the mark of a match, and whether it is weak."""
 
 
 class _Journaled(msgspec.Struct, frozen=True):
@@ -217,7 +217,7 @@ class GovernedMemory:
     async def _found_record(
         self, context: AuthorityContext | None, parts: VaultParts, vault: str, match: _Match
     ) -> FoundRecord | None:
-        path, excerpt, score, exclusion = match
+        path, excerpt, score, exclusion, weak = match
         document = await parts.index.find_document(path)
         if document is None or not path.endswith(records.NOTE_SUFFIX):
             return None  # deleted since the search, or not a note
@@ -227,7 +227,7 @@ class GovernedMemory:
         )
         return FoundRecord(
             address.record_id, path, address.key, document.title or address.key, excerpt, score, version,
-            document.content_hash, None if exclusion is None else _without_unreachable(context, vault, exclusion),
+            document.content_hash, None if exclusion is None else _without_unreachable(context, vault, exclusion), weak,
         )  # fmt: skip
 
     async def _record_status(self, parts: VaultParts, address: RecordAddress) -> RecordStatus:
@@ -328,13 +328,13 @@ async def _search(
     if request.mode == "keyword":
         words = request.query.split()
         results, total = await parts.search.keyword(caller, words, SEARCH_FIELDS, "any", limit, folders, scope)
-        return [(found.path, found.excerpt, found.relevance_score, found.invalid) for found in results], total
+        return [(found.path, found.excerpt, found.relevance_score, found.invalid, False) for found in results], total
     filters = SearchFilters(folder=folders)
     if request.mode == "semantic":
         near, total = await parts.search.semantic(caller, request.query, None, limit, filters, scope)
-        return [(match.path, match.excerpt, match.similarity_score, match.invalid) for match in near], total
+        return [(match.path, match.excerpt, match.similarity_score, match.invalid, match.weak) for match in near], total
     hybrid, total = await parts.search.hybrid(caller, request.query, limit, filters, scope)
-    return [(match.path, match.excerpt, match.score, match.invalid) for match in hybrid], total
+    return [(match.path, match.excerpt, match.score, match.invalid, match.weak) for match in hybrid], total
 
 
 def _scope(request: SearchAsked) -> SearchScope:

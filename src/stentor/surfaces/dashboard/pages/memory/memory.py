@@ -129,6 +129,7 @@ class SearchHit(TypedDict):
     scores: dict[str, float | None]
     level: str | None
     invalid: JsonObject | None
+    weak: bool
 
 
 class SearchResults(TypedDict):
@@ -200,6 +201,7 @@ def _present_hit(match: JsonObject, query_terms: frozenset[str], vault: str) -> 
         "scores": scores,
         "level": match.get("source_level"),
         "invalid": match.get("invalid"),
+        "weak": match.get("weak", False),
     }
 
 
