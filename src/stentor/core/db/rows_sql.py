@@ -48,9 +48,8 @@ class NumberedTable(AppendOnlyTable):
     """An append-only table with one more column, in which PostgreSQL numbers the rows of a group as they are inserted.
 
     SQLite leaves it to its default. `group_of` returns the values of `group`, which are names and their types, or None
-    for a row without a group: its number is 0. `first` and `most` are SQL for the number of the first row and for the
-    greatest possible one, or null; both may use the values of the group as `given.name`. They do not see the rows that
-    are inserted with them.
+    for a row without a group: its number is 0. `function` is one of PostgreSQL that takes them and returns the number
+    of the first row and the greatest possible one, or null. It does not see the rows that are inserted with it.
     """
 
     def __init__(
@@ -61,11 +60,10 @@ class NumberedTable(AppendOnlyTable):
         *,
         group: Mapping[str, str],
         group_of: Callable[[Row], Row | None],
-        first: str,
-        most: str,
+        function: str,
     ) -> None:
         super().__init__(table, columns)
-        self.column, self.group, self.first, self.most = column, group, first, most
+        self.column, self.group, self.function = column, group, function
         self.width = len(columns) + 2 + len(group)
         self._group_of = group_of
 
@@ -105,8 +103,9 @@ def _numbered_insert(table: NumberedTable, rows: int, first: int) -> str:
     groups = ", ".join(f"({place}, {values})" for place, values in enumerate(given))
     names = ", ".join(table.group)
     return (
-        f"with numbered (place, first, most) as materialized (select given.place, {table.first}, {table.most}"  # noqa: S608
-        f" from (values {groups}) as given (place, {names}) where given.{next(iter(table.group))} is not null)"
+        f"with numbered (place, first, most) as materialized (select given.place, numbers.*"  # noqa: S608
+        f" from (values {groups}) as given (place, {names}), {table.function}({names}) as numbers"
+        f" where {next(iter(table.group))} is not null)"
         f" insert into {table.table} ({', '.join(table.columns)}, {table.column}) values {', '.join(inserted)}"
     )
 

@@ -892,4 +892,4 @@ CREATE TABLE llm_spent (
     primary key (tenant, kind, subject, day)
 );
 CREATE INDEX llm_spent_by_day on llm_spent (tenant, kind, day);
-insert into alembic_version values ('0061');
+insert into alembic_version values ('0062');

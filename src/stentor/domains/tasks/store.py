@@ -49,21 +49,13 @@ LONG_INPUT = 100_000
 _TASK_COLUMNS = (*_INSERT_COLUMNS, "session_id", "input")
 _LANE = {"assigned_agent": "text", "submitted_by": "text", "priority": "integer", "queued_at": "bigint"}
 _lane_of, _status_of = itemgetter(*map(_TASK_COLUMNS.index, _LANE)), itemgetter(_TASK_COLUMNS.index("status"))
-_IN_QUEUE = """from tasks as t where t.status = 'queued' and t.parked = 0
-    and t.assigned_agent = given.assigned_agent and t.priority = given.priority"""
-_IN_LANE = f"{_IN_QUEUE} and t.submitted_by = given.submitted_by"
-# What the trigger `take_task_turn` does for moved tasks, and for those of older processes.
 _TASKS = NumberedTable(
     "tasks",
     _TASK_COLUMNS,
     "turn",
     group=_LANE,
     group_of=lambda row: _lane_of(row) if _status_of(row) == "queued" else None,
-    first=f"""greatest(
-        coalesce((select t.turn + 1 {_IN_LANE} and t.queued_at <= given.queued_at
-            order by t.queued_at desc, t.turn desc limit 1), 0),
-        coalesce((select t.turn {_IN_QUEUE} order by t.turn, t.queued_at limit 1), 0))""",
-    most=f"(select t.turn {_IN_LANE} and t.queued_at > given.queued_at order by t.queued_at, t.turn limit 1)",
+    function="find_turns",
 )
 # Fencing: of two claims that read the same row, one finds the epoch that it read and increments it; the other updates
 # nothing. `coalesce` keeps PostgreSQL from an index of queued tasks, in which it reads the whole queue of the agent: it

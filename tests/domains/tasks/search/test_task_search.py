@@ -127,7 +127,7 @@ async def test_no_write_has_to_merge_the_pending_list_of_the_index(postgres_url:
     database = Database(driver)
     index = PostgresTaskIndex(database)
     for number in range(4):
-        texts = [TaskText("t", f"task {n}", "word" + "".join(f" {n}w{k}" for k in range(1300))) for n in range(20)]
+        texts = [TaskText("t", f"task {n}", "word" + "".join(f" {n}w{k}" for k in range(2600))) for n in range(20)]
         await index.put(texts, Position(number, "event"))
     [(pages,)] = await database.read(lambda tx: tx.rows(MERGE))
     assert pages == 0

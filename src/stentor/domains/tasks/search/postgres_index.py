@@ -12,8 +12,8 @@ MAX_POSITIONS = 16_383
 """A tsvector counts no further, so the words after that many are found, but not as parts of a phrase."""
 MAX_WORD_POSITIONS = 255
 """Positions that a tsvector keeps of one word."""
-WORDS_PER_MERGE = 100_000
-"""About half of the words that the pending list of the index holds with the default `gin_pending_list_limit`."""
+WORDS_PER_MERGE = 200_000
+"""New words that take 4 MB to 6 MB in the pending list of the index, which has room for 16 MB."""
 _PUT = RowsSql(
     ("tenant", "task_id", "words"),
     """insert into task_search (tenant, task_id, words) select tenant, task_id, cast(words as tsvector) from given
@@ -29,7 +29,7 @@ _FIND = Sql(
     order by doc_id desc limit :limit"""
 )
 _CLEAR = Sql("delete from task_search")
-# Only the owner of an index may do it. For another role the insert that fills the list does it.
+# Only the owner of an index may do it. For another role autovacuum does it, or the insert that fills the list.
 _MERGE = Sql(
     """select gin_clean_pending_list(oid) from pg_class
     where oid = cast('task_search_words' as regclass) and pg_has_role(relowner, 'usage')"""
