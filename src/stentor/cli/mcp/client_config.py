@@ -24,7 +24,8 @@ CONFIG_LOCATIONS = {
     "claude-desktop": "Add this to claude_desktop_config.json (Settings, Developer, Edit Config) and restart the app.",
     "claude-code": "Run this command in the folder of your project, or with `--scope user` after `add` for all of your "
     "projects; then `claude mcp list` lists the server there.",
-    "cursor": "Add this to ~/.cursor/mcp.json, or to .cursor/mcp.json in a project; Settings, MCP lists the server.",
+    "cursor": "Add this to ~/.cursor/mcp.json, or to .cursor/mcp.json in a project, and restart Cursor; "
+    "Customize, MCPs (Settings, MCP in older versions) lists the server.",
     "vscode": "Add this to .vscode/mcp.json in a workspace, or to the user's file (MCP: Open User Configuration).",
 }
 
