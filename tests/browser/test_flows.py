@@ -400,7 +400,7 @@ def test_back_after_an_action_on_several_tasks_leads_to_the_list(tab: Tab) -> No
     page.locator("[data-select]").first.check()
     page.get_by_role("button", name="Cancel", exact=True).click()
     page.get_by_role("heading", name="Cancel 1 task?").wait_for()
-    page.get_by_role("button", name="Cancel", exact=True).click()
+    page.get_by_role("button", name="Cancel 1 task").click()
     page.get_by_role("heading", name="1 task cancelled").wait_for()
     page.go_back()
     page.get_by_text("None of the selected tasks can be cancelled.").wait_for()

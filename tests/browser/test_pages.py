@@ -94,6 +94,36 @@ def test_a_status_is_whole_at_320_pixels(chromium: Browser, installation: Instal
 
 
 @requirement("dashboard.clipped-tables")
+@pytest.mark.parametrize("path", ["/tasks", "/provenance"])
+def test_a_status_is_on_one_line_on_a_phone_and_the_title_has_most_of_the_room(
+    chromium: Browser, installation: Installation, path: str
+) -> None:
+    context = chromium.new_context(viewport=SIZES["narrow"])
+    page = Tab(context.new_page(), installation.board).sign_in().open(path).page
+    high, widths = page.evaluate(
+        """() => {
+            const statuses = [...document.querySelectorAll('td > .status')];
+            const cells = [...document.querySelectorAll('table.list tbody tr[data-row]')].map(row =>
+                [...row.cells].filter(cell => cell.offsetWidth).map(cell => cell.offsetWidth));
+            return [Math.max(...statuses.map(one => one.offsetHeight)), cells];
+        }"""
+    )
+    context.close()
+    assert high < 26
+    assert all(title > status for title, status in widths)
+
+
+@requirement("dashboard.clipped-tables")
+def test_details_have_exact_times_where_no_pointer_asks_for_them(chromium: Browser, installation: Installation) -> None:
+    context = chromium.new_context(viewport=SIZES["narrow"])
+    page = Tab(context.new_page(), installation.board).sign_in().open(f"/tasks/{installation.made.done}").page
+    shown = page.locator(".fields time").first.evaluate("time => getComputedStyle(time, '::after').content")
+    context.close()
+    assert "title" in shown or "UTC" in shown
+    assert shown != "none"
+
+
+@requirement("dashboard.clipped-tables")
 def test_the_summary_of_an_agent_fits_a_phone(chromium: Browser, installation: Installation) -> None:
     context = chromium.new_context(viewport=SIZES["narrow"])
     tab = Tab(context.new_page(), installation.board).sign_in()

@@ -69,6 +69,15 @@ async def test_each_row_names_who_did_it_and_what_it_was_about(site: Site) -> No
 
 
 @requirement("audit.page")
+def test_what_is_for_everybody_is_named_in_words() -> None:
+    event = {"event_type": "budget_changed", "by": "dana", "agent_id": None, "task_id": None, "message": "Set."}
+    row = present(event | {"metadata": {"kind": "key", "subject": "*"}}, {}, {}, {}, ())
+    assert row.about == AuditLink("each key", "/models/budgets")
+    event |= {"event_type": "model_route_changed", "metadata": {"kind": "fallbacks", "name": "*"}}
+    assert present(event, {}, {}, {}, ()).about == AuditLink("every model", "/models/providers")
+
+
+@requirement("audit.page")
 def test_ids_in_a_sentence_are_short_and_those_of_unknown_agents_too() -> None:
     one, other = "01a22ae8-529b-7198-a353-0cc7cb3dcb05", "01a22ae8-4e2c-7214-a051-4eb279f5167f"
     event = {"event_type": "update_deployed", "by": "dana", "agent_id": other, "task_id": None}

@@ -470,12 +470,11 @@ async def test_a_change_that_somebody_made_meanwhile_is_merged_or_kept_as_a_copy
     assert "ONE" in page
     assert "THREE" in page
     conflict = await site.send("/memory/edit", text="eins\n\ntwo\n\nthree\n", **fields)
-    assert "notice=conflict" in conflict.headers["location"]
     copy = await at(site, conflict.headers["location"])
-    assert '<p class="notice warn" role="status">Somebody else changed the same lines.' in copy
-    assert 'A conflicted copy of <a href="/memory/note?path=n.md">n.md</a>' in copy
+    assert 'This is a conflicted copy of <a href="/memory/note?path=n.md">n.md</a>' in copy
+    assert 'class="notice' not in copy, "what to do is said once"
     original = await note(site, "n.md")
-    assert "A conflicted copy of" not in original
+    assert "conflicted copy of" not in original
     texts = copy + original
     assert "eins" in texts
     assert "ONE" in texts

@@ -102,7 +102,7 @@ async def test_providers_show_health_models_and_whether_a_key_is_set_but_never_t
     site: Site, upstream: Upstream
 ) -> None:
     page = await site.read("/models/providers")
-    assert "<td>set</td>" in page
+    assert '<td data-label="Key"><div>set</div></td>' in page
     assert KEY not in page
     assert '<span class="status available">' in page
     assert "openai/sea-small" in page

@@ -150,6 +150,38 @@ async def test_thresholds_are_changed_by_admins_only(site: Site) -> None:
 
 
 @requirement("alerts.page")
+async def test_what_is_wrong_comes_before_the_first_steps_of_a_new_installation(site: Site) -> None:
+    def order(page: str) -> list[str]:
+        return re.findall(">(First steps|Needs your attention)<", page)
+
+    assert order(await site.read("/")) == ["First steps", "Needs your attention"]
+    agent = await site.world.register("ann", trust_tier="human")
+    await site.world.submit(agent_preference=agent)
+    assert order(await site.read("/")) == ["Needs your attention", "First steps"]
+
+
+@requirement("alerts.page")
+async def test_a_member_of_a_team_sees_that_its_budget_is_spent(site: Site) -> None:
+    made = {"name": "member", "role": "viewer", "team": "support"}
+    key = (await site.world.admin.post("/api/v1/keys", json=made)).json()["key"]
+    findings = [
+        Finding("default", "budget", f"team:{team}:usd/day", "critical", f"The team {team} has spent all.")
+        for team in ("support", "sales")
+    ]
+
+    async def find(_: object) -> list[Finding]:
+        return findings
+
+    site.world.kernel.alerts.add_check(find)
+    await site.world.kernel.alerts.check()
+    browser = await site.browser_of(key)
+    for path in ("/", "/alerts"):
+        page = (await browser.get(path)).text
+        assert "The team support has spent all." in page
+        assert "The team sales" not in page
+
+
+@requirement("alerts.page")
 async def test_what_is_wrong_is_on_the_overview_and_on_its_page_until_it_is_over(site: Site) -> None:
     agent = await site.world.register("ann")
     assert "No open alerts." in await site.read("/")

@@ -77,6 +77,19 @@ async def test_all_that_match_are_changed_and_no_others(site: Site) -> None:
 
 
 @requirement("dashboard.page-matching")
+async def test_the_page_says_what_a_restart_does_to_the_work(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
+    async def never_ends(batch: Batch, page: object) -> None:
+        del batch, page
+
+    monkeypatch.setattr(Batch, "run", never_ends)
+    await site.world.register("ann")
+    await site.world.submit()
+    asked = await choose(site, "cancel")
+    running = await site.follow("/tasks/matching/confirm", selection=selection(asked))
+    assert "A restart of the service ends it; what is done stays done" in running.text
+
+
+@requirement("dashboard.page-matching")
 async def test_a_filter_of_another_status_leaves_nothing_to_do(site: Site) -> None:
     await site.world.register("ann")
     waiting = [await site.world.submit() for _ in range(3)]
@@ -110,8 +123,8 @@ async def test_the_key_decides_what_is_listed_and_changed(site: Site) -> None:
     assert await statuses(site, waiting) == ["queued"] * 3
     for fields in ({"action": "delete", "all": "1"}, {"all": "1"}):
         await site.send("/tasks/selected", 400, **fields)
-    assert "This selection has expired." in (await site.follow("/tasks/matching/confirm", selection="x")).text
-    assert "This selection has expired." in (await site.follow("/tasks/matching/stop", selection="x")).text
+    assert "This selection expired, or" in (await site.follow("/tasks/matching/confirm", selection="x")).text
+    assert "This selection expired, or" in (await site.follow("/tasks/matching/stop", selection="x")).text
 
 
 @requirement("dashboard.page-matching")

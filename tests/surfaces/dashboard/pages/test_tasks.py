@@ -179,7 +179,10 @@ async def test_a_task_shows_its_decision_its_trail_and_its_result_as_markdown(si
         assert f'<th class="num">{term}</th>' in page
     assert "the first one counts 20%" in page
     assert "routing decision" in page
-    await site.read("/tasks/none", 404)
+    lost = await site.read("/tasks/none", 404)
+    assert '<a class="button" href="/tasks">Tasks</a>' in lost
+    refused = await site.read("/keys", 403, key="READER")
+    assert "does not have. Ask an admin of this service for it." in html.unescape(refused)
 
 
 @requirement("dashboard.page-tasks")

@@ -311,4 +311,5 @@ def _limit(budget: StoredBudget) -> str:
 def _route_event(route: StoredRoute, caller: Principal, change: str, *, removed: bool = False) -> EventDraft:
     meta = {"kind": route.kind, "name": route.name, "models": list(route.models), "removed": removed, "by": caller.name}
     what = "Group of models" if route.kind == "group" else "Fallbacks of"
-    return EventDraft("model_route_changed", "llm", f"{what} {route.name} {change}.", meta)
+    name = "every model" if (route.kind, route.name) == ("fallbacks", "*") else route.name
+    return EventDraft("model_route_changed", "llm", f"{what} {name} {change}.", meta)

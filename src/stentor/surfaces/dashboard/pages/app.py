@@ -259,7 +259,9 @@ def _describe_gateway_error(request: Request, error: Exception) -> ErrorPage:
     assert isinstance(error, GatewayError)
     titles = {401: "Session expired", 403: "Permission denied", 404: "Not found", 409: "Conflict", 410: "Archived"}
     titles |= {429: "Too many requests", 503: "Temporarily unavailable"}
-    return error.status, titles.get(error.status, "Request rejected"), error.message
+    # Who lacks a permission wants to know how to get it.
+    hint = " Ask an admin of this service for it." if "needs the permission" in error.message else ""
+    return error.status, titles.get(error.status, "Request rejected"), error.message + hint
 
 
 def _describe_stentor_error(request: Request, error: Exception) -> ErrorPage:
@@ -272,7 +274,7 @@ def _describe_stentor_error(request: Request, error: Exception) -> ErrorPage:
 def _describe_http_exception(request: Request, error: Exception) -> ErrorPage:
     assert isinstance(error, HTTPException)
     if error.status_code == 404:
-        return 404, "Not found", "Page not found."
+        return 404, "Not found", "No page has this address."
     return error.status_code, "Request rejected", str(error.detail)
 
 

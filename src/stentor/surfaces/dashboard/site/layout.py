@@ -26,7 +26,7 @@ NOTICES = {
     "answered": "Answered. The task resumes.",
     "recorded": "Recorded. Retry the task to continue it.",
     "none-selected": "No task was selected.",
-    "selection-lost": "This selection has expired. Select the tasks again.",
+    "selection-lost": "This selection expired, or the service was restarted. Select the remaining tasks again.",
     "submitted-again": "Submitted again, as a new task.",
     "approved": "Approved.",
     "rejected": "Rejected.",
@@ -54,7 +54,6 @@ NOTICES = {
     "invalidated": "Marked invalid. It and everything derived from it are excluded from search.",
     "valid-again": "The mark is removed.",
     "merged": "Saved and merged with what somebody else has changed.",
-    "conflict": "Somebody else changed the same lines. This copy has the text that is not in the note: merge it.",
     "removed": "Removed.",
     "revoked": "Revoked: the key no longer works.",
     "signed-out": "Signed out everywhere.",
@@ -73,5 +72,5 @@ NOTICES = {
     "signed": "Signed: the log with all events so far.",
 }
 """Messages after an action. The URL carries only the name, so that a crafted link cannot inject text into a page."""
-WARNINGS = frozenset(("conflict", "run-denied", "proposed-unserved", "selection-lost"))
+WARNINGS = frozenset(("run-denied", "proposed-unserved", "selection-lost"))
 """Notices of what did not happen as it was asked for."""

@@ -153,6 +153,8 @@ def _find_subject(event: JsonObject, webhooks: Mapping[str, str], schedules: Col
     if event["agent_id"] or not metadata.get(member):
         return None
     name = str(metadata[member])
+    if name == "*":  # of a budget, or of fallbacks
+        name = f"each {metadata['kind']}" if type_ == "budget_changed" else "every model"
     if type_ == "schedule_changed" and name not in schedules:
         return AuditLink(name)
     return AuditLink(name, path + quote_segment(name) if path else _PAGES.get(type_))

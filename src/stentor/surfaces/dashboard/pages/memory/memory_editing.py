@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 
-from starlette.responses import Response
+from starlette.responses import RedirectResponse, Response
 
 from stentor.core.jsontext import JsonObject
 from stentor.domains.memory.vaults import DEFAULT_VAULT
@@ -127,10 +127,9 @@ async def _write(
 
 
 def _redirect(page: PageRequest, path: str, vault: str, written: JsonObject) -> Response:
-    notice = "conflict" if written["conflict_copy"] else "merged" if written["merged"] else "saved"
-    if written["conflict_copy"]:
-        path = written["conflict_copy"]
-    return page.redirect(note_url(path, vault), notice)
+    if written["conflict_copy"]:  # whose page says what to do
+        return RedirectResponse(note_url(written["conflict_copy"], vault), 303)
+    return page.redirect(note_url(path, vault), "merged" if written["merged"] else "saved")
 
 
 async def mark(page: PageRequest) -> Response:

@@ -177,7 +177,7 @@ STEPS = (
     FirstStep(
         "task",
         "Send a task",
-        "The builtin agent summarizes at once, without a model.",
+        "The built-in agent summarizes at once, without a model.",
         'stentor task submit --type summarize --capability summarize --input "One sentence. And another one." --wait',
         "/console",
     ),
