@@ -1,4 +1,8 @@
-"""`python -m bench.memory.retrieval CORPUS QUERIES JUDGEMENTS`: nDCG@10 and recall@10 of the three searches.
+"""`python -m bench.memory.retrieval CORPUS QUERIES JUDGEMENTS`: how well the searches, and BM25, find on a given set.
+
+The figures are means over the queries: nDCG@10, recall@10, the share with a right document among the first five
+(found@5), and the reciprocal rank of the first right one among ten (MRR@10). BM25 is that of SQLite's FTS5 with its
+stemmer, over title and text.
 
 CORPUS and QUERIES are lines of JSON as BEIR has them (`_id`, `title`, `text`; also `path`, the note's, for pieces of a
 conversation: without it no note stands beside another); JUDGEMENTS is BEIR's table
@@ -12,6 +16,8 @@ import argparse
 import asyncio
 import json
 import math
+import re
+import sqlite3
 import tempfile
 import time
 from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
@@ -49,7 +55,8 @@ def main() -> None:
     else:
         for mode, found in figures.items():
             print(
-                f"{mode:9} nDCG@10 {found['ndcg']:.4f}   recall@10 {found['recall']:.4f}   {found['queries']} queries"
+                f"{mode:9} nDCG@10 {found['ndcg']:.4f}   recall@10 {found['recall']:.4f}   "
+                f"found@5 {found['found5']:.4f}   MRR@10 {found['mrr']:.4f}   {found['queries']} queries"
             )
 
 
@@ -62,7 +69,8 @@ async def measure(corpus: Path, queries: Path, judgements: Path) -> dict[str, di
         memory, database = _open(Path(folder))
         try:
             await _index(memory)
-            return {mode: await _score(ask, asked, judged, names) for mode, ask in _modes(memory).items()}
+            modes = _modes(memory) | {"BM25": _bm25(corpus, {document: path for path, document in names.items()})}
+            return {mode: await _score(ask, asked, judged, names) for mode, ask in modes.items()}
         finally:
             await memory.stop()
             await asyncio.to_thread(database.close)
@@ -92,6 +100,11 @@ def ndcg(ranked: Sequence[str], grades: Mapping[str, int], depth: int = DEPTH) -
 
 def recall(ranked: Sequence[str], grades: Mapping[str, int], depth: int = DEPTH) -> float:
     return len(set(ranked[:depth]) & set(grades)) / len(grades) if grades else 0.0
+
+
+def reciprocal_rank(ranked: Sequence[str], grades: Mapping[str, int]) -> float:
+    """One divided by the place of the first right document, 0 without one."""
+    return next((1 / (place + 1) for place, one in enumerate(ranked) if one in grades), 0.0)
 
 
 def _lines(path: Path) -> Iterator[dict[str, Any]]:
@@ -149,14 +162,33 @@ def _modes(memory: Memory) -> dict[str, Ask]:
     return {"keyword": by_word, "semantic": by_meaning, "hybrid": by_both}
 
 
+def _bm25(corpus: Path, paths: Mapping[str, str]) -> Ask:
+    """Plain BM25 over the same documents: any word of the query, none ignored."""
+    index = sqlite3.connect(":memory:")
+    index.execute("create virtual table documents using fts5 (title, text, path unindexed, tokenize = 'porter')")
+    rows = [(str(row.get("title") or ""), str(row["text"]), paths[row["_id"]]) for row in _lines(corpus)]
+    index.executemany("insert into documents values (?, ?, ?)", rows)
+
+    async def ask(query: str) -> list[str]:
+        match = " OR ".join(f'"{word}"' for word in re.findall(r"\w+", query))
+        found = index.execute(
+            "select path from documents where documents match ? order by rank limit ?", (match, DEPTH)
+        )
+        return [path for (path,) in found]
+
+    return ask
+
+
 async def _score(ask: Ask, asked: Mapping[str, str], judged: Judgements, names: Mapping[str, str]) -> dict[str, float]:
-    gains, shares = [], []
+    totals = {"ndcg": 0.0, "recall": 0.0, "found5": 0.0, "mrr": 0.0}
     for query, text in asked.items():
-        ranked = [names[path] for path in await ask(text)]
-        gains.append(ndcg(ranked, judged[query]))
-        shares.append(recall(ranked, judged[query]))
+        ranked, grades = [names[path] for path in await ask(text)], judged[query]
+        totals["ndcg"] += ndcg(ranked, grades)
+        totals["recall"] += recall(ranked, grades)
+        totals["found5"] += bool(set(ranked[:5]) & set(grades))
+        totals["mrr"] += reciprocal_rank(ranked, grades)
     count = max(1, len(asked))
-    return {"ndcg": sum(gains) / count, "recall": sum(shares) / count, "queries": len(asked)}
+    return {**{name: total / count for name, total in totals.items()}, "queries": len(asked)}
 
 
 if __name__ == "__main__":

@@ -6,7 +6,8 @@ import json
 from pathlib import Path
 
 import pytest
-from bench.memory.retrieval import measure, ndcg, read_judgements, recall
+from bench.memory import pythondocs
+from bench.memory.retrieval import measure, ndcg, read_judgements, recall, reciprocal_rank
 
 DOCUMENTS = [
     {"_id": "d1", "title": "Cats", "text": "The kitten sat on the rug and purred."},
@@ -28,6 +29,8 @@ def test_the_figures_are_those_of_the_definitions() -> None:
     assert ndcg([*"0123456789", "a"], grades) == 0.0
     assert recall(["x", "a"], grades) == 0.5
     assert recall([], grades) == 0.0
+    assert reciprocal_rank(["x", "b", "a"], grades) == 0.5
+    assert reciprocal_rank(["x"], grades) == 0.0
 
 
 @pytest.mark.slow
@@ -41,5 +44,26 @@ async def test_a_small_set_is_measured_in_both_forms_of_judgements(tmp_path: Pat
     trec.write_text("q1 0 d1 1\nq1 0 d2 0\nq2 0 d3 2\n")
     assert read_judgements(beir) == read_judgements(trec) == {"q1": {"d1": 1}, "q2": {"d3": 2}}
     figures = await measure(corpus, queries, beir)
-    assert figures["semantic"] == figures["hybrid"] == {"ndcg": 1.0, "recall": 1.0, "queries": 2}
-    assert figures["keyword"]["ndcg"] == 0.5
+    assert (
+        figures["semantic"]
+        == figures["hybrid"]
+        == {"ndcg": 1.0, "recall": 1.0, "found5": 1.0, "mrr": 1.0, "queries": 2}
+    )
+    assert figures["keyword"]["ndcg"] == figures["BM25"]["ndcg"] == 0.5
+
+
+def test_the_questions_about_python_name_pages_that_are_read(tmp_path: Path) -> None:
+    questions = pythondocs.read_questions()
+    assert len({question for question, _ in questions}) == len(questions) == 103
+    for page in {page for _, answers in questions for page in answers}:
+        file = tmp_path / f"{page}.rst.txt"
+        file.parent.mkdir(exist_ok=True)
+        file.write_text(
+            ".. _label:\n\n:mod:`zipfile` --- Archives\n=======\n\nSee :class:`~zipfile.ZipFile` and :ref:`it <x>`.\n"
+        )
+    pages = pythondocs.read_pages(tmp_path)
+    assert {page for _, answers in questions for page in answers} == set(pages)
+    assert pages["library/zipfile"] == {
+        "title": "zipfile --- Archives",
+        "text": "\n\nSee zipfile.ZipFile and it.\n",
+    }
