@@ -71,3 +71,27 @@ def test_the_nearest_documents_are_those_of_a_full_sort(limit: int) -> None:
         1000: pytest.approx(best[1000], abs=CLOSE),
     }
     assert matrix.similarities(query, []) == {}
+
+
+def test_documents_that_are_added_together_are_as_those_that_are_added_one_by_one() -> None:
+    vectors = units(9)
+    owners, weights = [3, 3, 5, 8, 8, 8, 9, 11, 11], {3: 0.5, 9: -1.0}
+    chunks = [
+        vector_matrix.ChunkVector(owner, weights.get(owner), owner * 10, vector)
+        for owner, vector in zip(owners, vectors, strict=True)
+    ]
+    together, one_by_one = VectorMatrix(DIMENSIONS), VectorMatrix(DIMENSIONS)
+    for matrix in (together, one_by_one):
+        matrix.upsert(1, units(2), None, 0)
+        matrix.delete(1)  # leaves free rows
+    together.add(chunks[:6])
+    together.add([])
+    together.add(chunks[6:])
+    for owner in dict.fromkeys(owners):
+        own = [chunk for chunk in chunks if chunk.doc_id == owner]
+        one_by_one.upsert(owner, np.stack([chunk.vector for chunk in own]), own[0].weight, own[0].created_at)
+    filters = [SearchFilters(), SearchFilters(weight_min=0.0), SearchFilters(created_after=60)]
+    for query in vectors:
+        assert together.similarities(query, owners) == one_by_one.similarities(query, owners)
+        for each in filters:
+            assert together.nearest(query, 4, each) == one_by_one.nearest(query, 4, each)

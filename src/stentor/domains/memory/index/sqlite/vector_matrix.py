@@ -119,6 +119,24 @@ class VectorMatrix:
         with self._lock:
             self._upsert(doc_id, vectors, weight, created_at)
 
+    def add(self, chunks: Sequence[ChunkVector]) -> None:
+        """Add documents that the matrix does not have: all their chunks, in the order of documents and chunks."""
+        if not chunks:
+            return
+        with self._lock:
+            rows = [self._allocate_row() for _ in chunks]
+            ordinals = []
+            for row, chunk in zip(rows, chunks, strict=True):
+                own = self._rows.setdefault(chunk.doc_id, [])
+                ordinals.append(len(own))
+                own.append(row)
+            self._vectors.set(rows, np.stack([chunk.vector for chunk in chunks]))
+            self._doc[rows] = [chunk.doc_id for chunk in chunks]
+            self._ordinal[rows] = ordinals
+            self._first[rows] = [self._rows[chunk.doc_id][0] for chunk in chunks]
+            self._weight[rows] = [np.nan if chunk.weight is None else chunk.weight for chunk in chunks]
+            self._created[rows] = [chunk.created_at for chunk in chunks]
+
     def delete(self, doc_id: int) -> None:
         with self._lock:
             self._delete(doc_id)
