@@ -321,6 +321,20 @@ def test_all_tasks_that_match_are_cancelled_while_a_page_shows_how_far_it_is(
     expect(page.get_by_role("heading", name="51 tasks cancelled")).to_be_visible()
 
 
+@requirement("dashboard.flows")
+def test_the_keyboard_begins_at_the_link_to_the_content_and_returns_from_a_dialog(tab: Tab) -> None:
+    page = tab.open("/tasks").live().page
+    page.keyboard.press("Tab")
+    expect(page.get_by_role("link", name="Skip to the content")).to_be_focused()
+    menu = page.locator(".who > summary")
+    menu.focus()
+    page.keyboard.press("Enter")
+    page.get_by_role("button", name="Keyboard shortcuts").press("Enter")
+    expect(page.get_by_role("button", name="Close")).to_be_focused()
+    page.keyboard.press("Escape")
+    expect(menu).to_be_focused()
+
+
 @requirement("dashboard.page-selection")
 def test_the_buttons_for_several_tasks_or_agents_need_a_selection(tab: Tab) -> None:
     page = tab.open("/tasks").page

@@ -3,7 +3,9 @@
   "use strict";
   const $ = (query, from = document) => from.querySelector(query);
   const all = (query, from = document) => [...from.querySelectorAll(query)];
-  $("nav.side [aria-current]")?.scrollIntoView({ block: "nearest", inline: "center" }); // on a phone the menu scrolls
+  const here = $("nav.side [aria-current]");
+  // On a phone the menu scrolls. Not with scrollIntoView, after which the first Tab would begin in the menu.
+  if (here) $("nav.side").scrollLeft = here.offsetLeft - (innerWidth - here.offsetWidth) / 2;
   const tables = new ResizeObserver((entries) => entries.forEach(({ target }) => markClipped(target)));
   const markClipped = (box) => box.classList.toggle("clipped", box.scrollLeft + box.clientWidth + 2 < box.scrollWidth);
   const watchTables = () => all(".scroll").forEach((box) => { // a table that is wider than the screen says so
@@ -339,7 +341,11 @@
       htmx.trigger(form, "htmx:abort");
       form.replaceChildren("Stopped: this prompt is not a part of the conversation.");
     }
-    if (action === "help") { $(".who[open]")?.removeAttribute("open"); help.showModal(); }
+    if (action === "help") {
+      $(".who[open]")?.removeAttribute("open");
+      $(".who > summary").focus(); // to which the dialog returns
+      help.showModal();
+    }
     if (!event.target.closest(".who")) $(".who[open]")?.removeAttribute("open");
   });
 })();
