@@ -21,7 +21,8 @@ from collections.abc import Callable
 from typing import Any
 
 from bench.budget import parts
-from stentor.core.db import driver as port
+from stentor.core.db import rows_sql
+from stentor.core.db.sql import Params, Sql
 from stentor.core.db.sqlite import driver as sqlite
 
 Totals = Callable[[], dict[str, float]]
@@ -53,7 +54,7 @@ def count(connection: Any, statements: Statements, *, joint: bool) -> None:
     _before(connection, "add", lambda inserts: add(statements, inserts))
     many = connection.many
 
-    def counted_many(self: Any, sql: port.Sql, rows: Any) -> None:
+    def counted_many(self: Any, sql: Sql, rows: Any) -> None:
         rows = list(rows)
         statements.note(sql.text, _part(sql), len(rows))
         many(self, sql, rows)
@@ -78,22 +79,22 @@ def _before(connection: Any, name: str, note: Callable[..., None]) -> None:
     setattr(connection, name, counted)
 
 
-def _part(sql: port.Sql) -> str:
+def _part(sql: Sql) -> str:
     return parts.of_table(min(sql.tables, default=""))
 
 
-def _inserts(statements: Statements, inserts: list[port.Insert]) -> None:
+def _inserts(statements: Statements, inserts: list[rows_sql.Insert]) -> None:
     for table, rows in inserts:
-        number = len(list(port.insert_statements(table, rows)))
+        number = len(list(rows_sql.insert_statements(table, rows)))
         statements.note(f"insert into {table.table}", parts.of_table(table.table), number)
 
 
-def _joint_inserts(statements: Statements, inserts: list[port.Insert]) -> None:
-    number = len(list(port.joint_insert_statements(inserts)))
+def _joint_inserts(statements: Statements, inserts: list[rows_sql.Insert]) -> None:
+    number = len(list(rows_sql.joint_insert_statements(inserts)))
     statements.note(f"insert into {', '.join(table.table for table, _ in inserts)}", parts.TRANSACTIONS, number)
 
 
-def _updates(statements: Statements, update: port.RowUpdate, rows: list[port.Params]) -> None:
+def _updates(statements: Statements, update: rows_sql.RowUpdate, rows: list[Params]) -> None:
     statements.note(update.one.text, _part(update.one), len(list(update.statements(rows))))
 
 

@@ -15,7 +15,8 @@ import pytest
 
 from stentor.core import migrations
 from stentor.core.db import Database
-from stentor.core.db.driver import Driver, Sql
+from stentor.core.db.driver import Driver
+from stentor.core.db.sql import Sql
 from stentor.testing import FixedClock
 from tests.cli.populated import post, stop
 from tests.cli.program import Program

@@ -13,10 +13,12 @@ from typing import Any
 import pytest
 
 from stentor.core.db import Database, Sql, Tx, group_commit
-from stentor.core.db.driver import DbConnection, Driver, Insert, Locks, Params, Read, Row, RowUpdate
+from stentor.core.db.driver import DbConnection, Driver, Locks
 from stentor.core.db.locks.session import LockSession
 from stentor.core.db.postgres import server_waits
 from stentor.core.db.postgres.driver import PostgresDriver
+from stentor.core.db.rows_sql import Insert, RowUpdate
+from stentor.core.db.sql import Params, Read, Row
 from stentor.core.db.sqlite import rebuildable
 from stentor.core.db.sqlite.driver import SqliteDriver
 from stentor.core.errors import StartRefused, StoreUnavailable

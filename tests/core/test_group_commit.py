@@ -13,8 +13,9 @@ import pytest
 
 from stentor.core.db import AppendOnlyTable, CounterTable, Database, RowsSql, RowUpdate, Sql, Tx
 from stentor.core.db.counters import write_increments
-from stentor.core.db.driver import DbConnection, Driver, Params
+from stentor.core.db.driver import DbConnection, Driver
 from stentor.core.db.group_commit import MAX_TRIES, WriteUnit, run_group
+from stentor.core.db.sql import Params
 from stentor.core.db.transaction import LockContended
 from stentor.core.errors import Conflict, StoreConflict, StoreUnavailable
 from tests.core.test_database import held, names, put

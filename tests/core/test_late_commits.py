@@ -6,7 +6,7 @@ import psycopg
 import pytest
 
 from stentor.core.clock import SECOND
-from stentor.core.db.late_commits import _SNAPSHOT, LONGEST_US, CommitHorizon
+from stentor.core.db.postgres.late_commits import _SNAPSHOT, LONGEST_US, CommitHorizon
 
 START = 1_000_000 * SECOND
 

@@ -9,8 +9,8 @@ import pytest
 
 from stentor.core import timers
 from stentor.core.db import Tx
-from stentor.core.db.driver import Sql
 from stentor.core.db.polling import PollBatch, ReadFunction
+from stentor.core.db.sql import Sql
 from stentor.core.errors import StoreUnavailable
 from tests.conftest import World
 

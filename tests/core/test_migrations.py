@@ -10,8 +10,9 @@ import pytest
 from alembic.config import Config
 
 from stentor.core import migrations
-from stentor.core.db.driver import Driver, Sql
+from stentor.core.db.driver import Driver
 from stentor.core.db.postgres.driver import PostgresDriver
+from stentor.core.db.sql import Sql
 from stentor.core.db.sqlite import backup
 from stentor.core.db.sqlite.driver import SqliteDriver
 from stentor.core.errors import StartRefused, StoreUnavailable

@@ -10,14 +10,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from stentor.core.errors import InvalidRequest
-from stentor.core.http_client.outbound import (
-    NON_PUBLIC_BLOCKS,
-    OutboundHttp,
-    SsrfGuard,
-    TargetRefused,
-    is_public_address,
-)
+from stentor.core.http_client.outbound import OutboundHttp
 from stentor.core.http_client.session import GuardedResolver
+from stentor.core.http_client.ssrf_guard import NON_PUBLIC_BLOCKS, SsrfGuard, TargetRefused, is_public_address
 from tests.domains.endpoint import answering, serving
 from tests.requirements import requirement
 

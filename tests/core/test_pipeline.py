@@ -12,13 +12,13 @@ import pytest
 
 from stentor.core import ids, migrations
 from stentor.core.db import AppendOnlyTable, Database, RowsSql, Sql, Tx
-from stentor.core.db.driver import joint_insert_statements
 from stentor.core.db.locks.locks import NAMED_LOCKS
 from stentor.core.db.postgres import driver as postgres
 from stentor.core.db.postgres import pipeline
 from stentor.core.db.postgres.driver import PostgresDriver
 from stentor.core.db.postgres.pipeline import Pipeline, PipelineError
 from stentor.core.db.postgres.server_waits import LimitedConnection
+from stentor.core.db.rows_sql import joint_insert_statements
 
 NAMES = AppendOnlyTable("events_waiting", ("event_id", "leaf"))
 FIND = RowsSql(("name",), "select given.name, leaf from given join events_waiting on event_id = given.name")

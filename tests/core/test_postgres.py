@@ -16,7 +16,6 @@ from stentor.core import migrations
 from stentor.core.db import AppendOnlyTable, CounterTable, Database, RowUpdate, Sql, Tx, readers
 from stentor.core.db.database import MAX_GROUP_SIZE, READER_THREADS
 from stentor.core.db.database_url import parse_database_url
-from stentor.core.db.driver import Statement, as_literal
 from stentor.core.db.locks.leader import LeaderElection
 from stentor.core.db.locks.locks import NAMED_LOCKS, SERVING_LOCK_ID, to_number
 from stentor.core.db.postgres import driver as postgres
@@ -24,6 +23,7 @@ from stentor.core.db.postgres import server_waits
 from stentor.core.db.postgres.connection import PostgresConnection
 from stentor.core.db.postgres.driver import PostgresDriver
 from stentor.core.db.postgres.pipeline import Pipeline
+from stentor.core.db.sql import Statement, as_literal
 from stentor.core.db.transfer.postgres import PostgresSide
 from stentor.core.errors import Conflict, StartRefused, StoreConflict, StoreUnavailable
 from stentor.core.migrations import runner

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 from stentor.core import ids, jsontext
 from stentor.core.clock import SystemClock, format_iso, format_iso_or_none, micros_from_datetime
-from stentor.core.db.driver import Sql
+from stentor.core.db.sql import Sql
 from stentor.core.errors import InvalidRequest
 from tests.requirements import requirement
 

@@ -11,8 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from stentor.core.db.driver import Row
 from stentor.core.db.postgres.driver import PostgresDriver
+from stentor.core.db.sql import Row
 from stentor.core.db.sqlite.driver import SqliteDriver
 from stentor.core.errors import Conflict
 from stentor.domains.retention import parquet_files

@@ -18,8 +18,8 @@ from stentor.bootstrap.parts.notifications import WebhookParts
 from stentor.bootstrap.parts.tasks import TaskServices
 from stentor.core.clock import SECOND
 from stentor.core.db import Tx
-from stentor.core.db.late_commits import CommitHorizon
 from stentor.core.db.polling import PollQuery, apply_polls
+from stentor.core.db.postgres.late_commits import CommitHorizon
 from stentor.core.errors import StoreUnavailable
 from stentor.core.fanout import CacheInvalidated, Reconnected
 from stentor.core.timers import sleep_until_tick, wait_until_tick

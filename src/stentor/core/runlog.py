@@ -17,7 +17,7 @@ import msgspec
 
 from stentor.core import ids, jsontext
 from stentor.core.db import AppendOnlyTable, Sql, Tx
-from stentor.core.db.driver import Row
+from stentor.core.db.sql import Row
 from stentor.core.errors import CorruptRecord
 from stentor.core.fanout.live import Hub
 from stentor.core.formats.canonical_json import row_encoder

@@ -5,7 +5,7 @@ from __future__ import annotations
 import msgspec
 
 from stentor.core.db import Sql, Tx
-from stentor.core.db.driver import Row
+from stentor.core.db.sql import Row
 from stentor.core.errors import CorruptRecord
 from stentor.core.runlog import EVENT_COLUMNS, RunLogEvent, decode_event
 

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from stentor.core.db import RowsSql, Tx
-from stentor.core.db.driver import Row
+from stentor.core.db.sql import Row
 from stentor.domains.execution.model import AgentFailed, AttemptOutcome
 from stentor.domains.execution.runtimes import EmitToken, RuntimeDriver
 from stentor.domains.learning import store as learning_store

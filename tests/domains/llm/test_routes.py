@@ -21,8 +21,6 @@ from stentor.domains.llm.model import (
     TokenUsage,
     ToolCall,
     ToolDefinition,
-    estimate_input_tokens,
-    estimate_tokens,
     with_reasoning_fallback,
 )
 from stentor.domains.llm.model_routes import (
@@ -35,6 +33,7 @@ from stentor.domains.llm.openai_api.chat import ChatMessageIn
 from stentor.domains.llm.providers import Provider, normalize_url, operator_hosts
 from stentor.domains.llm.providers.failures import extract_error_message
 from stentor.domains.llm.streamed import ReplyBuilder
+from stentor.domains.llm.token_estimates import estimate_input_tokens, estimate_tokens
 from tests.conftest import World
 from tests.requirements import requirement
 

@@ -7,8 +7,10 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Any
 
-from stentor.core.db.driver import DbConnection, Driver, Insert, Params, RowUpdate, Sql
+from stentor.core.db.driver import DbConnection, Driver
 from stentor.core.db.locks.session import LockSession
+from stentor.core.db.rows_sql import Insert, RowUpdate
+from stentor.core.db.sql import Params, Sql
 from stentor.core.errors import StoreUnavailable
 
 

@@ -18,8 +18,8 @@ from stentor.bootstrap.infrastructure import Infrastructure
 from stentor.bootstrap.storage import external_state
 from stentor.core.clock import SECOND
 from stentor.core.db import Tx
-from stentor.core.db.driver import Row
 from stentor.core.db.locks.leader import SEQUENCER_LOCK_ID, LeaderElection
+from stentor.core.db.sql import Row
 from stentor.core.errors import StartRefused, StoreUnavailable
 from stentor.core.http_client.outbound import OutboundHttp
 from stentor.core.runlog import EventDraft

@@ -12,7 +12,8 @@ from collections.abc import Callable, Iterable
 from itertools import chain
 from typing import Any
 
-from stentor.core.db.driver import Params, Row, Sql, split_rows
+from stentor.core.db.rows_sql import split_rows
+from stentor.core.db.sql import Params, Row, Sql
 
 Execute = Callable[[Sql, Params], object]
 _SIZES = (64, 32, 16, 12, 8, 6, 4, 2, 1)

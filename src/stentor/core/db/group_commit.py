@@ -19,8 +19,9 @@ from itertools import chain
 from typing import Any
 
 from stentor.core.db.counters import CounterIncrement, write_increments
-from stentor.core.db.driver import DbConnection, Locks, PendingRows, StatementFailed
+from stentor.core.db.driver import DbConnection, Locks, StatementFailed
 from stentor.core.db.read_ahead import Ahead, ReadAhead
+from stentor.core.db.rows_sql import PendingRows
 from stentor.core.db.transaction import LockContended, RetryWithSavepoints, Tx
 from stentor.core.errors import StentorError, StoreConflict, StoreUnavailable
 

@@ -8,8 +8,8 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable
 
-from stentor.core.db.driver import Read, Row, Sql
 from stentor.core.db.rows_sql import RowsSql
+from stentor.core.db.sql import Read, Row, Sql
 
 Ahead = tuple[RowsSql, Row]
 """A statement and the row that it is given. Its results begin with the columns of the given row, all of them texts."""

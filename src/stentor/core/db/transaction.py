@@ -10,9 +10,10 @@ from contextlib import contextmanager
 from typing import Any
 
 from stentor.core.db.counters import CounterIncrement, CounterTable
-from stentor.core.db.driver import AppendOnlyTable, DbConnection, Params, PendingRows, Row, RowUpdate, Sql
+from stentor.core.db.driver import DbConnection
 from stentor.core.db.read_ahead import ReadAhead
-from stentor.core.db.rows_sql import RowsSql
+from stentor.core.db.rows_sql import AppendOnlyTable, PendingRows, RowsSql, RowUpdate
+from stentor.core.db.sql import Params, Row, Sql
 
 
 class RetryWithSavepoints(BaseException):

@@ -16,7 +16,7 @@ import aiohttp
 from aiohttp.abc import AbstractResolver, ResolveResult
 from aiohttp.resolver import ThreadedResolver
 
-from stentor.core.http_client.outbound import SsrfGuard
+from stentor.core.http_client.ssrf_guard import SsrfGuard
 
 
 class ThreadPoolResolver(AbstractResolver):

@@ -16,7 +16,8 @@ from pathlib import Path
 
 import msgspec
 
-from stentor.core.db.driver import Driver, Sql
+from stentor.core.db.driver import Driver
+from stentor.core.db.sql import Sql
 from stentor.core.db.sqlite import backup
 from stentor.core.db.sqlite.driver import SqliteDriver
 from stentor.core.errors import StartRefused

@@ -6,7 +6,7 @@ import re
 
 from stentor.core import runlog_queries
 from stentor.core.db import Sql, Tx
-from stentor.core.db.driver import Row
+from stentor.core.db.sql import Row
 from stentor.core.runlog import EVENT_COLUMNS, RunLogEvent
 
 CATEGORIES: dict[str, tuple[str, ...]] = {

@@ -28,18 +28,11 @@ from stentor.core.jsontext import JsonObject
 from stentor.domains.conversation import model
 from stentor.domains.execution.model import AgentFailed
 from stentor.domains.execution.runtimes.session_messages import read_item
-from stentor.domains.llm.model import (
-    ChatReply,
-    ChatRequest,
-    LlmMessage,
-    ReplyDelta,
-    TextPart,
-    ToolCall,
-    usage_or_estimate,
-)
+from stentor.domains.llm.model import ChatReply, ChatRequest, LlmMessage, ReplyDelta, TextPart, ToolCall
 from stentor.domains.llm.results import AgentTaskRef, ChatResult
 from stentor.domains.llm.routes.chat_router import is_agent_model
 from stentor.domains.llm.service import AGENT_PREFIX
+from stentor.domains.llm.token_estimates import usage_or_estimate
 from stentor.domains.registry.agent_cache import AgentCache
 from stentor.domains.registry.model import Agent
 from stentor.domains.sessions.model import Item, ItemDraft

@@ -14,7 +14,8 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from stentor.core.errors import InvalidRequest, StentorError
-from stentor.core.http_client.outbound import OutboundHttp, TargetRefused
+from stentor.core.http_client.outbound import OutboundHttp
+from stentor.core.http_client.ssrf_guard import TargetRefused
 from stentor.core.lazy_import import lazy_module
 from stentor.domains.registry.model import Agent, Runtime
 

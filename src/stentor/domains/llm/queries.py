@@ -11,7 +11,7 @@ import msgspec
 
 from stentor.core.clock import DAY, HOUR
 from stentor.core.db import Sql, Tx
-from stentor.core.db.driver import Row
+from stentor.core.db.sql import Row
 from stentor.core.errors import NotFound
 from stentor.core.jsontext import JsonObject
 from stentor.domains.llm import costs, store

@@ -12,7 +12,7 @@ from typing import Protocol
 import msgspec
 
 from stentor.auth.principal import Principal
-from stentor.domains.llm import model
+from stentor.domains.llm import model, token_estimates
 from stentor.domains.llm.calls.call_guard import LlmCall
 from stentor.domains.llm.costs import NANOS_PER_DOLLAR
 from stentor.domains.llm.model import ChatReply, ChatRequest, EmbeddingReply, ReplyDelta, TokenUsage
@@ -112,7 +112,7 @@ class ChatStream:
         self._ended = True
         self._source.close()
         reply = self._builder.build(self.name)
-        usage = model.usage_or_estimate(self._request, reply)
+        usage = token_estimates.usage_or_estimate(self._request, reply)
         self._call.evidence.keep_reply(reply)
         try:
             # Before the last delta: a reply that cannot be recorded must not end as if it were complete.
@@ -156,7 +156,7 @@ class ChatStream:
             self._source.close()
             # The provider bills the tokens so far, so an interrupted call counts against budgets too.
             reply = self._builder.build(self.name)
-            usage = model.usage_or_estimate(self._request, reply)
+            usage = token_estimates.usage_or_estimate(self._request, reply)
             if not usage.output_tokens and not self._call.evidence.may_be_billed(error):
                 usage = TokenUsage()
             self._call.evidence.keep_reply(reply)

@@ -15,7 +15,7 @@ import msgspec
 
 from stentor.core.db import Database
 from stentor.core.errors import Forbidden, InvalidRequest, ModelNotFound, ProviderFault
-from stentor.domains.llm import model, model_routes
+from stentor.domains.llm import model, model_routes, token_estimates
 from stentor.domains.llm.calls.call_guard import CallGuard, LlmCall, LlmCaller, UsageEstimate
 from stentor.domains.llm.model import ChatRequest, EmbeddingInput, TokenUsage
 from stentor.domains.llm.model_routes import ModelTarget, TenantRoutes
@@ -103,9 +103,9 @@ class LlmGateway:
         provider_request = msgspec.structs.replace(request, model=target.model)
         work = self._backend(target).chat(target, provider_request, call.evidence)
         reply = await _fail_on_error(
-            call, work, lambda: model.estimate_input_usage(request), lambda: _usage_if_left(request)
+            call, work, lambda: token_estimates.estimate_input_usage(request), lambda: _usage_if_left(request)
         )
-        usage = model.usage_or_estimate(request, reply)
+        usage = token_estimates.usage_or_estimate(request, reply)
         await call.complete(usage)
         return ChatResult(model.with_reasoning_fallback(reply), usage, target.name, call.evidence.call_id)
 
@@ -114,7 +114,7 @@ class LlmGateway:
         call = await self._guard.start_call(caller, target, "chat", lambda: expected_usage(request))
         provider_request = msgspec.structs.replace(request, model=target.model)
         work = self._backend(target).stream(target, provider_request, call.evidence)
-        source = await _fail_on_error(call, work, lambda: model.estimate_input_usage(request))
+        source = await _fail_on_error(call, work, lambda: token_estimates.estimate_input_usage(request))
         return ChatStream(request, call, source, degraded=target.provider == LOCAL_PROVIDER)
 
     async def embed(
@@ -125,7 +125,7 @@ class LlmGateway:
         Raises like `chat`, and InvalidRequest for token ids if the provider accepts only texts.
         """
 
-        estimate = partial(model.estimate_embedding_usage, inputs)
+        estimate = partial(token_estimates.estimate_embedding_usage, inputs)
 
         async def embed_with(target: ModelTarget) -> EmbeddingResult:
             call = await self._guard.start_call(caller, target, "embed", estimate)
@@ -344,7 +344,7 @@ def _usage_if_left(request: ChatRequest) -> TokenUsage:
 def expected_usage(request: ChatRequest) -> TokenUsage:
     """Estimate the usage of a request before it is sent; its `max_tokens` may all be used."""
     return TokenUsage(
-        model.estimate_input_tokens(request), request.max_tokens or EXPECTED_OUTPUT_TOKENS, estimated=True
+        token_estimates.estimate_input_tokens(request), request.max_tokens or EXPECTED_OUTPUT_TOKENS, estimated=True
     )
 
 

@@ -5,14 +5,8 @@ from __future__ import annotations
 import msgspec
 
 from stentor.core import jsontext
-from stentor.domains.llm.model import (
-    ChatReply,
-    FinishReason,
-    ReplyDelta,
-    TokenUsage,
-    ToolCall,
-    estimate_media_tokens,
-)
+from stentor.domains.llm.model import ChatReply, FinishReason, ReplyDelta, TokenUsage, ToolCall
+from stentor.domains.llm.token_estimates import estimate_media_tokens
 
 MAX_JSON_CHECKS = 20
 """How many times a text may fail the check for valid JSON while it is streamed; each check reads all of it."""

@@ -16,7 +16,8 @@ from stentor.core.jsontext import JsonObject
 from stentor.domains.learning.model import Weight
 from stentor.domains.learning.outages import count_outage_failures
 from stentor.domains.learning.view import LearningView
-from stentor.domains.llm.model import ChatRequest, ImagePart, estimate_input_tokens
+from stentor.domains.llm.model import ChatRequest, ImagePart
+from stentor.domains.llm.token_estimates import estimate_input_tokens
 from stentor.domains.routing import explain
 from stentor.domains.routing.candidates import Candidate
 from stentor.domains.routing.model import MAX_RECORDED_CANDIDATES, DeniedCandidate, RoutingDecision

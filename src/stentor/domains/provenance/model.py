@@ -11,7 +11,7 @@ import hashlib
 import msgspec
 
 from stentor.core import jsontext
-from stentor.core.db.driver import Row
+from stentor.core.db.sql import Row
 from stentor.core.errors import CorruptRecord
 from stentor.core.jsontext import JsonObject
 from stentor.core.runlog import RunLogEvent

@@ -13,7 +13,7 @@ from heapq import heappop, heappush
 import msgspec
 
 from stentor.core.db import Database, Tx
-from stentor.core.db.driver import Row
+from stentor.core.db.sql import Row
 from stentor.core.errors import Conflict, InvalidRequest, NotFound, ServiceUnavailable
 from stentor.core.runlog import RunLogEvent, encode_event_row, leaf_hash
 from stentor.domains.provenance import archived_store, merkle, store

@@ -10,7 +10,7 @@ from collections.abc import Iterable
 import msgspec
 
 from stentor.core.db import AppendOnlyTable, Sql, Tx
-from stentor.core.db.driver import Row
+from stentor.core.db.sql import Row
 from stentor.core.errors import RunLogDamaged
 from stentor.core.runlog import EVENT_COLUMNS, leaf_hash
 from stentor.domains.provenance import merkle

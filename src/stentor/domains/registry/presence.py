@@ -24,7 +24,7 @@ POLL_GAP_US = 5 * SECOND
 """The longest pause between two polls of a worker that has nothing to do, in microseconds."""
 MAX_FAILURES = 3
 """After this many failed deliveries in a row an endpoint counts as offline. After this many failures of its provider in
-a row an agent is paused."""
+a row an agent rests."""
 ENDPOINT_PAUSE_US = 30 * SECOND
 """How long an endpoint is paused, or an agent rests, after these failures, in microseconds."""
 SHARED_OUTAGE_FAILURES = 6

@@ -9,7 +9,7 @@ from typing import Literal
 
 import msgspec
 
-from stentor.core.db.driver import Row
+from stentor.core.db.sql import Row
 from stentor.core.runlog import EVENT_COLUMNS
 
 ColumnKind = Literal["text", "integer", "number", "time"]

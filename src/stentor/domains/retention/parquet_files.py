@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from stentor.core.db.driver import Row
+from stentor.core.db.sql import Row
 from stentor.core.errors import StartRefused
 from stentor.core.filesystem import fsync_path
 from stentor.core.lazy_import import install_command, lazy_module

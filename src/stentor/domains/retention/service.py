@@ -20,8 +20,8 @@ from pathlib import Path
 from stentor.core import jsontext
 from stentor.core.clock import DAY, SECOND, Clock
 from stentor.core.db import NO_LOCKS, Database, Tx
-from stentor.core.db.driver import Row
 from stentor.core.db.locks.leader import ARCHIVE_LOCK_ID, LeaderElection
+from stentor.core.db.sql import Row
 from stentor.core.errors import Conflict, CorruptRecord, StoreUnavailable
 from stentor.core.formats.deflate import inflate
 from stentor.core.runlog import EventDraft, RunLog, leaf_hash

@@ -9,7 +9,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
 from stentor.core.db import AppendOnlyTable, Sql, Tx
-from stentor.core.db.driver import Row
+from stentor.core.db.sql import Row
 from stentor.core.runlog import EVENT_COLUMNS
 from stentor.domains.retention.model import CALLS, EVENTS, GRADES, SIGNALS, STEPS, TASKS, ArchivedTable, TaskArchive
 

@@ -8,7 +8,7 @@ from typing import Any
 import msgspec
 
 from stentor.core.db import Sql, Tx
-from stentor.core.db.driver import Row
+from stentor.core.db.sql import Row
 from stentor.core.errors import CorruptRecord
 from stentor.domains.tasknotes.inbox_notes import InboxNote
 from stentor.domains.tasknotes.model import MAX_READ_CHARS, TaskNoteRecord

@@ -15,7 +15,7 @@ import msgspec
 from stentor.core import jsontext
 from stentor.core.clock import SECOND
 from stentor.core.db import NumberedTable, RowsSql, RowUpdate, Sql, Tx
-from stentor.core.db.driver import Row
+from stentor.core.db.sql import Row
 from stentor.core.errors import CorruptRow
 from stentor.domains.atp.text_format import content_for_agent
 from stentor.domains.tasks.model import (

@@ -20,7 +20,8 @@ from typing import TYPE_CHECKING
 from stentor import __version__
 from stentor.core.clock import SECOND, Clock, micros_from_datetime
 from stentor.core.errors import InvalidRequest
-from stentor.core.http_client.outbound import OutboundHttp, TargetRefused
+from stentor.core.http_client.outbound import OutboundHttp
+from stentor.core.http_client.ssrf_guard import TargetRefused
 from stentor.core.lazy_import import lazy_module
 from stentor.domains.webhooks.model import AttemptResult
 

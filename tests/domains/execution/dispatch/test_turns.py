@@ -11,8 +11,8 @@ import pytest
 
 from stentor.core import migrations
 from stentor.core.db import NO_LOCKS, AppendOnlyTable, Database, Sql, Tx
-from stentor.core.db.driver import as_literal
 from stentor.core.db.postgres.driver import PostgresDriver
+from stentor.core.db.sql import as_literal
 from stentor.domains.tasks import store
 from tests.requirements import requirement
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from stentor.core.db.driver import PendingRows
+from stentor.core.db.rows_sql import PendingRows
 from stentor.domains.tasks import store
 from stentor.domains.tasks.model import estimate_times
 from tests.conftest import World

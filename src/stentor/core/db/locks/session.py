@@ -8,7 +8,8 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable
 
-from stentor.core.db.driver import DbConnection, Sql
+from stentor.core.db.driver import DbConnection
+from stentor.core.db.sql import Sql
 from stentor.core.errors import StoreUnavailable
 
 WAIT_SECONDS = 5.0

@@ -12,19 +12,7 @@ import psycopg
 from psycopg.pq import TransactionStatus
 
 from stentor.core.clock import Clock
-from stentor.core.db.driver import (
-    Insert,
-    Locks,
-    Params,
-    Read,
-    Row,
-    RowUpdate,
-    Sql,
-    Statement,
-    StatementFailed,
-    as_literal,
-    joint_insert_statements,
-)
+from stentor.core.db.driver import Locks, StatementFailed
 from stentor.core.db.locks import locks as advisory
 from stentor.core.db.postgres.pipeline import MAX_PREPARED, Pipeline, PipelineError
 from stentor.core.db.postgres.server_waits import (
@@ -34,6 +22,8 @@ from stentor.core.db.postgres.server_waits import (
     SilenceLimit,
     connect_options,
 )
+from stentor.core.db.rows_sql import Insert, RowUpdate, joint_insert_statements
+from stentor.core.db.sql import Params, Read, Row, Sql, Statement, as_literal
 from stentor.core.errors import StoreConflict, StoreUnavailable
 
 _TIME = "(extract(epoch from clock_timestamp()) * 1000000)::bigint"

@@ -18,8 +18,8 @@ from psycopg.adapt import Transformer
 from psycopg.errors import error_from_result
 from psycopg.pq.abc import PGconn, PGresult
 
-from stentor.core.db.driver import Row, Statement
 from stentor.core.db.postgres.server_waits import LimitedConnection
+from stentor.core.db.sql import Row, Statement
 
 MAX_PREPARED = 100
 """Statements that stay prepared, and those of one message: the server keeps the plan of each in memory."""

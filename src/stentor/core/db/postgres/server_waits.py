@@ -16,7 +16,7 @@ from typing import Any, TypeVar
 
 import psycopg
 
-from stentor.core.db.driver import Row
+from stentor.core.db.sql import Row
 from stentor.core.errors import StoreUnavailable
 
 T = TypeVar("T")

@@ -12,8 +12,10 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from stentor.core.clock import Clock, SystemClock
-from stentor.core.db.driver import Insert, Locks, Params, Read, Row, RowUpdate, Sql, StatementFailed, insert_statements
+from stentor.core.db.driver import Locks, StatementFailed
 from stentor.core.db.locks.session import LockSession
+from stentor.core.db.rows_sql import Insert, RowUpdate, insert_statements
+from stentor.core.db.sql import Params, Read, Row, Sql
 from stentor.core.errors import StoreUnavailable
 
 BUSY_MS = 5_000

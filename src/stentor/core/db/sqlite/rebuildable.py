@@ -9,7 +9,8 @@ import logging
 from pathlib import Path
 
 from stentor.core.db.database import Database
-from stentor.core.db.driver import DbConnection, Sql
+from stentor.core.db.driver import DbConnection
+from stentor.core.db.sql import Sql
 from stentor.core.db.sqlite.driver import SqliteDriver
 from stentor.core.errors import StartRefused, StoreUnavailable
 

@@ -12,7 +12,7 @@ from contextlib import ExitStack, closing, contextmanager
 
 from stentor.core import migrations
 from stentor.core.db.database_url import DatabaseUrl
-from stentor.core.db.driver import Row
+from stentor.core.db.sql import Row
 from stentor.core.db.transfer.model import CopiedTable, CopyPlan, RowValidator, Side, Table, plan_copy
 from stentor.core.db.transfer.sqlite import SqliteSide
 from stentor.core.errors import StartRefused

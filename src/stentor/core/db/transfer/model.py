@@ -13,7 +13,8 @@ from typing import Any, Protocol
 import msgspec
 
 from stentor.core import migrations
-from stentor.core.db.driver import Driver, Row
+from stentor.core.db.driver import Driver
+from stentor.core.db.sql import Row
 from stentor.core.errors import StartRefused
 
 VERSION_TABLE = "alembic_version"

@@ -10,9 +10,9 @@ import psycopg
 from psycopg import sql
 
 from stentor.core.db.database_url import DatabaseUrl
-from stentor.core.db.driver import Row
 from stentor.core.db.locks import locks
 from stentor.core.db.postgres.driver import PostgresDriver
+from stentor.core.db.sql import Row
 from stentor.core.db.transfer.model import VERSION_TABLE, Column, Table, require_current_schema
 from stentor.core.errors import StartRefused, StoreUnavailable
 

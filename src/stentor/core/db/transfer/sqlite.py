@@ -8,7 +8,7 @@ from contextlib import closing, contextmanager
 from pathlib import Path
 
 from stentor.core.clock import SystemClock, format_iso
-from stentor.core.db.driver import Row
+from stentor.core.db.sql import Row
 from stentor.core.db.sqlite import backup
 from stentor.core.db.sqlite.driver import SqliteDriver
 from stentor.core.db.transfer.model import VERSION_TABLE, Column, Table, require_current_schema

@@ -16,7 +16,8 @@ from psycopg import sql
 
 from stentor.core import migrations
 from stentor.core.db.database_url import DatabaseUrl
-from stentor.core.db.driver import Driver, Row, Sql
+from stentor.core.db.driver import Driver
+from stentor.core.db.sql import Row, Sql
 from stentor.core.db.transfer.database_copy import DatabaseCopy, Progress
 from stentor.core.db.transfer.model import NOT_COPIED, CopiedTable, Table
 from stentor.core.db.transfer.postgres import PostgresSide, column_list, table_name, translated_errors

@@ -13,7 +13,8 @@ import msgspec
 
 from stentor.core import jsontext, trace_context
 from stentor.core.errors import InvalidRequest
-from stentor.core.http_client.outbound import OutboundHttp, TargetRefused, read_body
+from stentor.core.http_client.outbound import OutboundHttp, read_body
+from stentor.core.http_client.ssrf_guard import TargetRefused
 from stentor.core.jsontext import JsonObject
 from stentor.core.lazy_import import lazy_module
 from stentor.domains.execution import runtimes

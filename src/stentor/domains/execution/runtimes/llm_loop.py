@@ -30,9 +30,9 @@ from stentor.domains.llm.model import (
     TokenUsage,
     ToolCall,
     ToolDefinition,
-    estimate_tokens,
 )
 from stentor.domains.llm.service import LlmGateway
+from stentor.domains.llm.token_estimates import estimate_tokens
 from stentor.domains.registry.model import LlmOptions
 from stentor.domains.sandbox.broker.model import SandboxRun, ToolInterrupted, ToolRequest
 from stentor.domains.sandbox.broker.service import ToolDispatcher

@@ -16,7 +16,7 @@ from starlette.responses import Response
 from stentor.core import jsontext
 from stentor.core.errors import InvalidRequest, StentorError
 from stentor.core.jsontext import JsonObject
-from stentor.domains.llm import model
+from stentor.domains.llm import token_estimates
 from stentor.domains.llm.anthropic_api.messages_output import MessageEvents, build_message
 from stentor.domains.llm.anthropic_api.messages_request import CountIn, MessagesIn, require_one_model
 from stentor.domains.llm.results import AnswerStream
@@ -68,7 +68,7 @@ def router(chats: ChatRouter, streams: StreamLimit) -> APIRouter:
     async def count_tokens(request: HttpRequest, caller: Caller) -> Response:
         raw = await read_object(request)
         counted = validate_body(CountIn, raw).to_request(raw, {})
-        return JsonResponse({"input_tokens": model.estimate_input_tokens(counted)})
+        return JsonResponse({"input_tokens": token_estimates.estimate_input_tokens(counted)})
 
     api.add_api_route("/messages", create_message, methods=["POST"], route_class_override=FastRoute)
     api.add_api_route("/messages/count_tokens", count_tokens, methods=["POST"], route_class_override=FastRoute)

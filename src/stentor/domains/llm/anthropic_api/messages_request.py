@@ -17,7 +17,6 @@ from stentor.core import jsontext
 from stentor.core.errors import Forbidden
 from stentor.core.jsontext import JsonObject
 from stentor.domains.llm.model import (
-    IMAGE_TOKENS,
     AnthropicOriginal,
     ChatRequest,
     ContentPart,
@@ -27,9 +26,9 @@ from stentor.domains.llm.model import (
     ToolCall,
     ToolDefinition,
     decode_call_id,
-    estimate_tokens,
 )
 from stentor.domains.llm.openai_api.chat import Items, MaxTokens, Temperature, TopP
+from stentor.domains.llm.token_estimates import IMAGE_TOKENS, estimate_tokens
 from stentor.web.wire import Name
 
 _TOOL_CHOICES = {"auto": "auto", "any": "required", "none": "none"}

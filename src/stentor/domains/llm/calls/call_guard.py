@@ -33,11 +33,12 @@ from stentor.domains.llm.calls.tracing import CallSpan, CallStart, CallTracer
 from stentor.domains.llm.contents.service import ContentKeeper
 from stentor.domains.llm.contents.store import insert_content
 from stentor.domains.llm.costs import NANOS_PER_DOLLAR, BudgetAccount, FindTeam, PriceList, SpentAmount, TaskBudget
-from stentor.domains.llm.model import LlmOperation, TokenUsage, limit_counts
+from stentor.domains.llm.model import LlmOperation, TokenUsage
 from stentor.domains.llm.model_routes import ModelTarget
 from stentor.domains.llm.providers import Provider
 from stentor.domains.llm.providers.transport import CallEvidence
 from stentor.domains.llm.store import CallRow
+from stentor.domains.llm.token_estimates import limit_counts
 
 LABELS = ("provider", "outcome")
 REGISTERED_LABEL = "registered"

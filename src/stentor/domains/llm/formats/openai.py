@@ -1,12 +1,11 @@
-"""The API format of OpenAI and compatible servers: chat completions and embeddings."""
+"""The API format of OpenAI and compatible servers: chat completions and embeddings.
+
+Messages, tools and tool calls of a request are encoded in `openai_messages`.
+"""
 
 from __future__ import annotations
 
-import hashlib
-import re
 from collections.abc import Sequence
-from itertools import groupby
-from operator import attrgetter
 from typing import Any
 
 import msgspec
@@ -22,23 +21,18 @@ from stentor.domains.llm.formats.base import (
     reported_fault,
     unusable_reply_fault,
 )
+from stentor.domains.llm.formats.openai_messages import encode_message, encode_tool, move_tool_images
 from stentor.domains.llm.model import (
     ChatReply,
     ChatRequest,
-    ContentPart,
     EmbeddingInput,
     EmbeddingReply,
     FinishReason,
-    ImagePart,
-    LlmMessage,
-    OpenAiPart,
     ProviderRequest,
     ReplyDelta,
-    TextPart,
     TokenUsage,
     ToolCall,
     ToolCallDelta,
-    ToolDefinition,
 )
 
 MODELS_PATH: str = "/models"
@@ -51,7 +45,6 @@ _FINISH: dict[str, FinishReason] = {
     "function_call": "tool_calls",
     "content_filter": "content_filter",
 }
-_SHORT_ID = re.compile("[a-zA-Z0-9]{9}")
 _BROKEN_OFF = frozenset(("error", "network_error", "insufficient_system_resource"))
 
 
@@ -163,14 +156,14 @@ def build_chat_request(request: ChatRequest, quirks: ProviderQuirks, *, stream: 
     choice: Any = request.tool_choice or None
     if choice not in (None, "auto", "none", "required"):
         choice = {"type": "function", "function": {"name": choice}}
-    messages = _move_tool_images(request.messages) if quirks.user_after_tool else request.messages
+    messages = move_tool_images(request.messages) if quirks.user_after_tool else request.messages
     body = omit_none(
         model=request.model,
-        messages=[_message(message, request.model, quirks) for message in messages],
+        messages=[encode_message(message, request.model, quirks) for message in messages],
         temperature=request.temperature,
         top_p=request.top_p,
         stop=list(request.stop) or None,
-        tools=[_tool(tool) for tool in request.tools] or None,
+        tools=[encode_tool(tool) for tool in request.tools] or None,
         tool_choice=choice,
         response_format=request.response_format,
         stream=True if stream else None,
@@ -298,86 +291,11 @@ def parse_models(body: bytes) -> list[str]:
     return [model.id for model in decode_response(body, _OpenAiModels).data or []]
 
 
-def encode_tool_call(call: ToolCall) -> JsonObject:
-    """Encode a tool call in OpenAI's format, with Google's signature where Google's compatible API puts it."""
-    encoded: JsonObject = {
-        "id": call.id,
-        "type": "function",
-        "function": {"name": call.name, "arguments": call.arguments},
-    }
-    if call.signature:
-        encoded["extra_content"] = {"google": {"thought_signature": call.signature}}
-    return encoded
-
-
 def extract_signature(extra: Any) -> str:
     """Return Google's signature from the extra content of a tool call, empty if there is none."""
     google = extra.get("google") if isinstance(extra, dict) else None
     signature = google.get("thought_signature") if isinstance(google, dict) else None
     return signature if isinstance(signature, str) else ""
-
-
-def _move_tool_images(messages: Sequence[LlmMessage]) -> list[LlmMessage]:
-    """Return the messages with the images of tool results, which are text only, in a message of the user after them."""
-    moved: list[LlmMessage] = []
-    for role, run in groupby(messages, key=attrgetter("role")):
-        group = list(run)
-        images = tuple(p for m in group for p in m.content if isinstance(p, ImagePart)) if role == "tool" else ()
-        if not images:
-            moved += group
-            continue
-        for message in group:
-            if any(isinstance(part, ImagePart) for part in message.content):
-                text = TextPart(message.text or "The result is an image. It follows in a message of the user.")
-                message = msgspec.structs.replace(message, content=(text,))
-            moved.append(message)
-        moved.append(LlmMessage("user", images))
-    return moved
-
-
-def _message(message: LlmMessage, model: str, quirks: ProviderQuirks) -> JsonObject:
-    """Encode a message in OpenAI's format; mere text is a string, which every compatible server accepts."""
-    texts = [part.text for part in message.content if isinstance(part, TextPart) and not part.extra]
-    is_text = len(texts) == len(message.content)
-    content: Any = "".join(texts) if is_text else [_part(part) for part in message.content]
-    out: JsonObject = {**message.extra, "role": message.role, "content": content}
-    if message.tool_calls:
-        calls = [_request_call(call, model, quirks) for call in message.tool_calls]
-        out |= {"tool_calls": calls, "content": content or None}
-    if message.role == "tool":
-        out["tool_call_id"] = _call_id(message.tool_call_id, quirks)
-    if message.role == "assistant" and quirks.wants_reasoning:
-        # Messages of other models and clients have none, but an empty or missing text is refused.
-        out["reasoning_content"] = message.reasoning or " "
-    return out
-
-
-def _request_call(call: ToolCall, model: str, quirks: ProviderQuirks) -> JsonObject:
-    # By the model and not the host, since proxies have Gemini too. Of others, Mistral and Fireworks refuse the field.
-    signature = call.signature if "gemini" in model.lower() else ""
-    return encode_tool_call(msgspec.structs.replace(call, id=_call_id(call.id, quirks), signature=signature))
-
-
-def _call_id(id_: str, quirks: ProviderQuirks) -> str:
-    """Return the id of a call, or a short one derived from it if the server would refuse it."""
-    if not quirks.short_call_ids or _SHORT_ID.fullmatch(id_):
-        return id_
-    return hashlib.sha256(id_.encode()).hexdigest()[:9]
-
-
-def _part(part: ContentPart) -> JsonObject:
-    if isinstance(part, TextPart):
-        return {**part.extra, "type": "text", "text": part.text}
-    if isinstance(part, OpenAiPart):
-        return {**part.extra, "type": part.type, part.type: part.fields}
-    return {**part.extra, "type": "image_url", "image_url": omit_none(url=part.as_url, detail=part.detail or None)}
-
-
-def _tool(tool: ToolDefinition) -> JsonObject:
-    function = omit_none(
-        name=tool.name, description=tool.description or None, parameters=tool.parameters, strict=tool.strict
-    )
-    return {**tool.extra, "type": "function", "function": function}
 
 
 def _text(content: str | list[JsonObject] | None) -> str:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import msgspec
 
 from stentor.core.jsontext import JsonObject
-from stentor.domains.llm.formats.openai import encode_tool_call
+from stentor.domains.llm.formats.openai_messages import encode_tool_call
 from stentor.domains.llm.model import ChatReply, ReplyDelta, TokenUsage, ToolCallDelta
 from stentor.domains.llm.results import AgentTaskRef, ChatResult, ModelChoice
 

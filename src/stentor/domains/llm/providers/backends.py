@@ -23,11 +23,11 @@ from stentor.domains.llm.model import (
     ReplyDelta,
     TextPart,
     TokenUsage,
-    estimate_embedding_usage,
 )
 from stentor.domains.llm.model_routes import ModelTarget
 from stentor.domains.llm.providers.registry import EXTRACTIVE_MODEL, LOCAL_MODELS
 from stentor.domains.llm.providers.transport import CallEvidence, EventSource, ProviderTransport
+from stentor.domains.llm.token_estimates import estimate_embedding_usage
 
 REFUSED_WITH_REASONING = "Function tools with reasoning_effort"
 """How OpenAI's message begins if a model accepts functions only without reasoning, as gpt-5.6 in this format."""

@@ -30,7 +30,8 @@ from stentor.core.http_client.client import (
     RemoteProtocolError,
     ResponseTooLarge,
 )
-from stentor.core.http_client.outbound import OutboundHttp, TargetRefused
+from stentor.core.http_client.outbound import OutboundHttp
+from stentor.core.http_client.ssrf_guard import TargetRefused
 from stentor.core.jsontext import JsonObject
 from stentor.domains.llm.formats import FORMATS
 from stentor.domains.llm.formats.base import reported_fault

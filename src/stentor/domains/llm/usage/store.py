@@ -8,7 +8,7 @@ import msgspec
 
 from stentor.core.clock import DAY, MINUTE
 from stentor.core.db import CounterTable, Sql, Tx
-from stentor.core.db.driver import Row
+from stentor.core.db.sql import Row
 
 MARGIN = 10 * MINUTE
 """Calls newer than this are not in the stored sums: a call has the time at which its transaction began, and others

@@ -6,7 +6,7 @@ It trusts no row: in SQLite any column may have a value of any type, and numbers
 from __future__ import annotations
 
 from stentor.core.db import Sql, Tx
-from stentor.core.db.driver import Row
+from stentor.core.db.sql import Row
 from stentor.core.ids import UUID_LENGTH
 from stentor.core.runlog import EVENT_COLUMNS
 from stentor.domains.provenance.merkle import HASH_BYTES, TILE_WIDTH

@@ -15,7 +15,8 @@ from typing import NamedTuple
 import msgspec
 
 from stentor.core.db import Tx
-from stentor.core.db.driver import Driver, Row
+from stentor.core.db.driver import Driver
+from stentor.core.db.sql import Row
 from stentor.core.db.sqlite.driver import SqliteConnection
 from stentor.core.errors import StoreUnavailable
 from stentor.core.runlog import EVENT_COLUMNS, leaf_hash

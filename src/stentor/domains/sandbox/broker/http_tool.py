@@ -10,7 +10,8 @@ from msgspec import Meta
 from yarl import URL
 
 from stentor.core.errors import InvalidRequest
-from stentor.core.http_client.outbound import OutboundHttp, TargetRefused
+from stentor.core.http_client.outbound import OutboundHttp
+from stentor.core.http_client.ssrf_guard import TargetRefused
 from stentor.core.jsontext import JsonObject
 from stentor.core.lazy_import import lazy_module
 from stentor.domains.sandbox.broker.model import (

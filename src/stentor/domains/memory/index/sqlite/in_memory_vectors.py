@@ -10,7 +10,7 @@ import itertools
 from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
-from stentor.core.db import RowsSql, Sql, Tx
+from stentor.core.db import RowsSql, Tx
 from stentor.core.lazy_import import lazy_module
 from stentor.domains.memory.embedding.embedder import Vectors
 from stentor.domains.memory.index.model import (
@@ -28,13 +28,12 @@ if TYPE_CHECKING:
     import numpy as np
 
     from stentor.domains.memory.index.sqlite import vector_matrix
-    from stentor.domains.memory.index.sqlite.vector_matrix import ChunkVector, VectorMatrix
+    from stentor.domains.memory.index.sqlite.vector_matrix import DELETE_CHUNKS, ChunkVector, VectorMatrix
 else:
     # Only needed when there is an embedding model.
     np = lazy_module("numpy")
     vector_matrix = lazy_module("stentor.domains.memory.index.sqlite.vector_matrix")
 
-DELETE_CHUNKS = Sql("delete from chunks where doc_id = :doc_id")
 """Leaves the vectors: equal texts reuse them until `delete_orphans`."""
 ADDED_CHUNKS = 1_000
 """Vectors that are put into memory together: one by one they take three times as long."""

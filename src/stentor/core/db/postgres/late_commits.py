@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from stentor.core.clock import SECOND
-from stentor.core.db.driver import Sql
+from stentor.core.db.sql import Sql
 from stentor.core.db.transaction import Tx
 
 LONGEST_US = 180 * SECOND
