@@ -22,7 +22,6 @@ SLOW = {
     "dashboard.live-kept",
     "dashboard.live-streams",
     "dashboard.page-weight",
-    "dashboard.pages-in-a-browser",
     "dashboard.print",
     "dashboard.saved-views",
     "dashboard.unsent-texts",
