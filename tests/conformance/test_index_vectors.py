@@ -270,8 +270,8 @@ async def many(index: SearchIndex, dimensions: int, seed: int) -> tuple[list[str
     await fill(index, *entries)
     numbers = {path: n for n, path in enumerate(paths)}
     while waiting := await index.vectors.next_pending(500):
-        for one in waiting:
-            assert await index.vectors.save(one, chunks(one.path), vectors[[numbers[one.path]]])
+        saves = [index.vectors.save(one, chunks(one.path), vectors[[numbers[one.path]]]) for one in waiting]
+        assert all(await asyncio.gather(*saves))
     return paths, vectors
 
 
