@@ -363,19 +363,23 @@ def _build_commands() -> None:
     from stentor.cli.main import COMMANDS, LazyCommand, LazyGroup, app
 
     typer.main.get_command = cache(typer.main.get_command)
-    typer.main.get_command(app)
+    root: Any = typer.main.get_command(app)
+    context = root.context_class(root, **root.context_settings)
+    for parameter in root.get_params(context):
+        parameter.get_runtime_param()
     commands = {name: LazyCommand(name, target) for name, target in COMMANDS.items()}
     for command in commands.values():
-        _build_parameters(command.loaded)
+        _build_parameters(command.loaded, context)
     LazyGroup.get_command = lambda self, ctx, cmd_name: commands.get(cmd_name)  # pyrefly: ignore[method-assign] - replaced for this process
 
 
-def _build_parameters(command: Any) -> None:
+def _build_parameters(command: Any, parent: Any) -> None:
     """What checks the values of a command's parameters, which typer would build in each process anew."""
-    for parameter in command.params:
+    context = command.context_class(command, parent=parent, **command.context_settings)
+    for parameter in command.get_params(context):
         parameter.get_runtime_param()
     for child in getattr(command, "commands", {}).values():
-        _build_parameters(child)
+        _build_parameters(child, context)
 
 
 def main() -> NoReturn:
