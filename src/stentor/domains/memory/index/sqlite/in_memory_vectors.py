@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     import numpy as np
 
     from stentor.domains.memory.index.sqlite import vector_matrix
-    from stentor.domains.memory.index.sqlite.vector_matrix import DELETE_CHUNKS, ChunkVector, VectorMatrix
+    from stentor.domains.memory.index.sqlite.vector_matrix import ChunkVector, VectorMatrix
 else:
     # Only needed when there is an embedding model.
     np = lazy_module("numpy")
@@ -98,7 +98,7 @@ class InMemoryVectorStore:
         await self._database.write(lambda tx: vector_matrix.delete_orphans(tx, self._identity))
 
     def delete(self, tx: Tx, doc_id: int) -> None:
-        tx.run(DELETE_CHUNKS, doc_id=doc_id)
+        tx.run(vector_matrix.DELETE_CHUNKS, doc_id=doc_id)
 
     def withdraw(self, tx: Tx, doc_id: int) -> None:
         self.delete(tx, doc_id)
