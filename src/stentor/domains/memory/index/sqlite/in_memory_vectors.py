@@ -10,7 +10,7 @@ import itertools
 from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
-from stentor.core.db import RowsSql, Tx
+from stentor.core.db import RowsSql, Sql, Tx
 from stentor.core.lazy_import import lazy_module
 from stentor.domains.memory.embedding.embedder import Vectors
 from stentor.domains.memory.index.model import (
@@ -34,6 +34,7 @@ else:
     np = lazy_module("numpy")
     vector_matrix = lazy_module("stentor.domains.memory.index.sqlite.vector_matrix")
 
+DELETE_CHUNKS = Sql("delete from chunks where doc_id = :doc_id")
 """Leaves the vectors: equal texts reuse them until `delete_orphans`."""
 ADDED_CHUNKS = 1_000
 """Vectors that are put into memory together: one by one they take three times as long."""
@@ -98,7 +99,7 @@ class InMemoryVectorStore:
         await self._database.write(lambda tx: vector_matrix.delete_orphans(tx, self._identity))
 
     def delete(self, tx: Tx, doc_id: int) -> None:
-        tx.run(vector_matrix.DELETE_CHUNKS, doc_id=doc_id)
+        tx.run(DELETE_CHUNKS, doc_id=doc_id)
 
     def withdraw(self, tx: Tx, doc_id: int) -> None:
         self.delete(tx, doc_id)

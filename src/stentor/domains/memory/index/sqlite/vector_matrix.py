@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 
 from stentor.core.db import Sql, Tx
 from stentor.domains.memory.index.model import PendingDocument, SearchFilters, VectorHit
+from stentor.domains.memory.index.sqlite.in_memory_vectors import DELETE_CHUNKS
 from stentor_vault.text.markdown import Chunk
 
 FREE_ROW = -1
@@ -25,7 +26,6 @@ LOADED_DOCUMENTS = 1000
 """Documents whose vectors are read by one statement when all are loaded."""
 Vector = NDArray[np.float32]
 
-DELETE_CHUNKS = Sql("delete from chunks where doc_id = :doc_id")
 _LIST_PENDING = Sql(
     """select doc_id, path, title, body, weight, created_at, modified_at, raw_hash from documents
     where model is null order by size, doc_id limit :limit"""
