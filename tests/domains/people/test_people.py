@@ -29,6 +29,7 @@ from tests.requirements import requirement
 ANNA = Account("u-1", "Anna@Example.com", ["staff", "ops"])
 OTHER_KEY = RSAKey.generate_key(2048, {"kid": "one"})
 NONCES = itertools.count()
+TASK = {"type": "echo", "input": "hello", "required_capabilities": ["echo"]}
 Spoil = Callable[[dict[str, Any]], dict[str, Any]]
 
 
@@ -428,6 +429,66 @@ async def test_a_session_ends_when_the_settings_that_gave_its_role_change(
     if "SERVICE_OIDC_TENANT" not in changed:  # else she is not of the tenant whose people are listed
         (listed,) = (await other.admin.get("/api/v1/people")).json()["people"]
         assert listed["sessions"] == 0
+
+
+@requirement("people.end", "schedules.key")
+@pytest.mark.parametrize(
+    ("changed", "runs"),
+    [
+        ({"SERVICE_OIDC_ROLES": "platform=admin,reviewers=approver,staff=viewer"}, False),
+        ({"SERVICE_OIDC_ROLES": "platform=admin,ops=viewer,staff=viewer"}, False),
+        ({"SERVICE_OIDC_ROLES": "platform=admin"}, False),
+        ({"SERVICE_OIDC_TENANT": "another"}, False),
+        ({"SERVICE_OIDC_ISSUER": "https://login.example.com"}, False),
+        ({"SERVICE_OIDC_ROLES": "another=admin,ops=operator"}, True),
+        ({"SERVICE_OIDC_ROLES": "platform=admin,*=operator"}, True),
+        ({"SERVICE_OIDC_TEAMS": "staff=research"}, True),
+        ({}, True),
+    ],
+)
+async def test_a_schedule_runs_with_the_role_that_the_settings_of_now_give(
+    office: World, provider: IdentityProvider, make_world: MakeWorld, changed: dict[str, str], runs: bool
+) -> None:
+    await office.register()
+    body = {"name": "s", "cron": "* * * * *", "task": TASK}
+    headers = {"X-API-Key": await session(office, provider)}
+    assert (await office.admin.post("/api/v1/schedules", json=body, headers=headers)).status_code == 201
+    later = await make_world(**provider.settings | changed)
+    later.clock.advance(seconds=120)
+    await later.kernel.schedules.scheduler.tick()
+    schedule = (await later.admin.get("/api/v1/schedules/s")).json()
+    assert schedule["paused"] is not runs
+    found = later.kernel.infra.roles.find_active("default", "anna@example.com")
+    assert (found is not None and found.may("write")) is runs
+    # The settings of before: an operator who made a mistake loses nothing but the runs of the meantime.
+    again = await make_world(**provider.settings)
+    assert again.kernel.infra.roles.find_active("default", "anna@example.com").may("write")
+
+
+@requirement("people.end")
+async def test_other_settings_give_nothing_back_that_a_refused_sign_in_took(
+    office: World, provider: IdentityProvider, make_world: MakeWorld
+) -> None:
+    await session(office, provider)
+    assert (await sign_in(office, provider, Account("u-1", "anna@example.com", []))).status_code == 403
+    other = await make_world(**provider.settings | {"SERVICE_OIDC_ROLES": "ops=admin,*=admin"})
+    (listed,) = (await other.admin.get("/api/v1/people")).json()["people"]
+    assert (listed["status"], listed["permissions"]) == ("without_role", [])
+
+
+@requirement("people.end")
+async def test_the_list_of_people_shows_the_role_that_the_settings_of_now_give(
+    office: World, provider: IdentityProvider, make_world: MakeWorld
+) -> None:
+    await session(office, provider)
+    for roles, role, permissions in (
+        ("ops=viewer", "viewer", ["read"]),
+        ("other=admin", "operator", []),
+        ("staff=operator", "operator", ["delete", "read", "write"]),
+    ):
+        other = await make_world(**provider.settings | {"SERVICE_OIDC_ROLES": roles})
+        (listed,) = (await other.admin.get("/api/v1/people")).json()["people"]
+        assert (listed["role"], listed["permissions"]) == (role, permissions)
 
 
 @requirement("people.end")

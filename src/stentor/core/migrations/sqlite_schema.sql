@@ -543,7 +543,7 @@ CREATE TABLE people (
     version integer not null check (version > 0),
     last_sign_in_at bigint not null,
     blocked_at bigint,
-    blocked_by text, team text not null default '',
+    blocked_by text, team text not null default '', member_of text,
     check ((blocked_at is null) = (blocked_by is null)),
     unique (issuer, subject)
 );
@@ -892,4 +892,4 @@ CREATE TABLE llm_spent (
     primary key (tenant, kind, subject, day)
 );
 CREATE INDEX llm_spent_by_day on llm_spent (tenant, kind, day);
-insert into alembic_version values ('0062');
+insert into alembic_version values ('0063');

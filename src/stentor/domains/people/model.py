@@ -11,6 +11,7 @@ import msgspec
 from stentor.auth.principal import PERMISSIONS, ROLE_PERMISSIONS, Permission, Principal, Role
 from stentor.core.errors import SignInRefused
 from stentor.core.jsontext import JsonObject
+from stentor.core.settings.installation import SignInSettings
 
 MAX_SESSIONS = 20
 """Per person; a further sign-in ends the oldest one."""
@@ -37,7 +38,8 @@ class Person(msgspec.Struct, frozen=True):
     """`subject` is the provider's own id of the person, None while the name is released. `version` counts changes.
 
     A person keeps the name, which records hold; role, permissions and team are those of the last sign-in. There are no
-    permissions after one that was refused because no group gave a role.
+    permissions after one that was refused because no group gave a role. `member_of` are the groups of the last sign-in
+    that gave roles, None for a sign-in before they were stored.
     """
 
     name: str
@@ -54,6 +56,7 @@ class Person(msgspec.Struct, frozen=True):
     blocked_at: int | None = None
     blocked_by: str | None = None
     team: str = ""
+    member_of: tuple[str, ...] | None = None
 
     @property
     def principal(self) -> Principal:
@@ -65,10 +68,11 @@ class Person(msgspec.Struct, frozen=True):
 
 
 class Granted(msgspec.Struct, frozen=True):
-    """What a person's groups allow, and the team to which they belong; empty for none."""
+    """What a person's groups allow, the groups that gave it, and the team to which they belong; empty for none."""
 
     role: Role
     permissions: tuple[Permission, ...]
+    member_of: tuple[str, ...]
     team: str = ""
 
 
@@ -79,13 +83,30 @@ def grant(groups: Iterable[str], roles: Sequence[str], teams: Sequence[str] = ()
     SERVICE_OIDC_TEAMS, of which the first with one of the groups counts.
     """
     known = {*groups, EVERYBODY}
-    entries = (entry.rpartition("=") for entry in roles)
-    granted = {cast(Role, role) for group, _, role in entries if group in known}
+    entries = [(group, role) for group, _, role in (entry.rpartition("=") for entry in roles) if group in known]
+    granted = {cast(Role, role) for _, role in entries}
     if not granted:
         return None
     allowed = {permission for role in granted for permission in ROLE_PERMISSIONS[role]}
     team = next((team for group, _, team in (entry.rpartition("=") for entry in teams) if group in known), "")
-    return Granted(max(granted, key=_ROLES_BY_RANK.index), tuple(p for p in PERMISSIONS if p in allowed), team)
+    role = max(granted, key=_ROLES_BY_RANK.index)
+    member_of = tuple(sorted({group for group, _ in entries}))
+    return Granted(role, tuple(p for p in PERMISSIONS if p in allowed), member_of, team)
+
+
+def under_settings(person: Person, settings: SignInSettings) -> Person:
+    """Return the person with the role and permissions that the settings of now give to the groups of the last sign-in.
+
+    A person of another provider or tenant has no permissions. Nobody gets back what a refused sign-in took.
+    """
+    if (person.issuer, person.tenant) != (settings.issuer, settings.tenant):
+        return msgspec.structs.replace(person, permissions=())
+    if person.member_of is None or not person.permissions:
+        return person
+    granted = grant(person.member_of, settings.roles)
+    if granted is None:
+        return msgspec.structs.replace(person, permissions=())
+    return msgspec.structs.replace(person, role=granted.role, permissions=granted.permissions)
 
 
 def read_groups(claims: JsonObject, path: str) -> list[str]:

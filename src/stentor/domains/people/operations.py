@@ -61,7 +61,8 @@ class SignOutOut(ResponseModel):
 class PersonOut(ResponseModel):
     """A person who has signed in. `sessions` is the number of open ones; a `released` name has no account.
 
-    With `without_role` the groups gave no role at the last attempt to sign in, and `role` is the one of before.
+    With `without_role` the groups gave no role at the last attempt to sign in, or the settings of now give them none,
+    and `role` is the one of before.
     """
 
     name: str

@@ -128,7 +128,8 @@ class PeopleService:
 
     async def list_people(self, tenant: str) -> list[Person]:
         """Return the people of a tenant who ever signed in, by name."""
-        return await self._db.read(lambda tx: store.list_people(tx, tenant))
+        people = await self._db.read(lambda tx: store.list_people(tx, tenant))
+        return [model.under_settings(person, self._settings) for person in people]
 
     async def end_sessions(self, caller: Principal, name: str) -> Person:
         """Sign a person out everywhere. Raises Forbidden, NotFound."""
@@ -156,7 +157,7 @@ class PeopleService:
         return await self._change(caller, name, "released", {"sessions": (), "subject": None})
 
     def _is_open(self, session: PersonSession) -> bool:
-        # The groups are not stored, so what other settings would have granted is not known before the next sign-in.
+        # Only groups that gave a role are stored, so what other settings grant is known fully at the next sign-in.
         return session.expires_at > self._clock.now() and session.rules == self._rules
 
     async def _grant(self, claims: JsonObject) -> Granted:
@@ -197,7 +198,7 @@ class PeopleService:
             session = PersonSession(digest_key(secret).hex(), tx.now, tx.now + self._lifetime_us, address, self._rules)
             fields: dict[str, Any] = {"role": granted.role, "permissions": granted.permissions, "team": granted.team}
             fields |= {"tenant": self._settings.tenant, "issuer": issuer, "subject": subject}
-            fields |= {"last_sign_in_at": tx.now, "updated_at": tx.now}
+            fields |= {"last_sign_in_at": tx.now, "updated_at": tx.now, "member_of": granted.member_of}
             person = _find_account(tx, issuer, subject, name)
             if person is None:
                 person = Person(name=name, sessions=(session,), created_at=tx.now, version=1, **fields)
@@ -260,7 +261,9 @@ class PeopleService:
         tx.after_commit(partial(self._apply, [person]))
 
     def _apply(self, changed: list[Person]) -> None:
-        for person in changed:
+        for stored in changed:
+            # Work that a person ordered goes on without a session, and must not keep a role that the operator took.
+            person = model.under_settings(stored, self._settings)
             known = self._by_name.get(person.name)
             if known is not None:
                 if known.version >= person.version:

@@ -55,11 +55,15 @@ def update(tx: Tx, person: Person) -> None:
 def _row(person: Person) -> dict[str, Any]:
     row = {name: getattr(person, name) for name in _FIELDS}
     sessions = [msgspec.to_builtins(session) for session in person.sessions]
-    return row | {"permissions": jsontext.dump(person.permissions), "sessions": jsontext.dump(sessions)}
+    member_of = None if person.member_of is None else jsontext.dump(person.member_of)
+    permissions = jsontext.dump(person.permissions)
+    return row | {"permissions": permissions, "sessions": jsontext.dump(sessions), "member_of": member_of}
 
 
 def _person(row: tuple[Any, ...]) -> Person:
     values = dict(zip(_FIELDS, row, strict=True))
     values["permissions"] = msgspec.json.decode(values["permissions"], type=tuple[str, ...])
     values["sessions"] = msgspec.json.decode(values["sessions"], type=tuple[PersonSession, ...])
+    if values["member_of"] is not None:
+        values["member_of"] = msgspec.json.decode(values["member_of"], type=tuple[str, ...])
     return Person(**values)
