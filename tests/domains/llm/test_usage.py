@@ -502,6 +502,74 @@ async def test_of_embeddings_of_several_calls_those_before_a_refusal_count(
     assert (found["inputTokens"], found["estimatedRequests"]) == (tokens, int(not reports))
 
 
+HIDDEN = "the sea " * 1_000
+"""About 2,000 tokens of text, in a field that is passed on to the provider although no neutral request has it."""
+HIDING: dict[str, tuple[str, dict[str, Any]]] = {
+    "an unknown field": ("openai", {"documents": [HIDDEN]}),
+    "a prediction": ("openai", {"prediction": {"type": "content", "content": HIDDEN}}),
+    "a schema": ("openai", {"response_format": {"type": "json_schema", "json_schema": {"name": "x", "doc": HIDDEN}}}),
+    "a field of a tool": ("openai", {"tools": [{"type": "function", "function": {"name": "f"}, "note": HIDDEN}]}),
+    "a field of a message": ("openai", {"messages": [{"role": "user", "content": "x", "note": HIDDEN}]}),
+    "a field of a part": (
+        "openai",
+        {"messages": [{"role": "user", "content": [{"type": "text", "text": "x", "note": HIDDEN}]}]},
+    ),
+    "the name of a file": (
+        "openai",
+        {"messages": [{"role": "user", "content": [{"type": "file", "file": {"file_id": "f", "filename": HIDDEN}}]}]},
+    ),
+    "the name of a call": (
+        "openai",
+        {
+            "messages": [
+                {"role": "assistant", "tool_calls": [{"id": "c", "type": "function", "function": {"name": HIDDEN}}]},
+                {"role": "tool", "tool_call_id": "c", "content": "x"},
+            ]
+        },
+    ),
+    "reasoning": ("openai", {"messages": [{"role": "assistant", "content": "x", "reasoning_content": HIDDEN}]}),
+    "a field of Anthropic's": ("anthropic", {"mcp_servers": [{"name": HIDDEN}]}),
+    "a field of Anthropic's tool": ("anthropic", {"tools": [{"name": "f", "input_schema": {}, "examples": [HIDDEN]}]}),
+    "a field of a block of the system": ("anthropic", {"system": [{"type": "text", "text": "x", "note": HIDDEN}]}),
+    "a field of a block": (
+        "anthropic",
+        {"messages": [{"role": "user", "content": [{"type": "text", "text": "x", "note": HIDDEN}]}]},
+    ),
+    "thinking": (
+        "anthropic",
+        {
+            "messages": [
+                {"role": "assistant", "content": [{"type": "thinking", "thinking": HIDDEN, "signature": "c2ln"}]},
+                {"role": "user", "content": "x"},
+            ]
+        },
+    ),
+}
+
+
+@requirement("llm.budgets", "llm.usage-estimated")
+@pytest.mark.parametrize("name", HIDING)
+async def test_calls_cannot_hide_text_from_a_budget_in_fields_that_are_passed_on(
+    make_llm: Gate, upstream: Upstream, name: str
+) -> None:
+    world = await make_llm(SERVICE_LLM_BUDGETS="key:admin:tokens/day=3500")
+    provider, fields = HIDING[name]
+    path = "/v1/messages" if provider == "anthropic" else "/v1/chat/completions"
+    body = {"max_tokens": 10} | asking(f"{provider}/sea-large") | fields
+    upstream.usage = False
+    upstream.go.clear()
+    upstream.mood = moods.held(upstream)
+    work = [asyncio.create_task(world.admin.post(path, json=body)) for _ in range(5)]
+    await soon(lambda: len(upstream.asked) + sum(one.done() for one in work) == 5)
+    upstream.go.set()
+    answers = [await one for one in work]
+    # The first leaves some hundred tokens, so the second begins, too.
+    assert [answer.status_code for answer in answers].count(200) == 2, answers[0].text
+    assert HIDDEN in json.dumps(upstream.asked[0]["body"]) or name == "reasoning"
+    if provider == "openai":
+        assert (await usage(world))["inputTokens"] >= 4_000
+
+
 @requirement("llm.budgets")
 async def test_calls_at_the_same_time_do_not_pass_a_budget_together(make_llm: Gate, upstream: Upstream) -> None:
     world = await make_llm(SERVICE_LLM_BUDGETS="key:admin:tokens/day=200")

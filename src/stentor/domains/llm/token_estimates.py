@@ -36,24 +36,42 @@ def estimate_tokens(text: str) -> int:
 
 
 def estimate_input_tokens(request: ChatRequest) -> int:
-    total = sum(estimate_tokens(repr(tool.parameters) + tool.description) for tool in request.tools)
+    """Estimate the tokens of a request, with the fields that are only passed on: text in them costs the same."""
+    total = estimate_fields(request.extra) + estimate_fields(request.response_format)
+    for tool in request.tools:
+        total += estimate_tokens(repr(tool.parameters) + tool.description) + estimate_fields(tool.extra)
     for message in request.messages:
         # Every message costs about three more tokens, for its role and its separators.
         total += 3 + sum(map(_estimate_part_tokens, message.content))
-        total += sum(estimate_tokens(call.arguments) for call in message.tool_calls)
+        total += sum(estimate_tokens(call.name + call.arguments) for call in message.tool_calls)
+        if message.reasoning:
+            total += estimate_tokens(message.reasoning)
+        if message.extra:
+            rest = {name: value for name, value in message.extra.items() if name not in ("images", "audio")}
+            total += estimate_media_tokens(message.extra) + estimate_fields(rest)
     return total + (request.anthropic.other_tokens if request.anthropic is not None else 0)
 
 
+def estimate_fields(fields: JsonObject | None) -> int:
+    """Estimate the tokens of fields of unknown meaning; none if there are none."""
+    return estimate_tokens(repr(fields)) if fields else 0
+
+
 def _estimate_part_tokens(part: ContentPart) -> int:
+    return _estimate_content_tokens(part) + estimate_fields(part.extra)
+
+
+def _estimate_content_tokens(part: ContentPart) -> int:
     if isinstance(part, TextPart):
         return estimate_tokens(part.text)
     if isinstance(part, ImagePart):
         return IMAGE_TOKENS
     if part.type == "input_audio":
         return math.ceil(len(part.data) / SOUND_CHARACTERS_PER_TOKEN)
+    name_tokens = estimate_tokens(str(part.fields.get("filename") or ""))
     if part.data.startswith("data:text/"):
-        return math.ceil(len(part.data) * 3 / 4 / CHARACTERS_PER_TOKEN)
-    return max(IMAGE_TOKENS, len(part.data) // FILE_CHARACTERS_PER_TOKEN)
+        return name_tokens + math.ceil(len(part.data) * 3 / 4 / CHARACTERS_PER_TOKEN)
+    return name_tokens + max(IMAGE_TOKENS, len(part.data) // FILE_CHARACTERS_PER_TOKEN)
 
 
 def estimate_output_tokens(reply: ChatReply) -> int:

@@ -28,7 +28,7 @@ from stentor.domains.llm.model import (
     decode_call_id,
 )
 from stentor.domains.llm.openai_api.chat import Items, MaxTokens, Temperature, TopP
-from stentor.domains.llm.token_estimates import IMAGE_TOKENS, estimate_tokens
+from stentor.domains.llm.token_estimates import IMAGE_TOKENS, estimate_fields, estimate_tokens
 from stentor.web.wire import Name
 
 _TOOL_CHOICES = {"auto": "auto", "any": "required", "none": "none"}
@@ -61,7 +61,13 @@ class AnthropicModel(BaseModel):
     model_config = ConfigDict(extra="ignore", strict=True, frozen=True, defer_build=True)
 
 
-class TextBlock(AnthropicModel):
+class AnthropicInput(AnthropicModel):
+    """A block or a tool, whose unknown fields a provider of the same format gets and bills."""
+
+    model_config = ConfigDict(extra="allow")
+
+
+class TextBlock(AnthropicInput):
     type: Literal["text"]
     text: str
 
@@ -75,7 +81,7 @@ class ImageSource(AnthropicModel):
     url: str = ""
 
 
-class ImageBlock(AnthropicModel):
+class ImageBlock(AnthropicInput):
     type: Literal["image"]
     source: ImageSource
 
@@ -83,7 +89,7 @@ class ImageBlock(AnthropicModel):
         return ImagePart(self.source.url, self.source.media_type if not self.source.url else "", self.source.data)
 
 
-class ToolUseBlock(AnthropicModel):
+class ToolUseBlock(AnthropicInput):
     type: Literal["tool_use"]
     id: str
     name: str
@@ -99,10 +105,8 @@ class ThinkingBlock(AnthropicModel):
     thinking: str
 
 
-class OtherBlock(AnthropicModel):
+class OtherBlock(AnthropicInput):
     """Any other block, such as a document or the result of a tool that runs at Anthropic."""
-
-    model_config = ConfigDict(extra="allow")
 
     type: str
 
@@ -126,7 +130,7 @@ ResultBlockIn = Annotated[
 ]
 
 
-class ToolResultBlock(AnthropicModel):
+class ToolResultBlock(AnthropicInput):
     type: Literal["tool_result"]
     tool_use_id: str
     content: str | Items[ResultBlockIn] | None = None
@@ -169,7 +173,7 @@ class AnthropicMessage(AnthropicModel):
             yield LlmMessage(self.role, parts, calls, reasoning=reasoning)
 
 
-class AnthropicTool(AnthropicModel):
+class AnthropicTool(AnthropicInput):
     """A tool of the client; one with another type runs at Anthropic or is defined there."""
 
     type: str | None = None
@@ -264,7 +268,9 @@ class CountIn(AnthropicModel):
             response_format={"type": "json_schema", "json_schema": schema} if schema else None,
             extra={"parallel_tool_calls": False} if choice and choice.disable_parallel_tool_use else {},
             prefer=(self.metadata.prefer if self.metadata else None) or "",
-            anthropic=AnthropicOriginal(_original_fields(raw), headers, query, self._feature(), self._other_tokens()),
+            anthropic=AnthropicOriginal(
+                _original_fields(raw), headers, query, self._feature(), self._other_tokens(raw)
+            ),
         )
 
     def _messages(self) -> tuple[LlmMessage, ...]:
@@ -286,9 +292,16 @@ class CountIn(AnthropicModel):
                 if isinstance(block, ToolResultBlock) and isinstance(block.content, list):
                     yield from block.content
 
-    def _other_tokens(self) -> int:
-        """Estimate the tokens of the blocks that the neutral messages lack."""
-        return sum(block.estimated_tokens for block in self._all_blocks() if _is_unknown(block))
+    def _other_tokens(self, raw: JsonObject) -> int:
+        """Estimate the tokens of the blocks and fields that the neutral request lacks."""
+        total = estimate_fields({name: value for name, value in raw.items() if name not in CountIn.model_fields})
+        system = self.system if isinstance(self.system, list) else ()
+        for part in (*self._all_blocks(), *system, *(self.tools or ())):
+            if isinstance(part, OtherBlock):
+                total += part.estimated_tokens if _is_unknown(part) else 0
+            elif isinstance(part, AnthropicInput) and (extra := part.model_extra):
+                total += estimate_fields(extra)
+        return total
 
     def _feature(self) -> str:
         """Describe the first block or tool that only Anthropic's format can express; empty if all formats can."""
