@@ -42,8 +42,8 @@ async def test_an_ended_task_moves_with_all_its_rows_into_files_that_duckdb_read
     await run(
         world,
         """insert into llm_calls (call_id, tenant, key_name, task_id, operation, provider, model, outcome, input_tokens,
-        output_tokens, estimated, cost, latency_ms, happened_at) values ('c1', 'default', 'k', :task, 'chat', 'p', 'm',
-        'ok', 7, 3, 0, 900, 12, 1)""",
+        output_tokens, estimated, cost, latency_ms, happened_at, team) values ('c1', 'default', 'k', :task, 'chat', 'p',
+        'm', 'ok', 7, 3, 0, 900, 12, 1, 'research')""",
         task=task,
     )
     events = await world.events(task)
@@ -62,7 +62,7 @@ async def test_an_ended_task_moves_with_all_its_rows_into_files_that_duckdb_read
         long,
     ]
     assert select(world, "select grade, comment from {grades}") == [(0.5, "fine")]
-    assert select(world, "select model, cost, input_tokens from {model_calls}") == [("m", 900, 7)]
+    assert select(world, "select model, cost, input_tokens, team from {model_calls}") == [("m", 900, 7, "research")]
     assert audit(world).is_intact
 
 

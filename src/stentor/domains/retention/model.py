@@ -58,7 +58,7 @@ CALLS = ArchivedTable(
     "model_calls",
     _columns(
         "call_id tenant task_id key_name agent_id operation provider model outcome input_tokens# output_tokens# "
-        "cached_tokens# estimated# cost# latency_ms# happened_at@"
+        "cached_tokens# estimated# cost# latency_ms# happened_at@ team"
     ),
 )
 TABLES = (TASKS, EVENTS, STEPS, SIGNALS, GRADES, CALLS)
