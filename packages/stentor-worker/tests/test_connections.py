@@ -127,6 +127,23 @@ def test_after_a_fork_no_connection_of_the_first_process_is_used(monkeypatch: py
         assert server.connections == 2
 
 
+def test_after_a_fork_no_other_thread_takes_one_while_they_are_closed(monkeypatch: pytest.MonkeyPatch) -> None:
+    with peer(OK) as (_, connections):
+        assert send(connections).content == b"ok"
+        number = os.getpid() + 1
+        monkeypatch.setattr(os, "getpid", lambda: number)
+        close, taken = connections.close, []
+
+        def take_and_close() -> None:
+            monkeypatch.setattr(connections, "close", close)
+            taken.append(connections._take())  # as another thread at this moment
+            close()
+
+        monkeypatch.setattr(connections, "close", take_and_close)
+        assert connections._take() is None
+        assert taken == [None]
+
+
 @pytest.mark.parametrize(
     "answer",
     [

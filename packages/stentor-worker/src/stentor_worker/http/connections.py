@@ -94,8 +94,9 @@ class ConnectionPool:
         """Return an idle connection, the last one that was used: the others may time out."""
         if self._process != os.getpid():
             # After a fork: over a connection of both processes, one would get the responses to the other.
-            self._process = os.getpid()
+            # In this order, or another thread would take one meanwhile.
             self.close()
+            self._process = os.getpid()
         while True:
             try:
                 connection = self._idle.pop()
