@@ -1,7 +1,7 @@
 """The interface of a database driver, which takes the statements of `sql` and `rows_sql`.
 
-The implementations are `sqlite` and `postgres`;
-one conformance suite runs against both. Transactions are in `transaction` and `group_commit`.
+The implementations are `sqlite` and `postgres`; one conformance suite runs against both. Transactions are in
+`transaction` and `group_commit`.
 """
 
 from __future__ import annotations

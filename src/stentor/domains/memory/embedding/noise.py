@@ -23,7 +23,7 @@ else:
 
 MADE_UP_TEXTS = 32
 NEAREST = 5
-"""The level is the mean of so many made-up texts, the nearest ones: one alone may be near by chance."""
+"""The level is the mean of this many made-up texts, the nearest ones: a single one may be near by chance."""
 SHARE = 0.9
 """Of that mean. At 1.0 nine in 100 made-up questions stay unmarked instead of 15, and many more right answers in other
 languages are marked."""
