@@ -39,3 +39,14 @@ def test_commands_that_open_the_database_themselves_import_no_wiring_of_the_serv
     code = f"import sys, {modules}; print(*sorted({{'fastapi', 'stentor.bootstrap.kernel'}} & set(sys.modules)))"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.split() == []
+
+
+def test_a_note_that_changes_imports_no_numpy_while_there_is_no_embedding_model() -> None:
+    code = (
+        "import sys; from unittest.mock import Mock;"
+        "from stentor.domains.memory.index.sqlite.in_memory_vectors import InMemoryVectorStore;"
+        "tx = Mock(); InMemoryVectorStore(Mock()).withdraw(tx, 1); tx.run.assert_called_once();"
+        f"print(*sorted(set({HEAVY!r}) & set(sys.modules)))"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.split() == []

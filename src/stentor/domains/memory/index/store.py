@@ -43,6 +43,7 @@ _UPDATE = Sql(
 )
 _TOUCH = Sql("update documents set modified_at = :modified_at, size = :size where path = :path")
 _DELETE = Sql("delete from documents where doc_id = :doc_id")
+_DELETE_CHUNKS = Sql("delete from chunks where doc_id = :doc_id")
 _FILE_STATE = Sql("select path, raw_hash, size, modified_at from documents where path = :path")
 _FILE_STATES = Sql("select path, raw_hash, size, modified_at from documents")
 _PATHS_UNDER = Sql("select path from documents where path >= :low and path < :high")
@@ -115,6 +116,11 @@ def _values(entry: IndexEntry) -> dict[str, object]:
 
 def delete(tx: Tx, doc_id: int) -> None:
     tx.run(_DELETE, doc_id=doc_id)
+
+
+def delete_chunks(tx: Tx, doc_id: int) -> None:
+    """Delete the chunks of a document. Leaves their vectors: equal texts reuse them until these are deleted."""
+    tx.run(_DELETE_CHUNKS, doc_id=doc_id)
 
 
 def touch(tx: Tx, path: str, modified_at: int, size: int) -> None:

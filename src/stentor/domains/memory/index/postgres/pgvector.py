@@ -13,6 +13,7 @@ from stentor.core import jsontext
 from stentor.core.db import Sql, Tx
 from stentor.core.lazy_import import lazy_module
 from stentor.domains.memory.embedding.embedder import Vectors
+from stentor.domains.memory.index import store
 from stentor.domains.memory.index.model import EmbeddingModel, PendingDocument, SearchFilters, VectorHit, folder_list
 from stentor.domains.memory.index.postgres import embedding_state
 from stentor.domains.memory.index.postgres.embedding_state import EmbeddingClaims
@@ -41,7 +42,6 @@ _MARK_EMBEDDED = Sql(
     where doc_id = :doc_id and raw_hash = :raw_hash and model is null"""
 )
 _LIST_CHUNKS = Sql("select ordinal, heading, hash from chunks where doc_id = :doc_id")
-_DELETE_CHUNKS = Sql("delete from chunks where doc_id = :doc_id")
 _SET_NO_PIECES = Sql("update documents set pieces = 0 where doc_id = :doc_id and pieces > 0")
 _DELETE_CHUNK = Sql("delete from chunks where doc_id = :doc_id and ordinal = :ordinal")
 _INSERT_CHUNK = Sql(
@@ -113,7 +113,7 @@ class PgvectorStore:
     def withdraw(self, tx: Tx, doc_id: int) -> None:
         # First the mark: without pieces there may be no table of chunks yet, as no process has had a model.
         if tx.run(_SET_NO_PIECES, doc_id=doc_id):
-            tx.run(_DELETE_CHUNKS, doc_id=doc_id)
+            store.delete_chunks(tx, doc_id)
 
     def on_deleted(self, doc_ids: Iterable[int]) -> None:
         """Do nothing: no vectors are held in memory."""

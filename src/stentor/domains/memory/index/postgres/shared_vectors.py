@@ -19,7 +19,7 @@ from stentor.domains.memory.index.model import PendingDocument, SearchFilters, V
 from stentor.domains.memory.index.postgres import embedding_state
 from stentor.domains.memory.index.postgres.embedding_state import EmbeddingClaims
 from stentor.domains.memory.index.protocols import IndexDatabase
-from stentor.domains.memory.index.sqlite.in_memory_vectors import InMemoryVectorStore, add_document
+from stentor.domains.memory.index.sqlite.in_memory_vectors import InMemoryVectorStore
 from stentor_vault.text.markdown import Chunk
 
 if TYPE_CHECKING:
@@ -121,8 +121,7 @@ create table changes (
             changed, self._last_change, self._synced_at = changes
             for doc_id, rows in changed.items():
                 self._loaded_matrix.delete(doc_id)
-                if rows:
-                    add_document(self._loaded_matrix, rows)
+                self._loaded_matrix.add(rows)
 
     def _read_changes(self, tx: Tx) -> tuple[dict[int, list[ChunkVector]], int, float] | None:
         """Return changed documents with their chunks (none for a deleted one), the last change, and the time.

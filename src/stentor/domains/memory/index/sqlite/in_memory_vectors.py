@@ -10,9 +10,10 @@ import itertools
 from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
-from stentor.core.db import RowsSql, Sql, Tx
+from stentor.core.db import RowsSql, Tx
 from stentor.core.lazy_import import lazy_module
 from stentor.domains.memory.embedding.embedder import Vectors
+from stentor.domains.memory.index import store
 from stentor.domains.memory.index.model import (
     EmbeddingModel,
     Folders,
@@ -25,17 +26,12 @@ from stentor.domains.memory.index.protocols import IndexDatabase
 from stentor_vault.text.markdown import Chunk
 
 if TYPE_CHECKING:
-    import numpy as np
-
     from stentor.domains.memory.index.sqlite import vector_matrix
     from stentor.domains.memory.index.sqlite.vector_matrix import ChunkVector, VectorMatrix
 else:
     # Only needed when there is an embedding model.
-    np = lazy_module("numpy")
     vector_matrix = lazy_module("stentor.domains.memory.index.sqlite.vector_matrix")
 
-DELETE_CHUNKS = Sql("delete from chunks where doc_id = :doc_id")
-"""Leaves the vectors: equal texts reuse them until `delete_orphans`."""
 ADDED_CHUNKS = 1_000
 """Vectors that are put into memory together: one by one they take three times as long."""
 _IDS_IN_FOLDERS = RowsSql(("folder",), "select doc_id from given join documents on documents.folder = given.folder")
@@ -99,7 +95,7 @@ class InMemoryVectorStore:
         await self._database.write(lambda tx: vector_matrix.delete_orphans(tx, self._identity))
 
     def delete(self, tx: Tx, doc_id: int) -> None:
-        tx.run(DELETE_CHUNKS, doc_id=doc_id)
+        store.delete_chunks(tx, doc_id)
 
     def withdraw(self, tx: Tx, doc_id: int) -> None:
         self.delete(tx, doc_id)
@@ -125,11 +121,6 @@ def _build_matrix(rows: Iterable[ChunkVector], dimensions: int) -> VectorMatrix:
             batch = []
     matrix.add(batch)
     return matrix
-
-
-def add_document(matrix: VectorMatrix, rows: Sequence[ChunkVector]) -> None:
-    """Put all chunks of one document into the matrix."""
-    matrix.upsert(rows[0].doc_id, np.stack([row.vector for row in rows]), rows[0].weight, rows[0].created_at)
 
 
 def _ids_in_folders(tx: Tx, folders: Folders) -> list[int]:

@@ -16,8 +16,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from stentor.core.db import Sql, Tx
+from stentor.domains.memory.index import store
 from stentor.domains.memory.index.model import PendingDocument, SearchFilters, VectorHit
-from stentor.domains.memory.index.sqlite.in_memory_vectors import DELETE_CHUNKS
 from stentor_vault.text.markdown import Chunk
 
 FREE_ROW = -1
@@ -297,7 +297,7 @@ def save_vectors(tx: Tx, model: str, document: PendingDocument, chunks: Sequence
     # The condition on `raw_hash` detects a document that changed while it was embedded.
     if not tx.run(_MARK_EMBEDDED, model=model, doc_id=document.doc_id, raw_hash=document.raw_hash):
         return False
-    tx.run(DELETE_CHUNKS, doc_id=document.doc_id)
+    store.delete_chunks(tx, document.doc_id)
     for chunk, vector in zip(chunks, vectors, strict=True):
         tx.run(_INSERT_CHUNK, doc_id=document.doc_id, ordinal=chunk.ordinal, heading=chunk.heading, hash=chunk.hash)
         tx.run(_INSERT_VECTOR, model=model, hash=chunk.hash, vector=vector.tobytes())
