@@ -69,7 +69,7 @@ async def measure(corpus: Path, queries: Path, judgements: Path) -> dict[str, di
         memory, database = _open(Path(folder))
         try:
             await _index(memory)
-            modes = _modes(memory) | {"BM25": _bm25(corpus, {document: path for path, document in names.items()})}
+            modes = _modes(memory) | {"BM25": open_bm25(corpus, {document: path for path, document in names.items()})}
             return {mode: await _score(ask, asked, judged, names) for mode, ask in modes.items()}
         finally:
             await memory.stop()
@@ -162,8 +162,8 @@ def _modes(memory: Memory) -> dict[str, Ask]:
     return {"keyword": by_word, "semantic": by_meaning, "hybrid": by_both}
 
 
-def _bm25(corpus: Path, paths: Mapping[str, str]) -> Ask:
-    """Plain BM25 over the same documents: any word of the query, none ignored."""
+def open_bm25(corpus: Path, paths: Mapping[str, str]) -> Ask:
+    """Return plain BM25 over the documents, whose paths are by their ids: any word of the query, none ignored."""
     index = sqlite3.connect(":memory:")
     index.execute("create virtual table documents using fts5 (title, text, path unindexed, tokenize = 'porter')")
     rows = [(str(row.get("title") or ""), str(row["text"]), paths[row["_id"]]) for row in _lines(corpus)]
@@ -171,6 +171,8 @@ def _bm25(corpus: Path, paths: Mapping[str, str]) -> Ask:
 
     async def ask(query: str) -> list[str]:
         match = " OR ".join(f'"{word}"' for word in re.findall(r"\w+", query))
+        if not match:
+            return []
         found = index.execute(
             "select path from documents where documents match ? order by rank limit ?", (match, DEPTH)
         )

@@ -1,7 +1,7 @@
 """The peer of `steps`, a process of its own: DBOS, `python -m bench.tasks.step_peer DATABASE WORKFLOWS STEPS`.
 
 DATABASE is the file of a SQLite database, or the URL of a PostgreSQL one. As many workflows at once, each of so many
-steps that do nothing, set up as in `peer.py`. Prints one line of JSON: `seconds` and `version`.
+steps that do nothing, set up as in `dbos_peer.py`. Prints one line of JSON: `seconds` and `version`.
 """
 
 from __future__ import annotations

@@ -6,7 +6,7 @@ import json
 from pathlib import Path
 
 import pytest
-from bench.memory import pythondocs
+from bench.memory import pythondocs, retrieval
 from bench.memory.retrieval import measure, ndcg, read_judgements, recall, reciprocal_rank
 
 DOCUMENTS = [
@@ -31,6 +31,14 @@ def test_the_figures_are_those_of_the_definitions() -> None:
     assert recall([], grades) == 0.0
     assert reciprocal_rank(["x", "b", "a"], grades) == 0.5
     assert reciprocal_rank(["x"], grades) == 0.0
+
+
+async def test_plain_bm25_finds_nothing_for_a_question_without_words(tmp_path: Path) -> None:
+    corpus = tmp_path / "corpus.jsonl"
+    corpus.write_text("\n".join(map(json.dumps, DOCUMENTS)))
+    ask = retrieval.open_bm25(corpus, {row["_id"]: f"{row['_id']}.md" for row in DOCUMENTS})
+    assert await ask('"kitten" OR (sat*') == ["d1.md"]
+    assert await ask("???") == []
 
 
 @pytest.mark.slow

@@ -44,7 +44,7 @@ class Service:
     lock: DataFolderLock | None
 
     async def start(self) -> int:
-        """Start the kernel; returns what it returns."""
+        """Start the background work of all domains; return how many tasks were recovered."""
         return await self.kernel.start(self.keys.key_ring.tenants)
 
     def mark_unready(self) -> None:
