@@ -55,6 +55,29 @@ def test_a_damaged_search_index_is_rebuilt_and_the_log_asks_for_no_backup(
     ]
 
 
+@pytest.mark.parametrize("durable", [True, False])
+def test_what_to_do_about_a_file_that_was_damaged_while_it_is_used(tmp_path: Path, durable: bool) -> None:
+    path = tmp_path / "file.db"
+    driver = SqliteDriver(path, durable=durable)
+    writer = driver.writer()
+    writer.control("create table texts (text text)")
+    writer.many(Sql("insert into texts (text) values (:text)"), [{"text": "x" * 1000}] * 100)
+    writer.control("pragma wal_checkpoint(truncate)")
+    page_bytes = 4096
+    with path.open("r+b") as file:
+        for position in range(page_bytes, path.stat().st_size, page_bytes):
+            file.seek(position)
+            file.write(b"damaged!" * (page_bytes // 8))
+    reader = driver.reader()
+    with pytest.raises(StoreUnavailable) as caught:
+        reader.rows(Sql("select text from texts"), {})
+    reader.close()
+    writer.close()
+    # A backup has no search index.
+    remedy = "Restore a backup." if durable else "Stop the service, delete this file, and start the service"
+    assert f"{path} is damaged: database disk image is malformed. {remedy}" in str(caught.value)
+
+
 def put(agent_id: str, tokens: float = 1.0) -> Any:
     return lambda tx: tx.run(PUT, agent_id=agent_id, tokens=tokens, now=tx.now)
 

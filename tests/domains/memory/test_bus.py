@@ -5,10 +5,13 @@ from __future__ import annotations
 import asyncio
 import hashlib
 from typing import Any
+from unittest.mock import AsyncMock
 
 import pytest
 from ruamel.yaml.scanner import Scanner
 
+from stentor.core.errors import StoreUnavailable
+from stentor.domains.memory import service as memory_service
 from stentor_vault.jsontext import JsonObject
 from stentor_vault.notes import yaml_parser
 from stentor_vault.notes.model import VaultUnavailable
@@ -597,3 +600,15 @@ async def test_a_write_where_no_note_can_be_is_a_conflict(notes: Notes) -> None:
         assert (answer.status_code, answer.json()["error"]["code"]) == (409, "CONFLICT"), answer.text
         assert (await notes.write(path, None, "delete")).status_code == 404
         assert (await notes.read(path)).json()["status"] == "not_found"
+
+
+async def test_an_outage_of_the_index_is_not_logged_for_each_note(
+    notes: Notes, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    memory = notes.world.memory.default.service
+    lines: list[str] = []
+    monkeypatch.setattr(memory_service.log, "exception", lambda text, *values: lines.append(text % values))
+    for error in (StoreUnavailable("The database cannot be used: database or disk is full."), ValueError("a flaw")):
+        monkeypatch.setattr(memory._indexer, "index_notes", AsyncMock(side_effect=error))
+        assert (await notes.write(f"{type(error).__name__}.md")).status_code == 200
+    assert lines == ["memory: index update failed path='ValueError.md'"]

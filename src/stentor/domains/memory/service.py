@@ -18,7 +18,7 @@ import msgspec
 from stentor.core import ids
 from stentor.core.clock import Clock
 from stentor.core.db import Database, Tx
-from stentor.core.errors import Conflict, InvalidRequest, ServiceUnavailable
+from stentor.core.errors import Conflict, InvalidRequest, ServiceUnavailable, StoreUnavailable
 from stentor.core.jsontext import JsonObject
 from stentor.core.runlog import EventDraft, RunLog
 from stentor.domains.memory import model, store
@@ -301,6 +301,8 @@ class MemoryService:
                 await self._indexer.remove([path])
             else:
                 await self._indexer.index_notes([Note(change.stat, after)])
+        except StoreUnavailable:
+            pass  # the index logs the outage, not each note of it
         except Exception:
             log.exception("memory: index update failed path=%r", path)
 

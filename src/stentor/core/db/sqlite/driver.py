@@ -19,10 +19,13 @@ from stentor.core.db.sql import Params, Read, Row, Sql
 from stentor.core.errors import StoreUnavailable
 
 BUSY_MS = 5_000
+RESTORE = "Restore a backup."
+REBUILD = "Stop the service, delete this file, and start the service: it rebuilds the file."
+"""What to do about a damaged file: the database, or one that can be rebuilt from it."""
 
 
 @contextmanager
-def _store_errors(path: Path) -> Iterator[None]:
+def _store_errors(path: Path, remedy: str = RESTORE) -> Iterator[None]:
     """Translate outages to StoreUnavailable; constraint and programming errors are bugs or races and pass unchanged."""
     try:
         yield
@@ -33,11 +36,12 @@ def _store_errors(path: Path) -> Iterator[None]:
     except sqlite3.DatabaseError as error:
         if isinstance(error, sqlite3.ProgrammingError | sqlite3.DataError):
             raise
-        raise StoreUnavailable.of_driver(f"{path} is damaged: {error}. Restore a backup.") from error
+        raise StoreUnavailable.of_driver(f"{path} is damaged: {error}. {remedy}") from error
 
 
 class SqliteConnection:
-    """One connection; `begin` is the statement that opens its transactions, `path` is the file.
+    """One connection; `begin` is the statement that opens its transactions, `path` is the file, and `remedy`
+    says what to do if it is damaged.
 
     `require_same_file` raises StoreUnavailable when the file is no longer the one that was opened.
     """
@@ -49,9 +53,10 @@ class SqliteConnection:
         begin: str,
         path: Path,
         require_same_file: Callable[[], None] = lambda: None,
+        remedy: str = RESTORE,
     ) -> None:
         self._raw = raw
-        self._path = path
+        self._path, self._remedy = path, remedy
         self._clock = clock
         self._begin = begin
         self._require_same_file = require_same_file
@@ -86,7 +91,7 @@ class SqliteConnection:
         return self._raw.in_transaction
 
     def control(self, text: str) -> None:
-        with _store_errors(self._path):
+        with _store_errors(self._path, self._remedy):
             self._raw.execute(text)
 
     def run(self, sql: Sql, params: Params) -> int:
@@ -94,15 +99,15 @@ class SqliteConnection:
         try:
             return self._raw.execute(sql.qmark, sql.values(params)).rowcount
         except sqlite3.Error:
-            with _store_errors(self._path):
+            with _store_errors(self._path, self._remedy):
                 raise
 
     def many(self, sql: Sql, rows: Iterable[Params]) -> None:
-        with _store_errors(self._path):
+        with _store_errors(self._path, self._remedy):
             self._raw.executemany(sql.qmark, map(sql.values, rows))
 
     def add(self, inserts: list[Insert]) -> None:
-        with _store_errors(self._path):
+        with _store_errors(self._path, self._remedy):
             for table, rows in inserts:
                 for text, values in insert_statements(table, rows):
                     self._raw.execute(text, values)
@@ -121,7 +126,7 @@ class SqliteConnection:
         try:
             return self._raw.execute(sql.qmark, sql.values(params)).fetchall()
         except sqlite3.Error:
-            with _store_errors(self._path):
+            with _store_errors(self._path, self._remedy):
                 raise
 
     def allow_invalid_utf8(self) -> None:
@@ -144,13 +149,13 @@ class SqliteDriver:
     def __init__(self, path: Path, clock: Clock | None = None, *, durable: bool = True) -> None:
         self.path = path
         self._synchronous = "full" if durable else "normal"
-        self._is_durable = durable
+        self._is_durable, self._remedy = durable, RESTORE if durable else REBUILD
         self._inode: int | None = None
         """Of the file that the writer has open. SQLite compares it too, but not in WAL mode."""
         self._clock = clock or SystemClock()
 
     def writer(self) -> SqliteConnection:
-        with _store_errors(self.path):
+        with _store_errors(self.path, self._remedy):
             raw = sqlite3.connect(
                 self.path,
                 isolation_level=None,
@@ -173,10 +178,10 @@ class SqliteDriver:
         # Takes the write lock at once: a transaction that began with a read fails at its first write, without waiting,
         # if another connection has written in the meantime.
         self._inode = _find_inode(self.path) if self._is_durable else None
-        return SqliteConnection(raw, self._clock, "begin immediate", self.path, self._require_same_file)
+        return SqliteConnection(raw, self._clock, "begin immediate", self.path, self._require_same_file, self._remedy)
 
     def reader(self, *, may_idle: bool = False) -> SqliteConnection:
-        with _store_errors(self.path):
+        with _store_errors(self.path, self._remedy):
             raw = sqlite3.connect(
                 f"{self.path.absolute().as_uri()}?mode=ro",
                 uri=True,
@@ -191,7 +196,7 @@ class SqliteDriver:
         except StoreUnavailable:
             raw.close()
             raise
-        return SqliteConnection(raw, self._clock, "begin", self.path)
+        return SqliteConnection(raw, self._clock, "begin", self.path, remedy=self._remedy)
 
     def _require_same_file(self) -> None:
         """Raise StoreUnavailable if the file was replaced or deleted since the writer opened it.
