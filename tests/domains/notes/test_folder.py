@@ -22,6 +22,7 @@ from typing import Any
 import pytest
 import watchfiles
 
+from stentor_vault.notes import folder_vault
 from stentor_vault.notes.files import safe_files, safe_folders
 from stentor_vault.notes.files.file_events import watch_changes
 from stentor_vault.notes.files.inotify import FolderEvents
@@ -427,6 +428,26 @@ def test_a_file_in_a_mounted_folder_is_deleted_into_a_trash_beside_it(
     vault.write_sync("mounted/b.md", b"text")
     with pytest.raises(VaultUnavailable, match="cross-device"):
         vault.move_sync("mounted/b.md", "b.md")
+
+
+def test_what_a_killed_write_left_goes_to_the_trash_once_it_is_old(
+    vault: FolderVault, root: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (root / "Folder").mkdir()
+    temp_name = f"{safe_files.TEMP_PREFIX}{'0a' * 12}"
+    leftover = root / "Folder" / temp_name
+    leftover.write_text("edit of another program")
+    # As an exchange of names leaves it: the modification time is the one of the previous file.
+    os.utime(leftover, (0, 0))
+    settings = root / "Folder" / f"{safe_files.TEMP_PREFIX}settings"
+    settings.write_text("of a user")
+    assert vault.walk_sync() == []
+    assert leftover.exists()
+    monkeypatch.setattr(folder_vault, "LEFTOVER_SECONDS", -60)
+    assert vault.walk_sync() == []
+    assert not leftover.exists()
+    assert (root / TRASH_FOLDER / temp_name).read_text() == "edit of another program"
+    assert settings.exists()
 
 
 def test_a_trash_that_is_a_link_is_an_error_that_names_it(vault: FolderVault, root: Path, tmp_path: Path) -> None:

@@ -12,6 +12,7 @@ import logging
 import os
 import stat
 import threading
+import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
@@ -35,6 +36,8 @@ from stentor_vault.notes.model import (
 T = TypeVar("T")
 
 TRASH_FOLDER = ".trash"
+LEFTOVER_SECONDS = 86_400
+"""Age of a temporary file from which on its writer must have been killed."""
 _TRASH_FLAGS = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 BATCH_MAX_BYTES = 1 << 18
 """Notes above this size are written one by one, so that the small ones do not wait for them."""
@@ -165,6 +168,23 @@ class FolderVault:
             os.fsync(folder)
             return FileChange(None, previous)
 
+    def _set_aside(self, folder: int, name: str) -> None:
+        """Move a temporary file that a killed process left to the trash.
+
+        Not deleted: after an exchange of names it may hold an edit by another program that was not compared yet.
+        """
+        if not safe_files.is_temp_name(name):
+            return
+        # If it cannot be moved, it is only a file that no vault lists.
+        with suppress(OSError, model.VaultUnavailable):
+            info = os.stat(name, dir_fd=folder, follow_symlinks=False)
+            # The time of the last rename, because an exchange leaves the modification time of the previous file.
+            if not stat.S_ISREG(info.st_mode) or time.time() - info.st_ctime < LEFTOVER_SECONDS:
+                return
+            with safe_folders.open_root(self.root) as top, _open_trash(top) as trash:
+                trash_name = safe_files.move_to_unused_name(folder, name, trash)
+            log.warning("vault: file of an interrupted write moved path=%s/%s", TRASH_FOLDER, trash_name)
+
     def move_sync(self, source: str, target: str, *, overwrite: bool = False) -> FileChange:
         """Move a file by one rename, with whatever bytes it has then.
 
@@ -209,7 +229,7 @@ class FolderVault:
         prefix = f"{folder}/" if folder else ""
         try:
             with self._open_listed(folder) as descriptor:
-                found = _walk(descriptor, prefix, self._is_unlisted, self._leave_out)
+                found = _walk(descriptor, prefix, self._is_unlisted, self._leave_out, self._set_aside)
                 return sorted(found, key=lambda file: file.path)
         except NoSuchNote:
             return []
@@ -298,16 +318,25 @@ def _list_level(entries: Sequence[tuple[str, os.stat_result]]) -> Iterator[str]:
 def _has_file(parent: int, name: str) -> bool:
     try:
         with safe_folders.open_folder(parent, [name]) as folder:
-            return next(_walk(folder, "", lambda _: False, lambda _: None), None) is not None
+            return next(_walk(folder, "", lambda _: False, lambda _: None, lambda *_: None), None) is not None
     except (NoSuchNote, FileNotFoundError, PermissionError):
         return False
 
 
 def _walk(
-    folder: int, prefix: str, is_unlisted: Callable[[str], bool], leave_out: Callable[[str], None]
+    folder: int,
+    prefix: str,
+    is_unlisted: Callable[[str], bool],
+    leave_out: Callable[[str], None],
+    on_hidden: Callable[[int, str], None],
 ) -> Iterator[Stat]:
-    """Yield the files below an open folder; `leave_out` is called with each folder that may not be read."""
-    entries = list(safe_folders.scan_folder(folder))
+    """Yield the files below an open folder. `leave_out` is called with each folder that may not be read, `on_hidden`
+    with an open folder and the name of each hidden entry in it.
+    """
+    hidden: list[str] = []
+    entries = list(safe_folders.scan_folder(folder, hidden.append))
+    for name in hidden:
+        on_hidden(folder, name)
     listed = paths.listed_names(name for name, _ in entries)
     for name, (_, info) in zip(listed, entries, strict=True):
         if stat.S_ISREG(info.st_mode):
@@ -321,7 +350,7 @@ def _walk(
             continue
         try:
             with safe_folders.open_folder(folder, [name]) as subfolder:
-                yield from _walk(subfolder, f"{path}/", is_unlisted, leave_out)
+                yield from _walk(subfolder, f"{path}/", is_unlisted, leave_out, on_hidden)
         except (NoSuchNote, FileNotFoundError):
             continue  # deleted since the scan, or replaced by a link
         except PermissionError:

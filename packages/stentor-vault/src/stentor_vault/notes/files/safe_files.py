@@ -12,6 +12,7 @@ import contextlib
 import ctypes
 import errno
 import os
+import re
 import secrets
 import stat
 import sys
@@ -35,6 +36,8 @@ from stentor_vault.notes.model import (
 
 TEMP_PREFIX = ".stentor-"
 """Prefix of the names of temporary files, which no vault lists."""
+_TEMP_BYTES = 12
+_TEMP_NAME = re.compile(rf"{re.escape(TEMP_PREFIX)}[0-9a-f]{{{2 * _TEMP_BYTES}}}")
 
 MAX_SUFFIX_CHARS = 20
 """What is longer after the last dot of a name is not a suffix that a numbered name must keep."""
@@ -172,10 +175,15 @@ def to_stat(info: os.stat_result, path: str) -> Stat:
 
 def create_temp_file(folder: int) -> tuple[str, int]:
     """Create an empty file under a name that no vault lists; return the name and a descriptor open for writing."""
-    name = f"{TEMP_PREFIX}{secrets.token_hex(12)}"
+    name = f"{TEMP_PREFIX}{secrets.token_hex(_TEMP_BYTES)}"
     descriptor = os.open(name, _CREATE_FLAGS, 0o666, dir_fd=folder)
     os.fchmod(descriptor, file_modes.inherited_mode(folder, 0o666))
     return name, descriptor
+
+
+def is_temp_name(name: str) -> bool:
+    """Return whether `create_temp_file` may have made the name."""
+    return _TEMP_NAME.fullmatch(name) is not None
 
 
 def copy_owner_and_mode(folder: int, name: str, descriptor: int) -> None:

@@ -10,7 +10,7 @@ import errno
 import os
 import stat
 import unicodedata
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -103,11 +103,17 @@ def find_case_collisions(parent: int, names: Iterable[str]) -> dict[str, NameTak
     return collisions
 
 
-def scan_folder(parent: int) -> Iterator[tuple[str, os.stat_result]]:
-    """Yield the files and folders of an open folder that belong to the vault: nothing hidden, no links or devices."""
+def scan_folder(
+    parent: int, on_hidden: Callable[[str], object] = lambda name: None
+) -> Iterator[tuple[str, os.stat_result]]:
+    """Yield the files and folders of an open folder that belong to the vault: nothing hidden, no links or devices.
+
+    `on_hidden` is called with the names of what is hidden.
+    """
     with os.scandir(parent) as entries:
         for entry in entries:
             if is_hidden(entry.name):
+                on_hidden(entry.name)
                 continue
             try:
                 info = entry.stat(follow_symlinks=False)
