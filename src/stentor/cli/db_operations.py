@@ -239,7 +239,7 @@ def _copy_and_verify(
 def table_progress_bar(word: str) -> Iterator[TableProgress]:
     """Show the progress table by table; `word` says what is done."""
     columns = TextColumn(word), TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn()
-    with Progress(*columns, console=error_console, transient=True) as progress:
+    with Progress(*columns, console=error_console, transient=True, disable=not error_console.is_terminal) as progress:
         task = progress.add_task("", total=None)
         yield lambda table, done, total: progress.update(task, description=table, completed=done, total=total)
 

@@ -202,7 +202,7 @@ async def _open_archiver(chosen: Settings, *, write: bool) -> AsyncIterator[Task
 @contextmanager
 def _counter(word: str) -> Iterator[Callable[[str], None]]:
     columns = TextColumn(word), BarColumn(), TextColumn("{task.description}"), TimeElapsedColumn()
-    with Progress(*columns, console=error_console, transient=True) as progress:
+    with Progress(*columns, console=error_console, transient=True, disable=not error_console.is_terminal) as progress:
         task = progress.add_task("", total=None)
         yield lambda text: progress.update(task, description=text)
 

@@ -32,7 +32,7 @@ class Run(msgspec.Struct, frozen=True):
 def progress_bar(word: str) -> Iterator[Callable[[int, int], None]]:
     """Show a progress bar on standard error; yields the function that updates it with (done, total)."""
     columns = TextColumn(word), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn()
-    with Progress(*columns, console=error_console, transient=True) as progress:
+    with Progress(*columns, console=error_console, transient=True, disable=not error_console.is_terminal) as progress:
         task = progress.add_task(word, total=None)
         yield lambda done, total: progress.update(task, completed=done, total=total)
 

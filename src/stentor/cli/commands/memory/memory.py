@@ -176,7 +176,9 @@ def _run_in_batches(route: str, word: str, vault: str) -> Callable[[ServiceClien
         columns = TextColumn(word), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn()
         done, of_tasks, differences = 0, 0, list[JsonObject]()
         after: str | None = ""
-        with Progress(*columns, console=error_console, transient=True) as progress:
+        with Progress(
+            *columns, console=error_console, transient=True, disable=not error_console.is_terminal
+        ) as progress:
             bar = progress.add_task(word, total=None)
             while after is not None:
                 batch = (await api.post(f"/memory/{route}", IndexBatch, {"after": after, "vault": vault})).value
