@@ -6,6 +6,7 @@ import functools
 import threading
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from decimal import Decimal
 from typing import Any
 
 import pytest
@@ -197,6 +198,13 @@ def test_any_error_of_a_handler_is_reported_as_a_text_that_the_service_accepts(
 def test_an_end_that_cannot_be_reported_is_reported_as_a_failure(handler: Callable[[Task], Any]) -> None:
     _, verb, body = run_once(handler)[-1]
     assert (verb, body["error"]["code"]) == ("fail", "REPORT_REJECTED")
+
+
+@pytest.mark.parametrize("cost", [float("nan"), Decimal("0.02")], ids=["not a number", "decimal"])
+def test_a_cost_that_cannot_be_reported_does_not_hide_why_the_task_failed(cost: Any) -> None:
+    _, verb, body = run_once(raise_in_handler(ProviderFailed("quota", cost=cost)))[-1]
+    error = {"code": "AGENT_ERROR", "message": "quota"}
+    assert (verb, body) == ("fail", {"epoch": 1, "error": error, "outcome_class": "provider_failure"})
 
 
 async def _forget_await() -> int:

@@ -327,6 +327,10 @@ class Worker:
             # Besides a rejection: what JSON cannot have raises an error of many kinds, also of the program's classes.
             if isinstance(error, ServiceError) and error.status not in (400, 413):
                 raise
+            if verb == "fail" and "cost" in body:
+                # Why the task failed is worth more than what that cost.
+                log.error("worker: cost rejected task_id=%s error=%s", task.id, to_plain(to_message(error)))
+                return self._report(task, verb, {name: value for name, value in body.items() if name != "cost"})
             what = "result" if verb == "complete" else "end of this attempt"
             hint = " (is an await missing?)" if "type coroutine" in to_message(error) else ""
             message = to_plain(f"The {what} could not be reported: {to_message(error)}{hint}")
