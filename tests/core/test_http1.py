@@ -154,12 +154,14 @@ async def test_a_connection_that_brought_more_than_was_asked_for_is_not_used_aga
     assert server.connections == 2
 
 
-async def test_a_server_that_wants_another_protocol_broke_off(caplog: pytest.LogCaptureFixture) -> None:
+async def test_a_server_that_wants_another_protocol_broke_off() -> None:
+    reported: list[dict[str, object]] = []
+    asyncio.get_running_loop().set_exception_handler(lambda _, context: reported.append(context))
     switching = b"HTTP/1.1 101 Switching Protocols\r\nUpgrade: websocket\r\nConnection: upgrade\r\n\r\n"
     async with scripted(switching) as server, client() as answers:
         with pytest.raises(RemoteProtocolError):
             await body(answers, server)
-    assert not caplog.records
+    assert not reported
 
 
 async def test_an_answer_above_the_limit_is_refused_and_its_connection_closed() -> None:

@@ -113,7 +113,7 @@ def test_a_black_hole_in_the_middle_of_transactions_holds_up_others_for_seconds_
         beside.start()
         began = time.monotonic()
         register(other, "newcomer")  # waits for the locks that the one in the hole may hold
-        assert time.monotonic() - began < 40
+        assert time.monotonic() - began < 60
         beside.join()
         time.sleep(max(0.0, 12 - (time.monotonic() - began)))  # past the server's patience, so that it throws it out
     load.join()

@@ -17,6 +17,7 @@ from stentor.domains.routing.explain import check_decision
 from tests.conftest import MakeWorld, World
 from tests.domains.endpoint import Handler, answering, serving, streaming
 from tests.domains.routing.test_routing_learns import routing_of
+from tests.patience import PATIENCE_SECONDS
 from tests.requirements import requirement
 
 COST = Sql("select mean_cost from hebbian_weights where agent_id = :agent")
@@ -109,8 +110,9 @@ async def remote(make_world: MakeWorld, port: int, url: str) -> tuple[World, str
 @requirement("execution.cost-of-failure")
 @pytest.mark.parametrize(("handler", "code", "cost"), ANSWERS)
 async def test_an_endpoint_says_what_a_failure_cost(
-    make_world: MakeWorld, handler: Handler, code: str, cost: float | None
+    make_world: MakeWorld, handler: Handler, code: str, cost: float | None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr(http, "ERROR_BODY_SECONDS", PATIENCE_SECONDS)
     async with serving(handler) as endpoint:
         world, agent = await remote(make_world, endpoint.port, endpoint.url)
         task = await world.ended(await world.submit())

@@ -437,11 +437,13 @@ async def test_client_that_never_reads_does_not_block_others(
 ) -> None:
     monkeypatch.setattr("stentor.domains.sandbox.broker.service.WRITE_TIMEOUT_SECONDS", 0.5)
     result = await sandbox.result(
+        "import select\n"
         "open('big', 'w').write('x' * 1_000_000)\n"
         "slow = socket.socket(socket.AF_UNIX); slow.connect(os.environ['STENTOR_TOOLS'])\n"
         "line = json.dumps({'tool': 'read_file', 'arguments': {'path': 'big'}}).encode() + b'\\n'\n"
         "for _ in range(5): slow.send(line)\n"
-        "ok = call('list_files')['ok']\ntime.sleep(1.5)\n"
+        "ok = call('list_files')['ok']\n"
+        "ended = select.poll(); ended.register(slow, 0); ended.poll()\n"
         "total = 0\n"
         "try:\n    while chunk := slow.recv(1_000_000): total += len(chunk)\nexcept OSError: pass\n"
         "answer([ok, total < 4_000_000])",

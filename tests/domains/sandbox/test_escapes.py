@@ -231,15 +231,21 @@ async def test_program_that_ignores_sigterm_is_killed_with_its_children(sandbox:
 
 
 @requirement("sandbox.ends-whole")
-async def test_program_receives_sigterm_before_sigkill(sandbox: SandboxedService) -> None:
+async def test_program_receives_sigterm_before_sigkill(
+    sandbox: SandboxedService, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("stentor.domains.sandbox.process.GRACE_SECONDS", 60.0)
     await sandbox.register(
         "sh",
         "-c",
-        "trap 'echo ended > /work/ended; exit 0' TERM; while :; do sleep 0.05; done",
+        "trap 'echo ended > /work/ended; exit 0' TERM; echo > /work/begun; while :; do sleep 0.05; done",
         options={"folder": "kept"},
     )
-    await sandbox.do(timeout_seconds=1)
-    assert (sandbox.folder / "kept" / sandbox.agents["ann"] / "ended").read_text() == "ended\n"
+    work = sandbox.folder / "kept" / sandbox.agents["ann"]
+    task_id = await sandbox.world.submit()
+    await soon((work / "begun").exists)
+    assert (await sandbox.world.admin.post(f"/api/v1/tasks/{task_id}/cancel")).status_code == 200
+    await soon(lambda: (work / "ended").exists() and (work / "ended").read_text() == "ended\n")
 
 
 @requirement("sandbox.ends-whole")
