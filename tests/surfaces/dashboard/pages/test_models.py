@@ -101,7 +101,9 @@ async def test_a_small_part_of_the_cost_is_not_shown_as_none(site: Site) -> None
 async def test_providers_show_health_models_and_whether_a_key_is_set_but_never_the_key(
     site: Site, upstream: Upstream
 ) -> None:
+    await chat(site.world)
     page = await site.read("/models/providers")
+    assert '<span class="n">1</span> call</div>' in page
     assert '<td data-label="Key"><div>set</div></td>' in page
     assert KEY not in page
     assert '<span class="status available">' in page

@@ -118,7 +118,7 @@ async def test_thresholds_are_shown_changed_and_reset_on_the_page(site: Site) ->
     # A page that was opened before undoes nothing; an empty field is the default.
     await site.send("/alerts/thresholds", **opened, **fields | {"wait_minutes": "5", "failure_percent": "0"})
     page = await site.read("/alerts")
-    assert "<dt>Failed tasks of an agent</dt><dd>off" in page
+    assert '<dt>Failed tasks of an agent</dt><dd>off <span class="faint">(default 50%)</span>' in page
     assert "1.5&nbsp;minutes" in page
     for path in ("/", "/audit"):
         assert "Thresholds of alerts set: failure_percent to 0" in (await site.read(path)).replace("<wbr>", "")
