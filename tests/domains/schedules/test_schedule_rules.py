@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from datetime import UTC, datetime, timedelta
 from typing import Any
+from zoneinfo import ZoneInfo
 
 import msgspec
 import pytest
@@ -82,6 +83,38 @@ def test_with_an_asterisk_an_hour_is_not_made_up_for_and_one_that_comes_twice_co
     assert days(rome.list_after(spring, len(in_spring))) == in_spring
     autumn = micros_from_datetime(datetime(2026, 10, 24, 23, 30, tzinfo=UTC))
     assert days(rome.list_after(autumn, len(in_autumn))) == in_autumn
+
+
+@requirement("schedules.times")
+@pytest.mark.parametrize(
+    ("cron", "in_spring", "in_autumn"),
+    [
+        # Clocks go from 2:00 to 2:30 on the 3rd of October, and from 2:00 to 1:30 on the 4th of April.
+        ("0 */3 * * *", ["00:00", "03:00", "06:00"], ["00:00", "03:00", "06:00"]),
+        ("*/30 4 * * *", ["04:00", "04:30"], ["04:00", "04:30"]),
+        (
+            "*/20 1-2 * * *",
+            ["01:00", "01:20", "01:40", "02:40"],
+            ["01:00", "01:20", "01:40", "01:40", "02:00", "02:20"],
+        ),
+        ("45 * * * *", ["00:45", "01:45", "02:45"], ["00:45", "01:45", "01:45", "02:45"]),
+        ("15 * * * *", ["00:15", "01:15", "03:15"], ["00:15", "01:15", "02:15"]),
+        ("10,50 */2 * * *", ["00:10", "00:50", "02:50", "04:10"], ["00:10", "00:50", "02:10", "02:50"]),
+    ],
+)
+def test_no_time_is_missed_where_clocks_change_by_half_an_hour(
+    cron: str, in_spring: list[str], in_autumn: list[str]
+) -> None:
+    zone = ZoneInfo("Australia/Lord_Howe")
+    times = CronTimes(cron, zone.key)
+    for day, expected in (
+        (datetime(2027, 10, 3, tzinfo=zone), in_spring),
+        (datetime(2027, 4, 4, tzinfo=zone), in_autumn),
+    ):
+        moment = micros_from_datetime(day) - MINUTE
+        found = times.list_after(moment, len(expected))
+        assert [f"{datetime.fromtimestamp(time // SECOND, zone):%H:%M}" for time in found] == expected
+        assert times.list_until(found[-1], len(found), moment) == found[::-1]
 
 
 @requirement("schedules.times")

@@ -119,6 +119,25 @@ class Occurrence(msgspec.Struct, frozen=True):
     given_up: int | None
 
 
+class _CronSim(CronSim):
+    """CronSim for clocks that change by half an hour too, as on Lord Howe Island.
+
+    CronSim takes a step of an hour, or one to the only minute that matches, in real time. Across such a change that
+    ends at another minute, and the times before it are missed.
+    """
+
+    def tick(self, seconds: int = 1) -> None:
+        """Roll the time on, but never past the first minute after a change, and by hours only to the next full one."""
+        if seconds == 3600:
+            seconds -= 60 * (self.dt.minute if self.tick_direction > 0 else 59 - self.dt.minute)
+        start = self.dt
+        super().tick(seconds)
+        if self.dt.utcoffset() != start.utcoffset():
+            self.dt = start
+            while self.dt.utcoffset() == start.utcoffset():
+                super().tick(min(seconds, 60))
+
+
 class CronTimes:
     """The times of a cron expression in a time zone. Raises InvalidRequest if one of the two is wrong."""
 
@@ -139,7 +158,7 @@ class CronTimes:
                 f"`30 6 * * MON-FRI`, or be one of {', '.join(ALIASES)}"
             )
         try:
-            self._parsed = CronSim(self._cron, _EPOCH)
+            self._parsed = _CronSim(self._cron, _EPOCH)
         except CronSimError as error:
             raise InvalidRequest(f"cron: {cron!r} is not a cron expression: {_describe_fault(error)}") from None
         try:
@@ -158,7 +177,7 @@ class CronTimes:
 
     def list_after(self, moment: int, count: int) -> list[int]:
         """Return the next times after a moment."""
-        found = map(micros_from_datetime, CronSim(self._cron, self._local(moment)))
+        found = map(micros_from_datetime, _CronSim(self._cron, self._local(moment)))
         # In the second pass of an hour that comes twice, CronSim begins with the times of the first one.
         return list(islice((time for time in found if time > moment), count))
 
@@ -166,7 +185,7 @@ class CronTimes:
         """Return the last times that are not after a moment, the newest first, and none before `first`."""
         # Backwards CronSim leaves out its start, and in the second pass of an hour that comes twice also times of the
         # first one. So begin later than any clock is set back.
-        found = map(micros_from_datetime, CronSim(self._cron, self._local(moment + 3 * HOUR), reverse=True))
+        found = map(micros_from_datetime, _CronSim(self._cron, self._local(moment + 3 * HOUR), reverse=True))
         times = takewhile(lambda each: each >= first, dropwhile(lambda each: each > moment, found))
         return list(islice(times, count))
 
