@@ -133,7 +133,7 @@ def show_proof(proof: CheckedEventProof) -> None:
         reason = (
             "no key of the log is known here. Pass --verifier."
             if proof.signed is None
-            else "no checkpoint signed its root. New events are signed within seconds; a tree of another --size is not."
+            else "no checkpoint signed its root. New events are signed once a minute; a tree of another --size is not."
         )
         console.print(Text(f"The proof is not verified: {reason}", style="red"))
         return
