@@ -311,7 +311,9 @@ async def test_of_a_very_long_question_the_words_of_its_phrases_count_alone(note
 
 
 @requirement("memory.quoted-phrases")
-@pytest.mark.parametrize("query", ['"quick brown fox"', "where is the “quick brown fox”"])
+@pytest.mark.parametrize(
+    "query", ['"quick brown fox"', "where is the “quick brown fox”", "where „was the „quick brown fox“"]
+)
 async def test_a_phrase_in_quotes_is_before_its_words_in_another_order(notes: Notes, query: str) -> None:
     await notes.write("a.md", "The brown quick fox is lazy.")
     await notes.write("b.md", "The quick brown fox is lazy.")
@@ -319,7 +321,7 @@ async def test_a_phrase_in_quotes_is_before_its_words_in_another_order(notes: No
         await notes.write(f"none{i}.md", "words of no account")
     for asked, paths in {
         query: ["b.md", "a.md"],
-        query.strip('"').translate({8220: "", 8221: ""}): ["a.md", "b.md"],
+        query.strip('"').translate({8220: "", 8221: "", 8222: ""}): ["a.md", "b.md"],
     }.items():
         found = (await notes.post("search/hybrid", query=asked)).json()["matches"]
         assert [match["path"] for match in found] == paths

@@ -83,7 +83,7 @@ MAX_DATES = 3
 _OTHER_SPELLINGS = re.compile(rf"\W*(?:{_VERSION.pattern}|([eE][-\u2010\u2011][A-Za-z]+)|({_GROUPED.pattern}))\W*")
 """What is looked for by the terms of another spelling that its texts have too."""
 _SEPARATORS = re.compile(r"[\W_]")
-_QUOTED = re.compile(r'"([^"]+)"|[“„]([^“”]+)[“”]')
+_QUOTED = re.compile(r'"([^"]+)"|[“„]([^“”„]+)[“”]')
 _CJK_OR_REST = re.compile(f"[{_CJK}]{_MARK}*|[^{_CJK}]+")
 _COMPOUND = re.compile(r"(?<=[A-Za-z]{2})[-/\u2010\u2011](?=[A-Za-z]{2})")
 _CJK_RUN = re.compile(f"[{_CJK}]{{3,}}")
