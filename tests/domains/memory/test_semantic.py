@@ -463,9 +463,14 @@ async def test_what_is_no_nearer_than_made_up_words_is_marked_as_weak(unlimited:
     assert [await weak(query) for query in PARAPHRASES] == [{False}] * 3
 
 
-async def test_a_note_with_a_word_of_the_query_is_not_weak(unlimited: Notes) -> None:
+@pytest.mark.parametrize(("mode", "weak"), [("hybrid", None), ("semantic", True)])
+async def test_only_hybrid_search_marks_no_note_that_has_a_word_of_the_query(
+    unlimited: Notes, mode: str, weak: bool | None
+) -> None:
     await three(unlimited)
-    await unlimited.write("code.md", "The machine stops with umbraxis.\n")
+    await unlimited.write(
+        "code.md", "Each quarter the accountants close the books, pay flimbrous taxes and file the report.\n"
+    )
     await ready(unlimited)
-    matches = (await unlimited.post("search/hybrid", query="umbraxis")).json()["matches"]
-    assert "weak" not in next(match for match in matches if match["path"] == "code.md")
+    matches = (await unlimited.post(f"search/{mode}", query=NONSENSE[0])).json()["matches"]
+    assert next(match.get("weak") for match in matches if match["path"] == "code.md") is weak

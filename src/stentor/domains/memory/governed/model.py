@@ -108,7 +108,7 @@ class ReadRecord(msgspec.Struct, frozen=True):
 class FoundRecord(msgspec.Struct, frozen=True, omit_defaults=True):
     """A search result. `version` is null for a state that was never read or written through this server.
 
-    `weak`: it has no word of the query, and nothing is nearer to the query than made-up words are.
+    `weak`: nothing is nearer to the query than made-up words are. Hybrid search marks only notes without a word of it.
     """
 
     record_id: str
