@@ -187,9 +187,9 @@ async def test_no_secret_is_kept_in_the_tokens_of_a_reply(make_llm: Gate, upstre
 PDF, WORDS, SOUND = ("QUJD" * 50_000, "QUJD" * 1_000, "QUJD" * 5_000)
 """Contents in base64: 200,000, 4,000 and 20,000 characters."""
 FILES: list[tuple[Any, int]] = [
-    ({"type": "file", "file": {"filename": "a.pdf", "file_data": f"data:application/pdf;base64,{PDF}"}}, 2_000),
-    ({"type": "file", "file": {"filename": "a.pdf", "file_data": PDF}, "cache_control": {"type": "ephemeral"}}, 2_000),
-    ({"type": "file", "file": {"filename": "a.txt", "file_data": f"data:text/plain;base64,{WORDS}"}}, 755),
+    ({"type": "file", "file": {"filename": "a.pdf", "file_data": f"data:application/pdf;base64,{PDF}"}}, 2_002),
+    ({"type": "file", "file": {"filename": "a.pdf", "file_data": PDF}, "cache_control": {"type": "ephemeral"}}, 2_012),
+    ({"type": "file", "file": {"filename": "a.txt", "file_data": f"data:text/plain;base64,{WORDS}"}}, 757),
     ({"type": "file", "file": {"file_id": "file-1"}}, 1_000),
     ({"type": "input_audio", "input_audio": {"data": SOUND, "format": "wav"}}, 20),
 ]
@@ -264,3 +264,70 @@ async def test_a_session_takes_log_probabilities_and_no_files(world: World, upst
     assert [call["body"].get("logprobs") for call in upstream.asked] == [True]
     items = (await world.admin.get("/api/v1/sessions/s/items")).json()["items"]
     assert "logprobs" not in json.dumps(items)
+
+
+CACHED: Any = {"cache_control": {"type": "ephemeral"}}
+
+
+def text(words: str, **fields: Any) -> dict[str, Any]:
+    return {"type": "text", "text": words, **fields}
+
+
+@requirement("llm.openai-compatible")
+async def test_marks_for_the_cache_reach_a_provider_of_anthropics_format(
+    client: openai.AsyncOpenAI, upstream: Upstream
+) -> None:
+    call = {"id": "call_1", "type": "function", "function": {"name": "f", "arguments": "{}"}}
+    messages: Any = [
+        {"role": "system", "content": [text("Be brief."), text("Read this.", **CACHED)]},
+        {"role": "system", "content": "And this."},
+        {"role": "user", "content": [text("Why?", **CACHED), text("Now.")]},
+        {"role": "assistant", "content": "I ask.", "tool_calls": [call], **CACHED},
+        {"role": "tool", "tool_call_id": "call_1", "content": [text("Salt."), text("Much.", **CACHED)]},
+        {"role": "user", "content": "Well?", "cache_control": "ephemeral"},
+    ]
+    tool: Any = {**TOOL, **CACHED}
+    await client.chat.completions.create(
+        model="anthropic/sea-large", messages=messages, tools=[tool], extra_body=CACHED
+    )
+    sent = upstream.asked[0]["body"]
+    assert sent["system"] == [text("Be brief."), text("Read this.", **CACHED), text("And this.")]
+    use = {"type": "tool_use", "id": "call_1", "name": "f", "input": {}, **CACHED}
+    parts = [text("Salt."), text("Much.")]
+    result = {"type": "tool_result", "tool_use_id": "call_1", "content": parts, **CACHED}
+    assert [message["content"] for message in sent["messages"]] == [
+        [text("Why?", **CACHED), text("Now.")],
+        [text("I ask."), use],
+        [result, text("Well?")],
+    ]
+    assert sent["tools"][0]["cache_control"] == sent["cache_control"] == CACHED["cache_control"]
+
+
+@requirement("llm.openai-compatible", "llm.usage-estimated")
+@pytest.mark.parametrize("provider", ["anthropic", "openai"])
+async def test_what_is_written_to_a_cache_is_counted_and_told(
+    client: openai.AsyncOpenAI, world: World, upstream: Upstream, provider: str
+) -> None:
+    if provider == "openai":
+        details = {"cached_tokens": 9000, "cache_write_tokens": 5000}
+        answers(
+            upstream,
+            choice(content="x"),
+            usage={"prompt_tokens": 14_100, "completion_tokens": 7, "prompt_tokens_details": details},
+        )
+    else:
+        counts = {"input_tokens": 100, "cache_read_input_tokens": 9000, "cache_creation_input_tokens": 5000}
+        message = {"id": "m", "content": [], "stop_reason": "end_turn", "usage": {**counts, "output_tokens": 7}}
+        upstream.mood = moods.raw(json.dumps(message).encode())
+    model: Any = "anthropic/claude-haiku-4-5" if provider == "anthropic" else SEA
+    whole = await client.chat.completions.create(model=model, messages=ASKED)
+    assert whole.usage is not None
+    assert whole.usage.to_dict()["prompt_tokens_details"] == {
+        "cached_tokens": 9000,
+        "audio_tokens": 0,
+        "cache_write_tokens": 5000,
+    }
+    if provider == "anthropic":
+        report = (await world.admin.get("/api/v1/llm/usage", headers={"X-API-Key": client.api_key})).json()["data"]
+        # 100 at the price of input, 9,000 at a tenth of it, 5,000 at 1.25 of it, and the output at five times.
+        assert report["estimatedCost"] == pytest.approx((100 + 900 + 6250 + 35) / 1e6)

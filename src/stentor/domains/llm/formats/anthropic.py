@@ -16,6 +16,7 @@ from stentor.domains.llm.formats.base import (
     ProviderQuirks,
     decode_arguments,
     decode_response,
+    join_texts,
     omit_none,
     reported_fault,
     require_json_schema,
@@ -140,12 +141,25 @@ def _neutral_fields(request: ChatRequest) -> JsonObject:
     tools = [_tool(tool) for tool in request.tools]
     schema = require_json_schema("Anthropic", request)
     return {
-        "system": system or None,
+        "system": _system(system) or None,
         "messages": _messages(messages),
         "tools": tools or None,
         "tool_choice": _tool_choice(request) if tools else None,
         "output_config": {"format": {"type": "json_schema", "schema": fit_schema(schema)}} if schema else None,
+        **_cache_mark(request.extra),
     }
+
+
+def _cache_mark(*extras: JsonObject) -> JsonObject:
+    """Return the mark up to which a prompt is cached, the first of those that a client of OpenAI's format set."""
+    marks = (extra["cache_control"] for extra in extras if isinstance(extra.get("cache_control"), dict))
+    return {"cache_control": mark} if (mark := next(marks, None)) else {}
+
+
+def _system(messages: Sequence[LlmMessage]) -> str | list[JsonObject]:
+    """Return the text of the system messages, in blocks if one of them has a mark for the cache."""
+    blocks = [block for message in messages for block in _blocks(message) if block["type"] == "text"]
+    return blocks if any("cache_control" in block for block in blocks) else join_texts(messages)
 
 
 def _original_fields(original: AnthropicOriginal) -> JsonObject:
@@ -187,6 +201,7 @@ def _tool(tool: ToolDefinition) -> JsonObject:
         description=tool.description or None,
         input_schema=fit_schema(schema) if tool.strict else schema,
         strict=tool.strict or None,
+        **_cache_mark(tool.extra),
     )
 
 
@@ -325,11 +340,17 @@ def _blocks(message: LlmMessage) -> list[JsonObject]:
     # A text of only whitespace is refused.
     parts = [_part(part) for part in message.content if not isinstance(part, TextPart) or part.text.strip()]
     if message.role == "tool":
-        return [{"type": "tool_result", "tool_use_id": _call_id(message.tool_call_id), "content": parts}]
-    return parts + [
+        # The mark is the result's, not of one of its parts.
+        mark = _cache_mark(message.extra, *(part.extra for part in message.content))
+        parts = [{name: value for name, value in part.items() if name != "cache_control"} for part in parts]
+        return [{"type": "tool_result", "tool_use_id": _call_id(message.tool_call_id), "content": parts, **mark}]
+    blocks = parts + [
         {"type": "tool_use", "id": _call_id(call.id), "name": call.name, "input": decode_arguments(call.arguments)}
         for call in message.tool_calls
     ]
+    if blocks and message.extra:
+        blocks[-1] |= _cache_mark(message.extra)
+    return blocks
 
 
 def _call_id(id_: str) -> str:
@@ -340,12 +361,13 @@ def _call_id(id_: str) -> str:
 
 def _part(part: ContentPart) -> JsonObject:
     if isinstance(part, TextPart):
-        return {"type": "text", "text": part.text}
+        return {"type": "text", "text": part.text, **_cache_mark(part.extra)}
     # `ChatRequest.require_neutral` refused any other.
     assert isinstance(part, ImagePart)
+    source = {"type": "base64", "media_type": part.media_type, "data": part.data}
     if part.url:
-        return {"type": "image", "source": {"type": "url", "url": part.url}}
-    return {"type": "image", "source": {"type": "base64", "media_type": part.media_type, "data": part.data}}
+        source = {"type": "url", "url": part.url}
+    return {"type": "image", "source": source, **_cache_mark(part.extra)}
 
 
 def _usage(usage: _AnthropicUsage | None) -> TokenUsage | None:

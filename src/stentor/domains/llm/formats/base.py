@@ -165,8 +165,8 @@ def decode_arguments(text: str) -> JsonObject:
     return value if isinstance(value, dict) else {"arguments": text}
 
 
-def split_system(messages: Sequence[LlmMessage]) -> tuple[str, Sequence[LlmMessage]]:
-    """Return the text of the system messages and the other messages, for formats that send them apart.
+def split_system(messages: Sequence[LlmMessage]) -> tuple[list[LlmMessage], Sequence[LlmMessage]]:
+    """Return the system messages and the other messages, for formats that send them apart.
 
     If all are system messages, the last one becomes the user's: these formats require one.
     """
@@ -174,7 +174,11 @@ def split_system(messages: Sequence[LlmMessage]) -> tuple[str, Sequence[LlmMessa
     others = [message for message in messages if message.role != "system"]
     if system and not others:
         others = [msgspec.structs.replace(system.pop(), role="user")]
-    return "\n\n".join(message.text for message in system), others
+    return system, others
+
+
+def join_texts(messages: Sequence[LlmMessage]) -> str:
+    return "\n\n".join(message.text for message in messages)
 
 
 def omit_none(**fields: Any) -> JsonObject:

@@ -19,6 +19,7 @@ from stentor.domains.llm.formats.base import (
     convert_vector,
     decode_arguments,
     decode_response,
+    join_texts,
     omit_none,
     reported_fault,
     require_json_schema,
@@ -127,7 +128,7 @@ def build_chat_request(request: ChatRequest, quirks: ProviderQuirks, *, stream: 
         messages = [_with_signature(message) for message in messages]
     body = omit_none(
         contents=_contents(messages),
-        systemInstruction={"parts": [{"text": system}]} if system else None,
+        systemInstruction={"parts": [{"text": text}]} if (text := join_texts(system)) else None,
         generationConfig=_config(request) or None,
     )
     if request.tools:

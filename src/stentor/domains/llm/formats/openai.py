@@ -52,6 +52,7 @@ class _Details(msgspec.Struct):
     reasoning_tokens: int | None = None
     cached_tokens: int | None = None
     audio_tokens: Any = None
+    cache_write_tokens: Any = None
     accepted_prediction_tokens: Any = None
     rejected_prediction_tokens: Any = None
 
@@ -339,6 +340,7 @@ def _usage(usage: _OpenAiUsage | None) -> TokenUsage | None:
         output,
         reasoning,
         inputs.cached_tokens or 0,
+        written_tokens=inputs.count("cache_write_tokens"),
         audio_input_tokens=inputs.count("audio_tokens"),
         audio_output_tokens=outputs.count("audio_tokens"),
         accepted_prediction_tokens=outputs.count("accepted_prediction_tokens"),

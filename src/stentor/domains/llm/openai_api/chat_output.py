@@ -81,7 +81,11 @@ def usage_object(usage: TokenUsage) -> JsonObject:
         "prompt_tokens": usage.input_tokens,
         "completion_tokens": usage.output_tokens,
         "total_tokens": usage.input_tokens + usage.output_tokens,
-        "prompt_tokens_details": {"cached_tokens": usage.cached_tokens, "audio_tokens": usage.audio_input_tokens},
+        "prompt_tokens_details": {
+            "cached_tokens": usage.cached_tokens,
+            "audio_tokens": usage.audio_input_tokens,
+            **({"cache_write_tokens": usage.written_tokens} if usage.written_tokens else {}),
+        },
         "completion_tokens_details": {
             "reasoning_tokens": usage.reasoning_tokens,
             "audio_tokens": usage.audio_output_tokens,
