@@ -11,7 +11,7 @@ import re
 import shutil
 import sys
 import unicodedata
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from datetime import UTC, datetime
 from functools import cache
@@ -195,25 +195,72 @@ MAX_NAME_CHARACTERS = 20
 UNBROKEN_COLUMNS = frozenset(("id", "name", "agent", "status", "role", "expires", "budget"))
 
 
+MAX_UNBROKEN = 16
+"""Characters up to which a word is not broken, nor a column wrapped. Longer words are mostly hashes and addresses."""
+
+
 def render_table(columns: Iterable[str], rows: Iterable[Iterable[Any]], title: str | None = None) -> Table:
+    """Return a table; in a terminal that is too narrow for its words, each row as a record of one field per line.
+
+    A pipe always gets a table, so that programs find a row in one line where it fits.
+    """
+    names = list(columns)
+    cells = [[value if isinstance(value, rich_text.Text) else render_cell(value) for value in row] for row in rows]
+    # People copy ids (the first column) and names, so these are never wrapped.
+    unwrapped = {number for number, name in enumerate(names) if number == 0 or name in UNBROKEN_COLUMNS}
+    widths = [max(len(name), *(row[number].cell_len for row in cells)) for number, name in enumerate(names) if cells]
+    short = {number for number, width in enumerate(widths) if width <= MAX_UNBROKEN}
+    terminal = _console(is_error=False)
+    if _min_table_width(names, cells, widths, unwrapped | short) <= terminal.width:
+        unwrapped |= short
+    elif terminal.is_terminal:
+        return _render_rows_as_records(names, cells, title)
     table = rich_table.Table(
         title=title, title_justify="left", box=box.SIMPLE_HEAD, pad_edge=False, padding=(0, 1, 0, 0)
     )
-    for number, name in enumerate(columns):
-        # People copy ids (the first column) and names, so these are never wrapped.
-        table.add_column(name, no_wrap=number == 0 or name in UNBROKEN_COLUMNS, overflow="fold")
-    for row in rows:
-        table.add_row(*(value if isinstance(value, rich_text.Text) else render_cell(value) for value in row))
-    if not table.row_count:
+    for number, name in enumerate(names):
+        table.add_column(name, no_wrap=number in unwrapped, overflow="fold")
+    for row in cells:
+        table.add_row(*row)
+    if not cells:
         table.caption = "none"
     return table
 
 
-def render_record(record: Mapping[str, Any]) -> Table:
-    """Return a record as a table with one field per row."""
+def _min_table_width(
+    names: Sequence[str], rows: Iterable[Sequence[Text]], widths: Sequence[int], unwrapped: Container[int]
+) -> int:
+    """Return the width of a table that breaks no word: a space on each side, two between columns."""
+    wrapped = [number for number in range(len(widths)) if number not in unwrapped]
+    words = [word for number in wrapped for word in names[number].split()]
+    words += [word for row in rows for number in wrapped for word in row[number].plain.split()]
+    # Rich gives the columns that it wraps the same width.
+    word_width = max((len(word) for word in words if len(word) <= MAX_UNBROKEN), default=0)
+    total = sum(word_width if number in wrapped else width for number, width in enumerate(widths))
+    return total + 2 * len(widths)
+
+
+def _render_rows_as_records(names: Iterable[str], rows: Iterable[Iterable[Text]], title: str | None) -> Table:
+    grid = _record_grid()
+    grid.title, grid.title_justify = title, "left"
+    for number, row in enumerate(rows):
+        if number:
+            grid.add_row()
+        for name, cell in zip(names, row, strict=True):
+            grid.add_row(name, cell)
+    return grid
+
+
+def _record_grid() -> Table:
     grid = rich_table.Table.grid(padding=(0, 2))
     grid.add_column(style="bold", no_wrap=True)
     grid.add_column(overflow="fold")
+    return grid
+
+
+def render_record(record: Mapping[str, Any]) -> Table:
+    """Return a record as a table with one field per row."""
+    grid = _record_grid()
     for name, value in record.items():
         is_words = isinstance(value, list) and bool(value) and all(isinstance(item, str) for item in value)
         grid.add_row(name, render_cell(", ".join(value) if is_words else value))
