@@ -433,8 +433,43 @@ def test_the_grades_of_others_matter_only_if_somebody_was_graded_as_good() -> No
     for _ in range(2):
         view.put("default", other)
     assert view.records("default", poor.task_type).well_graded == 1
+    # Its last grades stay while newer outcomes have none.
+    view.put("default", after("S" * 60, other))
+    assert view.records("default", poor.task_type).well_graded == 1
+    for _ in range(evidence.KEPT_GRADES):
+        other = apply_grade(after("S", other), sample=other.samples + 1, was=1.0, grade=0.2, now=0)
     view.put("default", after("S" * 50, other))
     assert view.records("default", poor.task_type).well_graded == 0
+
+
+@requirement("tasks.grade")
+def test_the_newest_four_grades_stay_among_the_stored_outcomes() -> None:
+    record = after("S" * 10)
+    for sample, grade in ((2, 0.2), (4, 0.4), (5, 0.0), (7, 0.6), (9, 0.8)):
+        record = apply_grade(record, sample=sample, was=1.0, grade=grade, now=0)
+    # A failure is an outcome as any other, though it has the code of a grade of 0.
+    record = after("SSSSF" * 40, record)
+    rewards = list(evidence.decode_rewards(record.rewards))
+    assert (len(record.rewards), len(record.recent)) == (2 * evidence.MAX_OUTCOMES, evidence.MAX_OUTCOMES)
+    assert rewards[:4] == [102, 0, 152, 204]
+    assert record.recent == "SSSS" + ("SSSSF" * 10)[4:]
+    # Two grades of 1 are assumed beside these four.
+    assert evidence.scale_ungraded(record.rewards, record.recent) == pytest.approx((2 + 1.8) / 6, abs=0.01)
+    newer = apply_grade(record, sample=record.samples - 1, was=1.0, grade=1.0, now=0)
+    assert list(evidence.decode_rewards(after("S", newer).rewards))[:3] == [0, 152, 204]
+
+
+@requirement("routing.change-is-noticed")
+def test_what_is_kept_from_before_a_change_does_not_count_as_after_it() -> None:
+    record = apply_grade(after("S" * 10), sample=1, was=1.0, grade=0.8, now=0)
+    record = after("S" * 30 + "F" * 8, record)
+    since = record.since_change
+    assert 0 < since < 12
+    assert after("S" * 20, record).since_change == since + 20
+    # Once all outcomes from before it are dropped, only the grade is left of them.
+    late = after("S" * 60, record)
+    assert late.since_change == evidence.MAX_OUTCOMES - 1
+    assert late.counted_rewards[1] == evidence.MAX_OUTCOMES
 
 
 @requirement("routing.change-is-noticed")

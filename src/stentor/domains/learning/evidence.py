@@ -3,6 +3,7 @@
 Each outcome has a reward from 0 to 1: 0 for a failure, its performance for a success, the grade for a graded task. The
 last 50 count, all alike, until the results of any agent at the task type drop abruptly. Then all outcomes from before
 the drop count together as at most `MAX_OLD_WEIGHT`, also those of other agents: whatever changed may affect them too.
+The newest `KEPT_GRADES` grades are stored longer than other outcomes (`make_room`).
 
 If some outcomes are graded, the others are estimated from the grades (`scale_ungraded`).
 
@@ -31,6 +32,10 @@ UNGRADED_WEIGHT = 2.0
 """The estimate of an ungraded success starts from this many grades of 1."""
 LATE_GRADE = MAX_OUTCOMES // 2
 """If an outcome has this many later ones of its agent, its grade takes the place of a newer outcome."""
+KEPT_GRADES = 4
+"""This many of the newest grades stay among the stored outcomes. Where one in twenty is graded, the last 50 outcomes
+have two or three grades or none, so a bad agent would often count as good, and a good one as bad.
+"""
 GOOD_GRADE = 0.5
 """An answer with at least this grade is good; one such grade shows that not only bad answers are graded."""
 
@@ -87,6 +92,29 @@ def scale_ungraded(rewards: str, recent: str) -> float:
 def append_reward(rewards: str, reward: float) -> str:
     """Append a reward and drop the oldest one beyond `MAX_OUTCOMES`."""
     return (rewards + encode_reward(reward))[-2 * MAX_OUTCOMES :]
+
+
+def make_room(rewards: str, recent: str, since_change: int) -> tuple[str, str, int]:
+    """Make room in a full record whose oldest outcome is one of the newest `KEPT_GRADES` grades.
+
+    The oldest outcome without a grade is dropped instead of it. `recent` has the letters of the outcomes. Returns
+    rewards, letters and outcomes since the change, unchanged if simply the oldest outcome is to be dropped.
+    """
+    parts, letters = bytes.fromhex(rewards), recent[-MAX_OUTCOMES:]
+    if len(parts) < MAX_OUTCOMES or len(letters) < len(parts) or not _is_grade(parts[0], letters[0]):
+        return rewards, recent, since_change
+    ungraded = [n for n in range(len(parts)) if not _is_grade(parts[n], letters[n])]
+    if len(parts) - len(ungraded) > KEPT_GRADES:
+        return rewards, recent, since_change
+    at = ungraded[0]
+    if since_change != NO_CHANGE and at >= len(parts) - since_change:
+        since_change -= 1
+    return rewards[: 2 * at] + rewards[2 * at + 2 :], letters[:at] + letters[at + 1 :], since_change
+
+
+def _is_grade(part: int, letter: str) -> bool:
+    # A grade of 0 has the code of a failure, but the letter of a success.
+    return part % 2 == 0 and letter == "S"
 
 
 def replace_reward(rewards: str, age: int, grade: float) -> str | None:

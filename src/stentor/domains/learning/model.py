@@ -193,9 +193,11 @@ def apply_outcome(
     progress = progress or TaskTypeProgress()
     # The record may be ahead of the progress in memory, and the progress ahead of the record.
     tick = max(progress.tick, record.tick) + 1
-    rewards = evidence.append_reward(record.rewards, performance if success else 0.0)
+    rewards, recent, since_change = evidence.make_room(record.rewards, record.recent, record.since_change)
+    rewards = evidence.append_reward(rewards, performance if success else 0.0)
     # A change of another agent's results since the last outcome counts as a change for this agent too.
-    since_change = 0 if progress.changed_tick > record.tick else record.since_change
+    if progress.changed_tick > record.tick:
+        since_change = 0
     if since_change != evidence.NO_CHANGE:
         since_change = min(evidence.MAX_OUTCOMES, since_change + 1)
     # A failure does not show how long the agent's work takes: one that fails at once is not fast, and one timeout
@@ -215,7 +217,7 @@ def apply_outcome(
         add_to_weight(record.weight_at(now), weight_delta(success=success, performance=performance)),
         mean_ms,
         record.samples + 1,
-        (record.recent + ("S" if success else "F"))[-SENTINEL_WINDOW:],
+        (recent + ("S" if success else "F"))[-SENTINEL_WINDOW:],
         now,
         rewards,
         tick,
