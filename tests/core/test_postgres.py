@@ -699,12 +699,12 @@ async def test_claims_and_ends_find_their_tasks_by_the_key_whatever_the_statisti
     await database.write(lambda tx: tx.run(Sql(filled)))
     await database.write(lambda tx: tx.run(Sql("analyze tasks")))
     if change == "end":
-        params = dict.fromkeys(store._FINISH.one._numbers)
+        params = dict.fromkeys(store._FINISH.one.numbers)
         ((text, values),) = store._FINISH.statements([params] * rows)
         number = len(values)
     else:
         sql = store._CLAIM_ONE if rows == 1 else store._CLAIM_ALL.statements[rows]
-        text, number = sql.numbered, len(sql._numbers)
+        text, number = sql.numbered, len(sql.numbers)
     nulls = ", ".join(["null"] * number)
 
     def explain(tx: Tx) -> str:

@@ -222,7 +222,7 @@ class RowUpdate:
 
     def __init__(self, text: str, types: Mapping[str, str]) -> None:
         self.one = Sql(text)
-        self._types = {name: types.get(name, "text") for name in self.one._numbers}
+        self._types = {name: types.get(name, "text") for name in self.one.numbers}
 
     def statements(self, rows: Sequence[Params]) -> Iterator[Statement]:
         """Yield statements that update all rows, with the placeholders `$1` and so on, and fail if one is not updated.

@@ -65,16 +65,17 @@ class Sql:
     # Translated on first use: a process with SQLite does not need them.
     @cached_property
     def numbered(self) -> LiteralString:
-        numbers = self._numbers
+        numbers = self.numbers
         return as_literal(PARAMETER.sub(lambda match: f"${numbers[match[1]]}", self.text))
 
     @cached_property
     def numbered_values(self) -> Callable[[Params], Row]:
         """Returns the parameters in the order of their numbers. Raises KeyError if one is missing."""
-        return _picker(self._numbers)
+        return _picker(self.numbers)
 
     @property
-    def _numbers(self) -> dict[str, int]:
+    def numbers(self) -> dict[str, int]:
+        """The names of the parameters, with their numbers from 1 on."""
         return {name: number for number, name in enumerate(dict.fromkeys(PARAMETER.findall(self.text)), 1)}
 
     def __repr__(self) -> str:
