@@ -5,18 +5,16 @@ Only the command line calls this. The migrations are in `core.migrations`, the c
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
 import msgspec
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
 from stentor.bootstrap.storage import open_driver
 from stentor.cli import output
-from stentor.cli.output import EXIT_REFUSED, EXIT_USAGE, CommandFailed, console, error_console, print_notice
+from stentor.cli.output import EXIT_REFUSED, EXIT_USAGE, CommandFailed, console, print_notice
+from stentor.cli.progress import progress_bar, table_progress_bar
 from stentor.cli.provenance import view as provenance_view
 from stentor.cli.provenance.checkpoint_sources import load_verifiers
 from stentor.cli.service.offline import load_offline_settings, require_database
@@ -26,7 +24,6 @@ from stentor.core.db import database_url
 from stentor.core.db.database_url import DatabaseUrl, parse_database_url
 from stentor.core.db.sqlite import backup as backups
 from stentor.core.db.transfer import CopiedTable, DatabaseCopy, Side, open_side
-from stentor.core.db.transfer.database_copy import Progress as TableProgress
 from stentor.core.errors import StartRefused, StentorError
 from stentor.core.filesystem import DataFolderLock
 from stentor.core.jsontext import JsonObject
@@ -224,7 +221,7 @@ def _copy_and_verify(
                 copied = copy.copy(progress)
             with table_progress_bar("Comparing") as progress:
                 copy.verify(copied, progress)
-            with provenance_view.progress_bar("Verifying the run log") as run_log_progress:
+            with progress_bar("Verifying the run log") as run_log_progress:
                 report = verification.verify_run_log(target.driver, keys, [], run_log_progress)
             copy.finish()
         except BaseException:  # Ctrl-C too: the target stays marked as unfinished
@@ -233,15 +230,6 @@ def _copy_and_verify(
     return CopyResult(
         source.display, target.display, copied, copy.plan.skipped_tables, report, _list_files_to_move(chosen, ends)
     )
-
-
-@contextmanager
-def table_progress_bar(word: str) -> Iterator[TableProgress]:
-    """Show the progress table by table; `word` says what is done."""
-    columns = TextColumn(word), TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn()
-    with Progress(*columns, console=error_console, transient=True, disable=not error_console.is_terminal) as progress:
-        task = progress.add_task("", total=None)
-        yield lambda table, done, total: progress.update(task, description=table, completed=done, total=total)
 
 
 def _list_files_to_move(chosen: Settings, ends: tuple[DatabaseUrl, DatabaseUrl]) -> list[tuple[str, str]]:

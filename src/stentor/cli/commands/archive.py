@@ -7,14 +7,13 @@ from __future__ import annotations
 
 import asyncio
 import re
-from collections.abc import AsyncIterator, Callable, Iterator
-from contextlib import asynccontextmanager, contextmanager
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Annotated
 
 import msgspec
 import typer
-from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 
 from stentor.bootstrap.storage import open_driver
 from stentor.cli import output
@@ -23,13 +22,13 @@ from stentor.cli.output import (
     EXIT_USAGE,
     CommandFailed,
     console,
-    error_console,
     print_line,
     print_notice,
     print_result,
     report_errors,
 )
-from stentor.cli.provenance.view import format_finding, progress_bar, report_document
+from stentor.cli.progress import counter, progress_bar
+from stentor.cli.provenance.view import format_finding, report_document
 from stentor.cli.service.offline import load_offline_settings, require_current_schema, require_database
 from stentor.core.clock import DAY, SystemClock, format_iso, format_iso_or_none
 from stentor.core.db import Database, Tx
@@ -127,7 +126,7 @@ def archive_tasks(chosen: Settings, days: int) -> ArchiveResult:
 
     async def work() -> ArchiveResult:
         async with _open_archiver(chosen, write=True) as archiver:
-            with _counter("Archiving") as update:
+            with counter("Archiving") as update:
                 return await archiver.archive(
                     SystemClock().now() - days * DAY,
                     lambda result: update(f"{result.tasks:,} tasks in {result.archives:,} archives"),
@@ -147,7 +146,7 @@ def count_tasks(chosen: Settings, days: int) -> DryRun:
 
     async def work() -> DryRun:
         async with _open_archiver(chosen, write=False) as archiver:
-            with _counter("Counting") as update:
+            with counter("Counting") as update:
                 counts = await archiver.count_archivable(
                     SystemClock().now() - days * DAY, lambda count: update(f"{count:,} tasks")
                 )
@@ -197,14 +196,6 @@ async def _open_archiver(chosen: Settings, *, write: bool) -> AsyncIterator[Task
     finally:
         if lock is not None:
             lock.release()
-
-
-@contextmanager
-def _counter(word: str) -> Iterator[Callable[[str], None]]:
-    columns = TextColumn(word), BarColumn(), TextColumn("{task.description}"), TimeElapsedColumn()
-    with Progress(*columns, console=error_console, transient=True, disable=not error_console.is_terminal) as progress:
-        task = progress.add_task("", total=None)
-        yield lambda text: progress.update(task, description=text)
 
 
 def describe_archives(archives: list[TaskArchive]) -> list[JsonObject]:

@@ -25,9 +25,9 @@ from stentor.cli.output import (
     print_result,
     report_errors,
 )
+from stentor.cli.progress import progress_bar, table_progress_bar
 from stentor.cli.provenance import view as provenance_view
 from stentor.cli.provenance.checkpoint_sources import load_verifiers
-from stentor.cli.provenance.view import progress_bar
 from stentor.cli.service.offline import load_offline_settings
 from stentor.core.db.database_url import DatabaseUrl
 from stentor.core.db.transfer import CopiedTable
@@ -200,9 +200,9 @@ def _split(
             )
         try:
             if not split.is_released:
-                with db_operations.table_progress_bar("Copying") as progress:
+                with table_progress_bar("Copying") as progress:
                     copied = split.copy(progress)
-            with provenance_view.progress_bar("Verifying the run log") as run_log_progress:
+            with progress_bar("Verifying the run log") as run_log_progress:
                 report = verification.verify_run_log(target.driver, keys, [], run_log_progress)
             if not split.is_released:
                 split.release(copied)

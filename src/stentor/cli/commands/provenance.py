@@ -14,6 +14,7 @@ from stentor.cli.client.responses import Response
 from stentor.cli.command import AsJson, DataDir, ServiceTarget, with_service
 from stentor.cli.commands.servers.witness import witness
 from stentor.cli.output import print_json, print_notice, print_result, report_errors
+from stentor.cli.progress import progress_bar
 from stentor.cli.provenance import checkpoint_sources, run_log, view
 from stentor.cli.provenance.run_log import CheckedEventProof, EventProof
 from stentor.cli.provenance.view import Run
@@ -60,10 +61,10 @@ def verify(
             outside += checkpoint_sources.read_local_checkpoints(chosen, keys, witnesses.policy.witnesses)
         if not offline:
             outside += checkpoint_sources.fetch_witness_checkpoints(witnesses, keys)
-        with view.progress_bar("Verifying") as progress:
+        with progress_bar("Verifying") as progress:
             report = run_log.verify_database(chosen, file, keys, outside, progress, witnesses.policy)
         if archive is not None:
-            with view.progress_bar("Verifying the archives") as progress:
+            with progress_bar("Verifying the archives") as progress:
                 run_log.add_archives(report, chosen, file, archive, progress)
         is_intact = report.is_intact
         print_result(report, view.report_document, view.show_report, as_json=as_json, is_success=is_intact)

@@ -3,16 +3,13 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 
 import msgspec
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 from rich.text import Text
 from rich.tree import Tree
 
 from stentor.cli.client.responses import RunEvent
-from stentor.cli.output import console, error_console, print_line, print_notice, strip_controls
+from stentor.cli.output import console, print_line, print_notice, strip_controls
 from stentor.cli.provenance.run_log import CheckedEventProof
 from stentor.core.jsontext import JsonObject
 from stentor.domains.provenance.audit.findings import AuditFinding, AuditReport
@@ -26,15 +23,6 @@ class Run(msgspec.Struct, frozen=True):
 
     events: list[RunEvent]
     truncated: bool
-
-
-@contextmanager
-def progress_bar(word: str) -> Iterator[Callable[[int, int], None]]:
-    """Show a progress bar on standard error; yields the function that updates it with (done, total)."""
-    columns = TextColumn(word), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn()
-    with Progress(*columns, console=error_console, transient=True, disable=not error_console.is_terminal) as progress:
-        task = progress.add_task(word, total=None)
-        yield lambda done, total: progress.update(task, completed=done, total=total)
 
 
 def report_document(report: AuditReport | ArchiveReport) -> JsonObject:

@@ -7,12 +7,12 @@ from typing import Annotated
 
 import msgspec
 import typer
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
 from stentor.cli.client.client import ServiceClient
 from stentor.cli.client.responses import Response
 from stentor.cli.command import ServiceTarget, with_service
-from stentor.cli.output import EXIT_USAGE, CommandFailed, console, error_console, print_line
+from stentor.cli.output import EXIT_USAGE, CommandFailed, console, print_line
+from stentor.cli.progress import progress_bar
 from stentor.core.jsontext import JsonObject
 
 MAX_DIFFERENCES_SHOWN = 50
@@ -173,20 +173,16 @@ def _run_in_batches(route: str, word: str, vault: str) -> Callable[[ServiceClien
     """Return the function that calls a route batch by batch until all notes are done, with a progress bar."""
 
     async def work(api: ServiceClient) -> Response[IndexReport]:
-        columns = TextColumn(word), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn()
         done, of_tasks, differences = 0, 0, list[JsonObject]()
         after: str | None = ""
-        with Progress(
-            *columns, console=error_console, transient=True, disable=not error_console.is_terminal
-        ) as progress:
-            bar = progress.add_task(word, total=None)
+        with progress_bar(word) as update:
             while after is not None:
                 batch = (await api.post(f"/memory/{route}", IndexBatch, {"after": after, "vault": vault})).value
                 done, after = done + batch.done, batch.next
                 of_tasks += batch.done if batch.what == "tasks" else 0
                 differences += batch.differences
                 # The total is an estimate; the actual number of notes may be higher.
-                progress.update(bar, completed=done, total=max(done, batch.total))
+                update(done, max(done, batch.total))
         document: JsonObject = {"notes": done, "task_notes": of_tasks}
         document |= {"differences": differences} if route == "verify" else {}
         return Response(document, IndexReport)
