@@ -181,6 +181,40 @@ def test_steps_side_by_side_in_coroutines_keep_their_values(program: Program) ->
     assert sorted(ran) == list(range(24))
 
 
+@requirement("steps.sdk")
+@pytest.mark.parametrize("is_coroutine", [True, False])
+def test_a_step_is_recorded_although_the_program_uses_all_threads_of_asyncio(
+    program: Program, is_coroutine: bool
+) -> None:
+    begun, ends = threading.Event(), threading.Event()
+
+    def wait() -> bool:
+        begun.set()
+        return ends.wait(60)
+
+    async def ask() -> str:
+        return "answer"
+
+    async def main(task: Task) -> Any:
+        asyncio.get_running_loop().set_default_executor(ThreadPoolExecutor(1))
+        blocked = asyncio.ensure_future(asyncio.to_thread(wait))
+        while not begun.is_set():
+            await asyncio.sleep(0)
+        try:
+            return [await task.step("ask", ask), await task.effect("pay", pay), blocked.done()]
+        finally:
+            ends.set()
+            await blocked
+
+    async def pay(key: str) -> str:
+        return "paid"
+
+    def run(task: Task) -> Any:
+        return asyncio.run(main(task))
+
+    assert program.result(main if is_coroutine else run) == ["answer", "paid", False]
+
+
 @requirement("steps.sdk", "steps.retry")
 def test_an_error_is_recorded_and_runs_again_only_after_a_retry(program: Program) -> None:
     ran: list[int] = []

@@ -11,7 +11,10 @@ import asyncio
 import inspect
 import sys
 from collections.abc import Awaitable, Callable, Coroutine, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, nullcontext, suppress
+from contextvars import ContextVar, copy_context
+from functools import partial
 from typing import Any, Protocol
 from weakref import WeakKeyDictionary
 
@@ -33,6 +36,9 @@ _ENDS = (TaskCancelled, AttemptEnded, Suspended, GeneratorExit)
 """What ends an attempt, and no error of the function that raises it."""
 _late: WeakKeyDictionary[asyncio.Task[Any], tuple[int, int]] = WeakKeyDictionary()
 """Asyncio tasks that were cancelled during an effect and began no step since: how often before it, and by then."""
+REQUESTS_AT_ONCE = 32
+"""Requests that the steps of an attempt send at the same time."""
+_request_threads: ContextVar[ThreadPoolExecutor | None] = ContextVar("stentor_request_threads", default=None)
 LOST_EVERY = 1.0
 """Seconds between two looks whether the task is still this worker's, while a step waits for its cancellation."""
 
@@ -58,9 +64,25 @@ async def here(function: Callable[..., Any], /, *args: Any) -> Any:
 
 
 async def in_thread(function: Callable[..., Any], /, *args: Any) -> Any:
-    """Call the function in a thread: the Caller for a coroutine handler."""
+    """Call the function in a thread of `request_threads`: the Caller for a coroutine handler."""
     with noting_end():
-        return await asyncio.to_thread(function, *args)
+        run = partial(copy_context().run, function, *args)
+        return await asyncio.get_running_loop().run_in_executor(_request_threads.get(), run)
+
+
+@contextmanager
+def request_threads() -> Iterator[None]:
+    """Give the attempt in the block threads of its own for its requests; wait for them at the end.
+
+    Not those of asyncio.to_thread, of which there are few: a step of which the program has the value would be recorded
+    only after all the calls that wait there already, and be lost with the worker.
+    """
+    with ThreadPoolExecutor(REQUESTS_AT_ONCE, "stentor-requests") as threads:
+        token = _request_threads.set(threads)
+        try:
+            yield
+        finally:
+            _request_threads.reset(token)
 
 
 def finish(coroutine: Coroutine[Any, Any, Any]) -> Any:

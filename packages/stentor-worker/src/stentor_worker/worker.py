@@ -23,6 +23,7 @@ from stentor_worker.errors import Failed, TaskCancelled, most_urgent, to_message
 from stentor_worker.http.client import Client, ServiceError, segment
 from stentor_worker.replay import Replay, replay
 from stentor_worker.reports import build_error_report, build_result_report
+from stentor_worker.steps import request_threads
 from stentor_worker.task import Task
 from stentor_worker.waits import to_list
 
@@ -359,8 +360,9 @@ class Worker:
         task.open_here()
         if inspect.iscoroutinefunction(self._handler):
             task.load()
-        result = self._handler(task)
-        return asyncio.run(_awaited(task, result)) if inspect.isawaitable(result) else result
+        with request_threads():
+            result = self._handler(task)
+            return asyncio.run(_awaited(task, result)) if inspect.isawaitable(result) else result
 
     def _send_heartbeats(self) -> None:
         """Renew all leases periodically, including those of tasks that a stopping worker still finishes."""
