@@ -35,6 +35,12 @@ IGNORED = {
 SHOWN = ("Downloading ", "Prepared ", "Installed ", "Bytecode compiled ")
 """What uv says that shows how far it is: its large downloads, and the end of each step."""
 
+FAILED = """
+The set-up failed; the lines above say why. If they say "Failed to establish a new connection" or "from versions: none",
+this machine does not reach pypi.org: check the network, or name a proxy (HTTPS_PROXY) or a mirror (PIP_INDEX_URL).
+The same command continues the set-up.
+"""
+
 
 def uv_environment() -> dict[str, str] | None:
     """Return the environment for uv, None if pip has a setting that uv cannot be given."""
@@ -73,7 +79,10 @@ def main(options: list[str]) -> int:
     try:
         if install_with_uv(options):
             return 0
-        return subprocess.run([*PIP, "--quiet", "install", *options]).returncode
+        failed = subprocess.run([*PIP, "--quiet", "install", *options]).returncode
+        if failed:
+            sys.stderr.write(FAILED)
+        return failed
     except KeyboardInterrupt:
         sys.stderr.write("\nStopped. The same command continues the set-up.\n")
         return 130

@@ -18,7 +18,7 @@ import numpy as np
 import pytest
 
 from stentor.domains.memory.embedding import local as cpu
-from stentor.domains.memory.embedding.embedder import Embedder, EmbeddingUnavailable
+from stentor.domains.memory.embedding.embedder import Embedder, EmbeddingInterrupted, EmbeddingUnavailable
 from stentor.domains.memory.embedding.local import LocalEmbedder
 from stentor.domains.memory.embedding.remote import RemoteEmbedder
 from tests.requirements import requirement
@@ -234,6 +234,24 @@ async def test_a_model_that_is_not_there_says_what_to_do(tmp_path: Path, missing
         (folder / "model.safetensors").write_bytes(b"\x10\0\0\0\0\0\0\0{}" + b"x" * 100)
     local = LocalEmbedder(tmp_path / "cache", folder)
     with pytest.raises(EmbeddingUnavailable, match=r"SERVICE_EMBEDDING_MODEL|cannot be exported"):
+        await local.embed(["x"])
+    await local.close()
+
+
+@pytest.mark.parametrize("name", ["SIGINT", "SIGTERM"])
+async def test_ctrl_c_during_the_preparation_is_no_error_of_the_model(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    """A terminal sends SIGINT to the exporting process too, a service manager SIGTERM."""
+    program = f"import os, signal; os.kill(os.getpid(), signal.{name})"
+    run = subprocess.run
+
+    def run_interrupted(command: list[str], **options: Any) -> subprocess.CompletedProcess[str]:
+        return run([sys.executable, "-c", program], **options)
+
+    monkeypatch.setattr(subprocess, "run", run_interrupted)
+    local = LocalEmbedder(tmp_path / "cache")
+    with pytest.raises(EmbeddingInterrupted, match="was interrupted"):
         await local.embed(["x"])
     await local.close()
 

@@ -83,10 +83,10 @@ def test_an_openai_client_asks_an_agent_with_a_key_of_its_own(checkout: Checkout
 
 @requirement("documentation.tutorials-run")
 def test_a_program_with_anthropics_client_asks_an_agent(checkout: Checkout) -> None:
-    create, settings, program = blocks(PAGES / "claude-code.md")
-    key = made_key(checkout, create)
-    (checkout.folder / "message.py").write_text(checkout.text(program), "utf-8")
-    answer = checkout.bash(Block("bash", f"STENTOR_KEY={key} python message.py"))
+    create, settings, program, ask = blocks(PAGES / "claude-code.md")
+    (checkout.folder / "ask_claude.py").write_text(checkout.text(program), "utf-8")
+    command = ask.text.replace("PASTE_THE_KEY", made_key(checkout, create)).replace(".venv/agents/bin/python", "python")
+    answer = checkout.bash(Block("bash", command))
     assert ("Agents do tasks." in answer, "That is new." in answer) == (True, False)
     base, *_ = settings.text.splitlines()
     assert base == "export ANTHROPIC_BASE_URL=http://127.0.0.1:8080"

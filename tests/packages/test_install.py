@@ -68,7 +68,9 @@ def test_pip_installs_where_uv_fails(
     monkeypatch.setenv("PIP_INDEX_URL", "http://127.0.0.1:9/simple")
     monkeypatch.setenv("PIP_RETRIES", "0")
     assert installer.main(["--no-deps", "stentor-no-such-package==1"]) == 1
-    assert "No matching distribution" in capfd.readouterr().err
+    shown = capfd.readouterr().err
+    assert "No matching distribution" in shown
+    assert shown.endswith("The same command continues the set-up.\n")
 
 
 def test_ctrl_c_ends_the_set_up_without_a_traceback(

@@ -33,6 +33,8 @@ MAILS = [
 TOPICS = {"invoice": "billing", "ordered": "shipping", "tracking": "shipping", "sign in": "account"}
 WHITELIST = {"tools": [{"name": "mail", "paths": ["inbox/**"], "operations": ["read"]}]}
 """All that a triage agent may touch: the inbox, for reading."""
+LEASE_SECONDS = 10
+"""Instead of the default of 30, so that the task of the stopped agent ends soon."""
 
 
 def topic_of(text: str) -> str:
@@ -51,7 +53,7 @@ class Agents:
         body = {"name": name, "capabilities": ["triage"], "sandbox_whitelist": WHITELIST, "accuracy_score": score}
         made = self._service.person.post("/registry/agents", json=body).raise_for_status().json()
         self.ids[name] = made["agent_id"]
-        worker = Worker(self._service.address, PERSON_KEY, made["agent_id"])
+        worker = Worker(self._service.address, PERSON_KEY, made["agent_id"], lease_seconds=LEASE_SECONDS)
         worker.handler(handler)
         threading.Thread(target=worker.run, daemon=True).start()
         return worker
@@ -73,7 +75,11 @@ class Agents:
             said = "allowed" if verdict["allowed"] else f"refused ({verdict['reason']})"
             say(f"hasty wants to {call['operation']} {wanted}: {said}", "      ")
             if verdict["quarantined"]:
-                say("hasty is quarantined: this task is its last one.", "      ")
+                say(
+                    f"hasty is quarantined. Nothing that it reports is accepted, and this task, its last one, fails "
+                    f"when its lease ends, after {LEASE_SECONDS} seconds.",
+                    "      ",
+                )
         return "billing"
 
     def stop(self) -> None:
@@ -88,6 +94,8 @@ def main() -> None:
         try:
             for title, text in MAILS:
                 triage(service, title, text)
+            print()
+            say("Waiting for the alert: the service looks for what is wrong every 15 seconds.")
             alert = wait_for_alert(service)
             print(f"\nThe alert, {alert['severity']}: {alert['message']}")
             prove(service, agents.ids["hasty"])

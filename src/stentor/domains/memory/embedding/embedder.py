@@ -20,6 +20,10 @@ class EmbeddingUnavailable(ServiceUnavailable):
     """No text can be embedded now; the message says what is missing, and how to get it."""
 
 
+class EmbeddingInterrupted(EmbeddingUnavailable):
+    """The preparation of the model was stopped by a signal, as Ctrl-C sends it to all processes of a terminal."""
+
+
 class Embedder(Protocol):
     """An embedding model.
 

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, cast
 from stentor.core.clock import SECOND, Clock
 from stentor.core.errors import InvalidRequest, StoreUnavailable
 from stentor.core.lazy_import import lazy_module
-from stentor.domains.memory.embedding.embedder import Embedder, EmbeddingUnavailable, Vectors
+from stentor.domains.memory.embedding.embedder import Embedder, EmbeddingInterrupted, EmbeddingUnavailable, Vectors
 from stentor.domains.memory.embedding.noise import NoiseLevel
 from stentor.domains.memory.index.index import SearchIndex
 from stentor.domains.memory.index.lag import SyncLag
@@ -117,12 +117,12 @@ class EmbeddingWorker:
             try:
                 await self.embed_pending()
             except (EmbeddingUnavailable, StoreUnavailable) as error:
-                self._report_problem(error.message)
+                self._report_problem(error)
                 await asyncio.sleep(RETRY_SECONDS)
                 self._wake.set()
             except Exception:
                 # Fails open: keyword search works without vectors, and the health route reports the problem.
-                self._report_problem("documents could not be embedded")
+                self.problem = "documents could not be embedded"
                 log.exception("embedding: batch failed")
                 await asyncio.sleep(RETRY_SECONDS)
                 self._wake.set()
@@ -191,7 +191,7 @@ class EmbeddingWorker:
         try:
             await self._load_embedder()
         except (EmbeddingUnavailable, StoreUnavailable) as error:
-            self._report_problem(error.message)
+            self._report_problem(error)
         else:
             self.problem = None
 
@@ -245,11 +245,13 @@ class EmbeddingWorker:
             since = self._pending_since.pop(document.doc_id, max(document.modified_at, self._idle_at))
             self.lag.add(max(0, self._clock.now() - since) / SECOND)
 
-    def _report_problem(self, problem: str) -> None:
+    def _report_problem(self, error: EmbeddingUnavailable | StoreUnavailable) -> None:
         """Log a problem once until it changes, although each retry fails with it."""
-        if problem != self.problem:
-            log.error("embedding: unavailable reason=%s", problem)
-        self.problem = problem
+        # An interrupted preparation is no error: the service is about to stop, or prepares the model again.
+        level = logging.INFO if isinstance(error, EmbeddingInterrupted) else logging.ERROR
+        if error.message != self.problem:
+            log.log(level, "embedding: unavailable reason=%s", error.message)
+        self.problem = error.message
 
     async def close(self) -> None:
         if self._preparation is not None:
