@@ -16,6 +16,7 @@ from stentor.domains.llm.formats import openai as openai_format
 from stentor.domains.llm.model import ChatRequest, LlmMessage, TextPart, TokenUsage
 from stentor.domains.llm.providers import Provider, backends
 from stentor.domains.llm.providers.failures import fault_from_response
+from stentor.domains.llm.token_estimates import usage_or_estimate
 from tests.conftest import World
 from tests.domains.llm import upstream as moods
 from tests.domains.llm.conftest import KEY, Gate, asking, chat
@@ -40,7 +41,6 @@ NO_ANSWERS: dict[str, Mood] = {
     "an empty object": moods.raw(b"{}"),
     "no choice": moods.raw(b'{"choices": []}'),
     "a choice of the wrong type": moods.raw(b'{"choices": [1]}'),
-    "tokens as text": moods.raw(b'{"choices": [{"message": {"content": "x"}}], "usage": {"prompt_tokens": "many"}}'),
     "invalid UTF-8": moods.raw(b'{"choices": [{"message": {"content": "\xff\xfe"}}]}'),
     "a lone surrogate": moods.raw(rb'{"choices": [{"message": {"content": "\ud800"}}]}'),
     "5,000 arrays": moods.raw(b'{"choices": ' + b"[" * 5000 + b"]" * 5000 + b"}"),
@@ -84,6 +84,88 @@ async def test_what_is_no_answer_is_502_without_the_body_or_the_key(
     assert "<html>" not in error["message"]
     upstream.mood = None
     assert (await chat(world)).json()["data"]["content"] == ANSWER
+
+
+FORMATS = {
+    "openai": (
+        openai_format,
+        '{"choices": [{"message": {"content": "Yes."}, "finish_reason": "stop"}], "usage": %s}',
+        "prompt_tokens",
+        "completion_tokens",
+    ),
+    "anthropic": (
+        anthropic,
+        '{"content": [{"type": "text", "text": "Yes."}], "stop_reason": "end_turn", "usage": %s}',
+        "input_tokens",
+        "output_tokens",
+    ),
+    "gemini": (
+        gemini,
+        '{"candidates": [{"content": {"parts": [{"text": "Yes."}]}, "finishReason": "STOP"}], "usageMetadata": %s}',
+        "promptTokenCount",
+        "candidatesTokenCount",
+    ),
+}
+WRONG_COUNTS = {count[:9]: count for count in ('"many"', "5.5", "1e400", "null", "true", "[1]", "-3", "9" * 5000)}
+
+
+@requirement("llm.usage")
+@pytest.mark.parametrize("count", WRONG_COUNTS.values(), ids=WRONG_COUNTS)
+@pytest.mark.parametrize(("form", "body", "sent", "received"), FORMATS.values(), ids=FORMATS)
+def test_a_wrong_count_of_tokens_is_estimated_and_loses_no_reply(
+    form: Any, body: str, sent: str, received: str, count: str
+) -> None:
+    for usage in (f'{{"{sent}": {count}, "{received}": 7}}', f'{{"{sent}": 9, "{received}": {count}}}', count):
+        reply = form.parse_reply((body % usage).encode(), "m")
+        assert reply.content == "Yes."
+        counted = usage_or_estimate(ASKED, reply)
+        assert counted.estimated
+        assert 0 < counted.input_tokens < 100
+        assert 0 < counted.output_tokens < 100
+    reply = form.parse_reply((body % f'{{"{sent}": 9.0, "{received}": 7}}').encode(), "m")
+    assert usage_or_estimate(ASKED, reply) == TokenUsage(9, 7)
+
+
+@requirement("llm.usage")
+async def test_a_reply_with_wrong_counts_is_answered_and_counts_against_budgets(
+    make_llm: Gate, upstream: Upstream
+) -> None:
+    world = await make_llm(SERVICE_LLM_BUDGETS="key:*:tokens/day=20")
+    counts = b'{"prompt_tokens": "many", "completion_tokens": 1e400, "completion_tokens_details": "none"}'
+    message = b'{"%s": {"content": "It is."}, "finish_reason": "stop"}'
+    upstream.mood = moods.raw(b'{"choices": [' + message % b"message" + b'], "usage": ' + counts + b"}")
+    answer = (await chat(world)).json()["data"]
+    assert (answer["content"], answer["usage"]["estimated"]) == ("It is.", True)
+    chunk = b'data: {"choices": [' + message % b"delta" + b'], "usage": ' + counts + b"}"
+    upstream.mood = moods.raw(chunk + b"\n\ndata: [DONE]\n\n", "text/event-stream")
+    streamed = pieces((await world.admin.post("/api/v1/llm/stream", json=asking())).text)
+    assert streamed[0]["delta"] == "It is."
+    assert "error" not in streamed[-1]
+    used = (await world.admin.get("/api/v1/llm/usage")).json()["data"]
+    assert (used["totalRequests"], used["estimatedRequests"]) == (2, 2)
+    assert used["totalTokens"] > 2
+    upstream.mood = None
+    while (answer := await chat(world)).status_code == 200:
+        assert len(upstream.asked) < 10
+    assert answer.json()["code"] == "BUDGET_EXCEEDED"
+
+
+@requirement("llm.usage")
+async def test_a_message_with_wrong_counts_is_passed_on_in_anthropics_format(world: World, upstream: Upstream) -> None:
+    counts = '{"input_tokens": 9, "output_tokens": 1e400}'
+    asked = {"model": "anthropic/sea", "max_tokens": 9, "messages": asking()["messages"]}
+    upstream.mood = moods.raw((FORMATS["anthropic"][1] % counts).encode())
+    answer = await world.admin.post("/v1/messages", json=asked)
+    assert answer.json()["content"] == [{"type": "text", "text": "Yes."}]
+    events = (
+        b'data: {"type": "message_start", "message": {"usage": {"input_tokens": 9, "output_tokens": 1}}}\n\n'
+        b'data: {"type": "content_block_delta", "delta": {"type": "text_delta", "text": "Yes."}}\n\n'
+        b'data: {"type": "message_delta", "delta": {"stop_reason": "end_turn"}, "usage": {"output_tokens": 1e400}}\n\n'
+        b'data: {"type": "message_stop"}\n\n'
+    )
+    upstream.mood = moods.raw(events, "text/event-stream")
+    streamed = await world.admin.post("/v1/messages", json={**asked, "stream": True})
+    assert [piece["type"] for piece in pieces(streamed.text)][-2:] == ["message_delta", "message_stop"]
 
 
 BROKEN_OFF: list[tuple[Any, str]] = [

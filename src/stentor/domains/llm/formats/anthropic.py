@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import re
 from collections.abc import Sequence
+from math import isinf
 from typing import Any
 
 import msgspec
@@ -13,11 +14,13 @@ from stentor.core.errors import InvalidRequest, ProviderError
 from stentor.core.jsontext import JsonObject
 from stentor.domains.llm.formats.anthropic_schemas import fit_schema
 from stentor.domains.llm.formats.base import (
+    NO_USAGE,
     ProviderQuirks,
     decode_arguments,
     decode_response,
     join_texts,
     omit_none,
+    read_counts,
     reported_fault,
     require_json_schema,
     split_system,
@@ -57,18 +60,6 @@ _NOT_IN_IDS = re.compile(r"[^a-zA-Z0-9_-]")
 _TOOL_CHOICES = {"auto": {"type": "auto"}, "none": {"type": "none"}, "required": {"type": "any"}}
 
 
-class _OutputDetails(msgspec.Struct):
-    thinking_tokens: int | None = None
-
-
-class _AnthropicUsage(msgspec.Struct):
-    input_tokens: int | None = None
-    output_tokens: int | None = None
-    output_tokens_details: _OutputDetails | None = None
-    cache_read_input_tokens: int | None = None
-    cache_creation_input_tokens: int | None = None
-
-
 class _Block(msgspec.Struct):
     type: str = ""
     text: str | None = None
@@ -82,7 +73,7 @@ class _AnthropicResponse(msgspec.Struct):
     content: list[_Block]
     id: str | None = None
     stop_reason: str | None = None
-    usage: _AnthropicUsage | None = None
+    usage: msgspec.Raw = NO_USAGE
 
 
 class _Delta(msgspec.Struct):
@@ -95,7 +86,7 @@ class _Delta(msgspec.Struct):
 
 class _MessageStart(msgspec.Struct):
     id: str | None = None
-    usage: _AnthropicUsage | None = None
+    usage: msgspec.Raw = NO_USAGE
 
 
 class _Event(msgspec.Struct):
@@ -105,7 +96,7 @@ class _Event(msgspec.Struct):
     content_block: _Block | None = None
     delta: _Delta | None = None
     error: Any = None
-    usage: _AnthropicUsage | None = None
+    usage: msgspec.Raw = NO_USAGE
 
 
 class _AnthropicModel(msgspec.Struct):
@@ -224,14 +215,15 @@ def parse_reply(body: bytes, model: str) -> ChatReply:
     content = "".join(block.text or "" for block in response.content if block.type == "text")
     reasoning = "".join(block.thinking or "" for block in response.content if block.type == "thinking")
     finish = _FINISH.get(response.stop_reason or "", "stop")
-    return ChatReply(model, content, finish, reasoning, calls, _usage(response.usage), response.id or "")
+    return ChatReply(model, content, finish, reasoning, calls, _usage(read_counts(response.usage)), response.id or "")
 
 
 class _AnthropicStreamReader:
     """Parser of one stream, whose events refer to content blocks by index."""
 
     def __init__(self) -> None:
-        self._usage = _AnthropicUsage()
+        self._counts: dict[str, int] = {}
+        """The latest counts: they are totals, and an event omits those that did not change."""
         self._call_indexes: dict[int, int] = {}
         """Index of the tool call by index of its block."""
         self._initial_arguments: dict[int, str] = {}
@@ -241,7 +233,7 @@ class _AnthropicStreamReader:
         chunk = decode_response(data, _Event)
         match chunk.type:
             case "message_start" if chunk.message:
-                self._merge_usage(chunk.message.usage)
+                self._counts |= read_counts(chunk.message.usage)
                 return [ReplyDelta(usage=self._first_usage(), id=chunk.message.id or "")]
             case "content_block_start" if chunk.content_block:
                 return self._start_block(chunk.index, chunk.content_block)
@@ -250,9 +242,9 @@ class _AnthropicStreamReader:
             case "content_block_stop":
                 return self._stop_block(chunk.index)
             case "message_delta":
-                self._merge_usage(chunk.usage)
+                self._counts |= read_counts(chunk.usage)
                 reason = chunk.delta.stop_reason if chunk.delta else None
-                return [ReplyDelta(finish=_FINISH.get(reason, "stop") if reason else None, usage=_usage(self._usage))]
+                return [ReplyDelta(finish=_FINISH.get(reason, "stop") if reason else None, usage=_usage(self._counts))]
             case "message_stop":
                 return [ReplyDelta(is_last=True)]
             case "error":
@@ -285,15 +277,9 @@ class _AnthropicStreamReader:
 
     def _first_usage(self) -> TokenUsage | None:
         """Return the usage at the start of a reply, which counts if the stream is interrupted."""
-        usage = _usage(self._usage)
+        usage = _usage(self._counts)
         # Some compatible servers count the input at the end, and say 0 here.
         return msgspec.structs.replace(usage, estimated=True) if usage and usage.input_tokens else None
-
-    def _merge_usage(self, usage: _AnthropicUsage | None) -> None:
-        """Replace the counts that an event has: they are totals, and it omits those that did not change."""
-        if usage is not None:
-            counts = {name: value for name in usage.__struct_fields__ if (value := getattr(usage, name)) is not None}
-            self._usage = msgspec.structs.replace(self._usage, **counts)
 
 
 stream_reader = _AnthropicStreamReader
@@ -308,7 +294,20 @@ class RelayReader:
     def read(self, event: str, data: bytes) -> list[ReplyDelta]:
         # No event has more than one delta.
         delta = next(iter(self._reader.read(event, data)), ReplyDelta())
-        return [msgspec.structs.replace(delta, anthropic_event=decode_response(data, dict[str, Any]))]
+        return [msgspec.structs.replace(delta, anthropic_event=decode_original(data))]
+
+
+def decode_original(body: bytes) -> JsonObject:
+    """Decode a message or event, already parsed without error, for a client of the same format. Raises ProviderError.
+
+    A number out of range, which can only be in its usage or in a field not read here, becomes null.
+    """
+    return decode_response(body, dict[str, Any], _parse_float_or_null)
+
+
+def _parse_float_or_null(text: str) -> float | None:
+    number = float(text)
+    return None if isinf(number) else number
 
 
 def build_embedding_request(model: str, inputs: Sequence[EmbeddingInput], dimensions: int | None) -> ProviderRequest:
@@ -370,12 +369,11 @@ def _part(part: ContentPart) -> JsonObject:
     return {"type": "image", "source": source, **_cache_mark(part.extra)}
 
 
-def _usage(usage: _AnthropicUsage | None) -> TokenUsage | None:
-    if usage is None or usage.input_tokens is None:
+def _usage(counts: dict[str, int]) -> TokenUsage | None:
+    if "input_tokens" not in counts:
         return None
-    cached = usage.cache_read_input_tokens or 0
     # Anthropic's input_tokens excludes the tokens that were read from or written to the cache.
-    written = usage.cache_creation_input_tokens or 0
-    total = usage.input_tokens + cached + written
-    thinking = (usage.output_tokens_details.thinking_tokens or 0) if usage.output_tokens_details else 0
-    return TokenUsage(max(0, total), max(0, usage.output_tokens or 0), thinking, cached, written_tokens=written)
+    cached, written = counts.get("cache_read_input_tokens", 0), counts.get("cache_creation_input_tokens", 0)
+    total = counts["input_tokens"] + cached + written
+    thinking = counts.get("output_tokens_details.thinking_tokens", 0)
+    return TokenUsage(max(0, total), max(0, counts.get("output_tokens", 0)), thinking, cached, written_tokens=written)

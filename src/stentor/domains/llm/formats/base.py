@@ -110,20 +110,47 @@ class ProviderFormat(Protocol):
 
 
 @cache
-def _decoder(type_: Any) -> msgspec.json.Decoder[Any]:
-    return msgspec.json.Decoder(type_, float_hook=jsontext.parse_float)
+def _decoder(type_: Any, parse_float: Callable[[str], Any]) -> msgspec.json.Decoder[Any]:
+    return msgspec.json.Decoder(type_, float_hook=parse_float)
 
 
-def decode_response(body: bytes, type_: type[T]) -> T:
+def decode_response(body: bytes, type_: type[T], parse_float: Callable[[str], Any] = jsontext.parse_float) -> T:
     """Decode the JSON of a response. Raises ProviderError, whose message has none of the content."""
     cache_key: Any = type_
     try:
         # Before the decoder: deep nesting would otherwise only end at the recursion limit.
         jsontext.check_shape(body)
-        response: T = _decoder(cache_key).decode(body)
+        response: T = _decoder(cache_key, parse_float).decode(body)
     except (InvalidRequest, msgspec.MsgspecError, UnicodeError, RecursionError):
         raise ProviderError("The provider's response does not match its API format.") from None
     return response
+
+
+def _parse_count(text: str) -> int | None:
+    number = float(text)
+    return int(number) if number.is_integer() else None
+
+
+NO_USAGE = msgspec.Raw(b"null")
+_usage_decoder = msgspec.json.Decoder(float_hook=_parse_count)
+
+
+def read_counts(usage: msgspec.Raw) -> dict[str, int]:
+    """Return the whole numbers in the usage of a reply, those of an object in it as `object.name`.
+
+    Leaves out everything else: a reply that was paid for must not be lost for a wrong count, which is estimated.
+    """
+    try:
+        document = _usage_decoder.decode(usage)
+    except (msgspec.DecodeError, UnicodeError):
+        return {}
+    counts: dict[str, int] = {}
+    for name, value in document.items() if isinstance(document, dict) else ():
+        if isinstance(value, dict):
+            counts |= {f"{name}.{part}": count for part, count in value.items() if type(count) is int}
+        elif type(value) is int:
+            counts[name] = value
+    return counts
 
 
 def convert_vector(numbers: list[Any]) -> list[float]:

@@ -14,6 +14,7 @@ from stentor.core import ids
 from stentor.core.errors import InvalidRequest
 from stentor.core.jsontext import JsonObject
 from stentor.domains.llm.formats.base import (
+    NO_USAGE,
     ProviderQuirks,
     broken_off_fault,
     convert_vector,
@@ -21,6 +22,7 @@ from stentor.domains.llm.formats.base import (
     decode_response,
     join_texts,
     omit_none,
+    read_counts,
     reported_fault,
     require_json_schema,
     require_texts,
@@ -83,13 +85,6 @@ class _Candidate(_Camel):
     finish_reason: str | None = None
 
 
-class _GeminiUsage(_Camel):
-    prompt_token_count: int | None = None
-    candidates_token_count: int | None = None
-    thoughts_token_count: int | None = None
-    cached_content_token_count: int | None = None
-
-
 class _Feedback(_Camel):
     block_reason: str | None = None
 
@@ -97,7 +92,7 @@ class _Feedback(_Camel):
 class _GeminiResponse(_Camel):
     candidates: list[_Candidate] | None = None
     prompt_feedback: _Feedback | None = None
-    usage_metadata: _GeminiUsage | None = None
+    usage_metadata: msgspec.Raw = NO_USAGE
     response_id: str | None = None
     error: Any = None
 
@@ -309,10 +304,12 @@ def _part(part: ContentPart) -> JsonObject:
     return {"inlineData": {"mimeType": part.media_type, "data": part.data}}
 
 
-def _usage(usage: _GeminiUsage | None) -> TokenUsage | None:
-    if usage is None or usage.prompt_token_count is None:
+def _usage(usage: msgspec.Raw) -> TokenUsage | None:
+    counts = read_counts(usage)
+    if "promptTokenCount" not in counts:
         return None
     # candidatesTokenCount excludes the tokens of the reasoning.
-    thoughts = usage.thoughts_token_count or 0
-    output = (usage.candidates_token_count or 0) + thoughts
-    return TokenUsage(max(0, usage.prompt_token_count), max(0, output), thoughts, usage.cached_content_token_count or 0)
+    thoughts = counts.get("thoughtsTokenCount", 0)
+    output = counts.get("candidatesTokenCount", 0) + thoughts
+    prompt, cached = counts["promptTokenCount"], counts.get("cachedContentTokenCount", 0)
+    return TokenUsage(max(0, prompt), max(0, output), thoughts, cached)

@@ -13,11 +13,13 @@ import msgspec
 from stentor.core import ids
 from stentor.core.jsontext import JsonObject
 from stentor.domains.llm.formats.base import (
+    NO_USAGE,
     ProviderQuirks,
     broken_off_fault,
     convert_vector,
     decode_response,
     omit_none,
+    read_counts,
     reported_fault,
     unusable_reply_fault,
 )
@@ -46,28 +48,6 @@ _FINISH: dict[str, FinishReason] = {
     "content_filter": "content_filter",
 }
 _BROKEN_OFF = frozenset(("error", "network_error", "insufficient_system_resource"))
-
-
-class _Details(msgspec.Struct):
-    reasoning_tokens: int | None = None
-    cached_tokens: int | None = None
-    audio_tokens: Any = None
-    cache_write_tokens: Any = None
-    accepted_prediction_tokens: Any = None
-    rejected_prediction_tokens: Any = None
-
-    def count(self, name: str) -> int:
-        # Of any type: a reply that was paid for must not be lost for a count that costs nothing here.
-        value = getattr(self, name)
-        return value if isinstance(value, int) else 0
-
-
-class _OpenAiUsage(msgspec.Struct):
-    prompt_tokens: int | None = None
-    completion_tokens: int | None = None
-    total_tokens: int | None = None
-    prompt_tokens_details: _Details | None = None
-    completion_tokens_details: _Details | None = None
 
 
 class _Function(msgspec.Struct):
@@ -115,7 +95,7 @@ class _OpenAiResponse(msgspec.Struct):
 
     choices: list[_Choice] | None = None
     id: str | None = None
-    usage: _OpenAiUsage | None = None
+    usage: msgspec.Raw = NO_USAGE
     error: Any = None
     system_fingerprint: Any = None
     service_tier: Any = None
@@ -136,7 +116,7 @@ class _OpenAiEmbedding(msgspec.Struct):
 
 class _OpenAiEmbeddings(msgspec.Struct):
     data: list[_OpenAiEmbedding]
-    usage: _OpenAiUsage | None = None
+    usage: msgspec.Raw = NO_USAGE
 
 
 class _OpenAiModel(msgspec.Struct):
@@ -327,22 +307,26 @@ def _new_call_id() -> str:
     return f"call_{ids.new_id()}"
 
 
-def _usage(usage: _OpenAiUsage | None) -> TokenUsage | None:
-    if usage is None or usage.prompt_tokens is None:
+def _usage(usage: msgspec.Raw) -> TokenUsage | None:
+    counts = read_counts(usage)
+    if "prompt_tokens" not in counts:
         return None
-    inputs, outputs = usage.prompt_tokens_details or _Details(), usage.completion_tokens_details or _Details()
-    prompt, completion = max(0, usage.prompt_tokens), max(0, usage.completion_tokens or 0)
+
+    def count(name: str) -> int:
+        return counts.get(name, 0)
+
+    prompt, completion = max(0, count("prompt_tokens")), max(0, count("completion_tokens"))
     # xAI and Google's compatible API count reasoning only in the total, and Google reports no details.
-    output = max(completion, (usage.total_tokens or 0) - prompt)
-    reasoning = min(outputs.reasoning_tokens or output - completion, output)
+    output = max(completion, count("total_tokens") - prompt)
+    reasoning = min(count("completion_tokens_details.reasoning_tokens") or output - completion, output)
     return TokenUsage(
         prompt,
         output,
         reasoning,
-        inputs.cached_tokens or 0,
-        written_tokens=inputs.count("cache_write_tokens"),
-        audio_input_tokens=inputs.count("audio_tokens"),
-        audio_output_tokens=outputs.count("audio_tokens"),
-        accepted_prediction_tokens=outputs.count("accepted_prediction_tokens"),
-        rejected_prediction_tokens=outputs.count("rejected_prediction_tokens"),
+        count("prompt_tokens_details.cached_tokens"),
+        written_tokens=count("prompt_tokens_details.cache_write_tokens"),
+        audio_input_tokens=count("prompt_tokens_details.audio_tokens"),
+        audio_output_tokens=count("completion_tokens_details.audio_tokens"),
+        accepted_prediction_tokens=count("completion_tokens_details.accepted_prediction_tokens"),
+        rejected_prediction_tokens=count("completion_tokens_details.rejected_prediction_tokens"),
     )

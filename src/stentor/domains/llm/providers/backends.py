@@ -12,7 +12,7 @@ import msgspec
 from stentor.core import jsontext
 from stentor.core.errors import InvalidRequest, ProviderError, ProviderFault
 from stentor.domains.llm.formats import FORMATS, anthropic
-from stentor.domains.llm.formats.base import StreamReader, decode_response, require_texts
+from stentor.domains.llm.formats.base import StreamReader, require_texts
 from stentor.domains.llm.model import (
     MAX_TOOL_CALLS,
     ChatReply,
@@ -91,7 +91,7 @@ class HttpBackend:
             raise self._transport.explain(provider, fault, body) from None
         evidence.response_id = reply.id
         if is_relay:
-            return msgspec.structs.replace(reply, anthropic_message=decode_response(body, dict[str, Any]))
+            return msgspec.structs.replace(reply, anthropic_message=anthropic.decode_original(body))
         return msgspec.structs.replace(reply, tool_calls=reply.tool_calls[:1]) if request.is_single_tool_call else reply
 
     async def stream(self, target: ModelTarget, request: ChatRequest, evidence: CallEvidence) -> DeltaSource:
