@@ -111,6 +111,18 @@ def test_a_question_after_a_thousand_steps_is_found(shared: Served, work: Work) 
 
 
 @requirement("steps.commands")
+def test_all_questions_are_listed(shared: Served, work: Work) -> None:
+    program, _ = shared
+    keys = [f"question {n}" for n in range(102)]
+    for key in keys:
+        work.tell("waits", key=key, name=key, kind="question", question=f"Is it {key}?")
+    work.tell("suspend", keys=keys)
+    assert program("task", "decisions").out.count("Is it question") == len(keys)
+    assert [step["key"] for step in program("task", "decisions", "--json").json["steps"]] == keys
+    work.post(f"/tasks/{work.task_id}/cancel")
+
+
+@requirement("steps.commands")
 def test_a_task_that_waits_for_an_approval_is_a_decision(shared: Served) -> None:
     program, _ = shared
     assert program("agent", "register", "publisher", "--capability", "publish", "--tier", "human").code == 0

@@ -223,6 +223,25 @@ async def test_a_wait_ends_by_itself_after_its_time(world: World, kind: str, fie
 
 
 @requirement("steps.questions")
+async def test_questions_and_unknown_effects_are_listed_in_pages(world: World) -> None:
+    attempt = await begin_attempt(world)
+    for key in "abc":
+        await wait(attempt, "question", key=key, question="Well?")
+    await suspend(attempt, "a", "b", "c")
+    keys, cursor = list[str](), ""
+    while cursor is not None:
+        page = (
+            await world.admin.get(
+                "/api/v1/decisions", params={"limit": 2, "cursor": cursor} if cursor else {"limit": 2}
+            )
+        ).json()
+        keys += [step["key"] for step in page["steps"]]
+        cursor = page["next_cursor"]
+    assert keys == ["a", "b", "c"]
+    refused(await world.admin.get("/api/v1/decisions", params={"cursor": "x"}), 400, "INVALID_REQUEST")
+
+
+@requirement("steps.questions")
 async def test_a_question_is_answered_once_by_a_person_with_one_of_its_options(world: World) -> None:
     attempt = await begin_attempt(world, key_name="BOSS")
     await wait(attempt, "question", question="Pay 500?", options=["yes", "no"])

@@ -58,6 +58,7 @@ class DecisionList(msgspec.Struct, frozen=True):
 
     steps: list[StepRow]
     approvals: list[TaskRow] = []
+    next_cursor: str | None = None
 
 
 class SignalResult(msgspec.Struct, frozen=True):

@@ -17,6 +17,7 @@ _LIST_FOR_PEOPLE = Sql(
     f"""select coalesce(tasks.title, tasks.type), tasks.assigned_agent, {COLUMNS_OF_OPEN} {_FOR_PEOPLE}
         and (cast(:key as text) is null or tasks.submitted_by = :key or tasks.assigned_agent in
             (select agent_id from agents where tenant = :tenant and key_name = :key))
+        and task_steps.event_id > :after
     order by task_steps.event_id limit :limit"""
 )
 _LIST_LATEST = Sql(
@@ -32,12 +33,12 @@ def count_decisions(tx: Tx, tenant: str) -> int:
     return int(row[0]) if row else 0
 
 
-def list_for_people(tx: Tx, tenant: str, key: str | None, limit: int) -> list[Decision]:
-    """List open questions, and effects whose outcome is unknown, oldest first.
+def list_for_people(tx: Tx, tenant: str, key: str | None, after: str, limit: int) -> list[Decision]:
+    """List open questions, and effects whose outcome is unknown, that began after an event id, oldest first.
 
     Only those of tasks that are visible to the key; None sees all.
     """
-    rows = tx.rows(_LIST_FOR_PEOPLE, tenant=tenant, key=key, limit=limit)
+    rows = tx.rows(_LIST_FOR_PEOPLE, tenant=tenant, key=key, after=after, limit=limit)
     return [(row[3], row[0], row[1], step_from_row(row[4:])) for row in rows]
 
 

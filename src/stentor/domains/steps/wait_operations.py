@@ -11,12 +11,22 @@ from stentor.core import jsontext
 from stentor.core.db.idempotency import IdempotencyKey
 from stentor.domains.steps import model
 from stentor.domains.steps.model import StepDraft, WaitKind, describe_question
-from stentor.domains.steps.operations import Key, KeyInPath, Recorded, StepName, StepOut, recorded_out
+from stentor.domains.steps.operations import Cursor, Key, KeyInPath, Recorded, StepName, StepOut, recorded_out
 from stentor.domains.steps.waits import WaitService
 from stentor.domains.tasks.model import TaskStatus
 from stentor.web.operations import operation
 from stentor.web.routes import RequestModel, example_config
-from stentor.web.wire import Caller, Epoch, IdempotencyHeader, Name, ResponseModel, TaskId, Text
+from stentor.web.wire import (
+    Caller,
+    Epoch,
+    IdempotencyHeader,
+    Name,
+    ResponseModel,
+    TaskId,
+    Text,
+    decode_cursor,
+    encode_cursor,
+)
 
 Seconds = Annotated[float, Field(ge=0, le=model.MAX_WAIT_SECONDS, allow_inf_nan=False)]
 Option = Annotated[str, StringConstraints(min_length=1, max_length=255)]
@@ -120,6 +130,7 @@ class PendingStep(StepOut):
 
 class PendingSteps(ResponseModel):
     steps: list[PendingStep]
+    next_cursor: str | None
 
 
 _ERRORS = (404, 409)
@@ -181,11 +192,14 @@ class WaitOperations:
 
     @operation("decisions.list", "read", "GET /decisions")
     async def list_decisions(
-        self, caller: Caller, limit: Annotated[int, Query(ge=1, le=MAX_LISTED)] = 100
+        self, caller: Caller, limit: Annotated[int, Query(ge=1, le=MAX_LISTED)] = 100, cursor: Cursor = None
     ) -> PendingSteps:
         """List what people have to do, oldest first: questions to answer, effects to find out about."""
-        found = await self._waits.list_for_people(caller, limit)
+        after = "" if cursor is None else str(decode_cursor(cursor, str)[0])
+        found = await self._waits.list_for_people(caller, after, limit + 1)
+        following = encode_cursor(found[limit - 1][0][3].event_id) if len(found) > limit else None
         return PendingSteps(
+            next_cursor=following,
             steps=[
                 PendingStep.of(
                     step,
@@ -196,6 +210,6 @@ class WaitOperations:
                     agent_name=None if agent is None else agent.name,
                     question=describe_question(step, agent),
                 )
-                for (task_id, title, _, step), agent in found
-            ]
+                for (task_id, title, _, step), agent in found[:limit]
+            ],
         )

@@ -212,13 +212,15 @@ class WaitService:
 
         return await self._db.write(work, NO_LOCKS)
 
-    async def list_for_people(self, principal: Principal, limit: int) -> list[tuple[Decision, Agent | None]]:
+    async def list_for_people(
+        self, principal: Principal, after: str, limit: int
+    ) -> list[tuple[Decision, Agent | None]]:
         """List what people have to do, oldest first: questions to answer, and effects to find out about.
 
-        Each with the agent of its task, None if it was deleted.
+        Those that began after an event id, each with the agent of its task, None if it was deleted.
         """
         key = None if principal.is_person else principal.name
-        found = await self._db.read(lambda tx: queries.list_for_people(tx, principal.tenant, key, limit))
+        found = await self._db.read(lambda tx: queries.list_for_people(tx, principal.tenant, key, after, limit))
         return [(decision, self._agents.get(principal.tenant, decision[2] or "")) for decision in found]
 
     @staticmethod

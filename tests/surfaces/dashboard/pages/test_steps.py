@@ -47,6 +47,25 @@ async def test_a_page_shows_the_steps_and_answers_the_question(site: Site) -> No
 
 
 @requirement("steps.pages")
+async def test_a_long_list_of_questions_has_pages(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("stentor.surfaces.dashboard.pages.tasks.decisions.MAX_LISTED", 1)
+    attempt = await begin_attempt(site.world)
+    await wait(attempt, "question", question="Book it?")
+    await attempt.begin("pay")
+    await suspend(attempt, "question")
+    page = await site.read("/decisions")
+    assert ("Book it?" in page, "happen?" in page) == (True, False)
+    address = re.search(r'href="(/decisions[?]cursor=[^"]+)">Later questions', page)
+    assert address is not None
+    page = await site.read(address[1])
+    assert ("Book it?" in page, "happen?" in page, "Later questions" in page) == (False, True, False)
+    assert f'data-src="{address[1]}"' in page
+    path = f"/tasks/{attempt.task_id}/resolve"
+    refused = await site.send(path, 400, step="pay", happened="yes", value="{5", reason="seen in the bank")
+    assert "seen in the bank" in refused.text
+
+
+@requirement("steps.pages")
 async def test_an_answer_of_spaces_is_refused(site: Site) -> None:
     attempt = await ask(site)
     refused = await site.send(f"/tasks/{attempt.task_id}/answer", 400, step="question", value="  ")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any
+from typing import Annotated, Any, TypeVar
 
 import typer
 
@@ -17,6 +17,7 @@ from stentor.cli.tasks.steps import DecisionList, SignalResult, StepList, StepRo
 from stentor.cli.tasks.view import TaskId, TaskList, on_task, task_path
 
 app = typer.Typer()
+Page = TypeVar("Page", StepList, DecisionList)
 
 MAX_APPROVALS = 100
 """Tasks that wait for an approval which `decisions` lists, the newest."""
@@ -112,7 +113,7 @@ def decisions(service: ServiceTarget) -> None:
     """List the questions, the effects and the approvals that wait for a person."""
 
     async def work(api: ServiceClient) -> Response[DecisionList]:
-        open_steps = await api.get(DecisionList.path, DecisionList)
+        open_steps = await _list_all(api, DecisionList.path, DecisionList)
         pending = await api.get(TaskList.path, TaskList, status="pending_approval", limit=MAX_APPROVALS)
         return Response(open_steps.document | {"approvals": pending.document["tasks"]}, DecisionList)
 
@@ -120,14 +121,18 @@ def decisions(service: ServiceTarget) -> None:
 
 
 async def _list_steps(api: ServiceClient, task_id: str) -> Response[StepList]:
-    """List all steps of a task, from as many pages as there are."""
+    return await _list_all(api, f"{task_path(task_id)}/steps", StepList)
+
+
+async def _list_all(api: ServiceClient, path: str, model: type[Page]) -> Response[Page]:
+    """List all steps, from as many pages as there are."""
     steps, cursor = list[Any](), None
     while True:
-        page = await api.get(f"{task_path(task_id)}/steps", StepList, cursor=cursor)
+        page = await api.get(path, model, cursor=cursor)
         steps += page.document["steps"]
         cursor = page.value.next_cursor
         if cursor is None:
-            return Response(page.document | {"steps": steps}, StepList)
+            return Response(page.document | {"steps": steps}, model)
 
 
 async def _find_question(api: ServiceClient, task_id: str) -> str:

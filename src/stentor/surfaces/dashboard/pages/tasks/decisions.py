@@ -19,10 +19,23 @@ async def list_decisions(page: PageRequest, typed: dict[str, str] | None = None,
 
     Raises InvalidRequest with that problem if the step is not listed any more.
     """
-    decisions = (await page.call("decisions.list", limit=MAX_LISTED))["steps"]
-    if typed and not any((step["task_id"], step["key"]) == (typed["task_id"], typed["step"]) for step in decisions):
-        raise InvalidRequest(typed["problem"])
-    return page.render("decisions.html", status, block="live", decisions=decisions, choices=CHOICES, typed=typed)
+    listed = await page.call("decisions.list", limit=MAX_LISTED, cursor=page.query_param("cursor"))
+    while typed and not any(
+        (step["task_id"], step["key"]) == (typed["task_id"], typed["step"]) for step in listed["steps"]
+    ):
+        if listed["next_cursor"] is None:
+            raise InvalidRequest(typed["problem"])
+        listed = await page.call("decisions.list", limit=MAX_LISTED, cursor=listed["next_cursor"])
+    return page.render(
+        "decisions.html",
+        status,
+        block="live",
+        decisions=listed["steps"],
+        following=listed["next_cursor"],
+        cursor=page.query_param("cursor"),
+        choices=CHOICES,
+        typed=typed,
+    )
 
 
 async def answer_question(page: PageRequest) -> Response:
