@@ -6,6 +6,8 @@ from typing import Any
 
 import pytest
 
+from stentor.core.errors import ProviderTimeout
+from stentor.domains.llm.providers import transport
 from stentor.domains.llm.providers.transport import CallEvidence, EventSource
 
 STREAMS = {
@@ -29,9 +31,9 @@ class Blocks:
         return self._blocks.pop(0) if self._blocks else b""
 
 
-async def events(*blocks: bytes) -> list[tuple[str, bytes]]:
+async def events(*blocks: bytes, idle_seconds: float = 1) -> list[tuple[str, bytes]]:
     answer: Any = Blocks(list(blocks))
-    return [event async for event in EventSource(answer, CallEvidence(), 1)]
+    return [event async for event in EventSource(answer, CallEvidence(), idle_seconds)]
 
 
 @pytest.mark.parametrize(("text", "found"), STREAMS.values(), ids=STREAMS)
@@ -40,3 +42,15 @@ async def test_a_stream_means_the_same_in_one_block_and_line_by_line(
 ) -> None:
     assert await events(text) == found
     assert await events(*text.splitlines(keepends=True)) == found
+
+
+PING = b'event: ping\ndata: {"type": "ping"}\n\n'
+
+
+@pytest.mark.parametrize("beat", [b": beat\n\n", PING], ids=["comments", "pings"])
+async def test_a_stream_of_nothing_but_heartbeats_ends(monkeypatch: pytest.MonkeyPatch, beat: bytes) -> None:
+    pings = [("ping", b'{"type": "ping"}')] * 2 if beat is PING else []
+    assert await events(beat, beat, b"data: a\n\n") == [*pings, ("", b"a")]
+    monkeypatch.setattr(transport, "MAX_SECONDS_WITHOUT_EVENT", -1.0)
+    with pytest.raises(ProviderTimeout, match="only heartbeats"):
+        await events(b"data: a\n\n", beat, b"data: b\n\n", idle_seconds=-1)

@@ -14,7 +14,7 @@ from stentor.domains.llm.calls.call_guard import LlmCaller
 from stentor.domains.llm.formats import anthropic, gemini
 from stentor.domains.llm.formats import openai as openai_format
 from stentor.domains.llm.model import ChatRequest, LlmMessage, TextPart, TokenUsage
-from stentor.domains.llm.providers import Provider, backends
+from stentor.domains.llm.providers import Provider, backends, transport
 from stentor.domains.llm.providers.failures import fault_from_response
 from stentor.domains.llm.token_estimates import usage_or_estimate
 from tests.conftest import World
@@ -468,6 +468,25 @@ async def test_a_stream_that_falls_silent_ends_with_an_error(make_llm: Gate, ups
     upstream.go.clear()
     answer = await world.admin.post("/api/v1/llm/stream", json=asking())
     assert pieces(answer.text)[-1]["code"] == "TIMEOUT"
+
+
+async def test_a_stream_of_nothing_but_comments_is_disconnected_with_an_error(
+    make_llm: Gate, upstream: Upstream, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(transport, "MAX_SECONDS_WITHOUT_EVENT", 0.0)
+    monkeypatch.setattr(backends, "OUTPUT_SECONDS", 60.0)
+    world = await make_llm(SERVICE_LLM_STREAM_IDLE_SECONDS="0.2")
+
+    async def beating(request: web.Request) -> web.StreamResponse:
+        answer = web.StreamResponse(headers={"Content-Type": "text/event-stream"})
+        await answer.prepare(request)
+        while True:
+            await answer.write(b": beat\n\n")
+            await asyncio.sleep(0.01)
+
+    upstream.mood = beating
+    error_of(await world.admin.post("/api/v1/llm/stream", json=asking()), 504, "TIMEOUT")
+    await upstream.broken_off.wait()
 
 
 @requirement("llm.retries")

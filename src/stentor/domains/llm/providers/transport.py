@@ -45,6 +45,11 @@ MAX_ERROR_BYTES = 64 * 1024
 """How much of an error response is read."""
 MAX_RETRY_WAIT_SECONDS = 5.0
 """Longest Retry-After that a call waits for before it retries."""
+MAX_SECONDS_WITHOUT_EVENT = 600.0
+"""How long a stream may send only comments and pings, which restart its idle timeout.
+
+The SDKs of OpenAI and Anthropic wait this long for a reply that is not streamed.
+"""
 RETRY_BASE_SECONDS = 0.25
 LIST_MODELS_SECONDS = 5.0
 NETWORK_ERRORS = (ConnectError, ResponseTooLarge, RemoteProtocolError, OSError, ValueError)
@@ -76,6 +81,7 @@ class EventSource:
     async def __aiter__(self) -> AsyncIterator[tuple[str, bytes]]:
         """Yield event name and data. Raises ProviderFault."""
         event, data, received = "", [], 0
+        last_event = time.monotonic()
         try:
             while block := await self._response.read_lines(MAX_RESPONSE_BYTES, self._idle_seconds):
                 is_first, received = not received, received + len(block)
@@ -93,11 +99,19 @@ class EventSource:
                     elif not line:
                         if data:
                             yield event, b"\n".join(data)
+                            # After the yield: the time that the reader takes is not the provider's.
+                            last_event = last_event if event == "ping" else time.monotonic()
                         event, data = "", []
+                self._require_event_since(last_event)
         except NETWORK_ERRORS as error:
             raise network_fault(error, idle_limit(self._idle_seconds)) from None
         if data:
             yield event, b"\n".join(data)
+
+    def _require_event_since(self, last_event: float) -> None:
+        """Raise ProviderTimeout if the last event is too long ago. Heartbeats call this, so it needs no timer."""
+        if time.monotonic() - last_event > max(MAX_SECONDS_WITHOUT_EVENT, self._idle_seconds):
+            raise ProviderTimeout("The provider's stream sent only heartbeats for too long.")
 
 
 class ProviderTransport:
