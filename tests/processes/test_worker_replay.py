@@ -89,9 +89,28 @@ def test_a_changed_program_is_told_where_it_differs(program: Program) -> None:
     assert (added.stopped_at, "continues with the step 'thank'" in (added.difference or "")) == ("thank", True)
     assert replay(program, shorter).unreached == ("blob", "pay")
     assert replay(program, without_steps).unreached == ("plan/inside", "plan", "blob", "pay")
-    assert "another result" in (replay(program, other_end).difference or "")
+    assert "result differs: result was " in (replay(program, other_end).difference or "")
     assert "HANDLER_FAILED: RuntimeError: no sent" in (replay(program, broken).difference or "")
     assert "'make blob'" in (replay(program, stubborn).difference or "")
+
+
+@requirement("steps.replay")
+@pytest.mark.parametrize(
+    ("before", "now", "difference"),
+    [
+        ({"a": [1, {"b": "x"}]}, {"a": [1, {"b": "y"}]}, """result['a'][1]['b'] was "x", and is "y" now"""),
+        ({"a": 1}, {"c": 1}, "result['a'] was 1, and is missing now"),
+        ([1], [1, 2], "result was [1], and is [1, 2] now"),
+        ("a" * 300 + "b", "a" * 300 + "\ud800", 'result from character 301 was "b", and is "?" now'),
+        (None, "c" * 300, f'result was null, and is "{"c" * 199}... (302 characters) now'),
+    ],
+    ids=["value", "name", "length", "long text", "long value"],
+)
+def test_a_result_that_differs_is_located(program: Program, before: Any, now: Any, difference: str) -> None:
+    program.result(lambda task: before)
+    assert (
+        replay(program, lambda task: now).difference == f"The steps are the same, and the result differs: {difference}."
+    )
 
 
 @requirement("steps.replay")
@@ -182,6 +201,9 @@ def test_the_command_says_it_with_its_exit_code(
     (tmp_path / "my_broken.py").write_text("worker = undefined\n")
     assert main(["replay", "my_broken:worker", program.task_id]) == 2
     assert "NameError: name 'undefined' is not defined" in capsys.readouterr().err
+    (tmp_path / "my_exit.py").write_text("import sys\nsys.exit('Set WORKER_KEY.')\n")
+    assert main(["replay", "my_exit:worker", program.task_id]) == 2, "1 would say that the run differs"
+    assert "SystemExit: Set WORKER_KEY." in capsys.readouterr().err
     (tmp_path / "my_runner.py").write_text(
         "from tests.processes import test_worker_replay as t\nworker = t.WORKERS[0]\nworker.run()\n"
     )

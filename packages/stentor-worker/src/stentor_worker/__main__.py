@@ -23,7 +23,7 @@ def main(arguments: list[str] | None = None) -> int:
     given = parser.parse_args(arguments)
     try:
         worker = _load(given.worker)
-    except Exception as error:  # noqa: BLE001 - importing a program may raise anything
+    except (Exception, SystemExit) as error:  # noqa: BLE001 - importing a program may raise anything
         return _report(error)
     codes = [_replay(worker, task_id) for task_id in given.task_ids]
     return max(codes)
@@ -40,7 +40,7 @@ def _replay(worker: Worker, task_id: str) -> int:
     return 0 if result.is_same else EXIT_DIFFERS
 
 
-def _report(error: Exception, about: str = "") -> int:
+def _report(error: BaseException, about: str = "") -> int:
     # Without its type, the text of most exceptions is unclear: "NameError: name 'x' is not defined".
     text = (
         str(error) if isinstance(error, ImportError | ValueError | ServiceError) else f"{type(error).__name__}: {error}"

@@ -12,13 +12,16 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from stentor_worker.errors import AttemptEnded, StepMismatch, Suspended
+from stentor_worker.errors import AttemptEnded, StepMismatch, Suspended, to_plain
 from stentor_worker.http.client import Client, segment
 from stentor_worker.journal import Journal, Recorded
 from stentor_worker.scope import Entry, outer_keys
 from stentor_worker.task import Task
 
 TRIES = 4
+MAX_SHOWN = 200
+"""Characters of a value in the text of a difference."""
+_MISSING = object()
 _STARTS = ("#start", "#after/")
 """Keys of waits before the first attempt, which no program makes."""
 
@@ -190,8 +193,30 @@ def _compare_end(first: _Stopped | None, verb: str, body: dict[str, Any], result
         return f"The run was completed, and this program waits for {', '.join(map(repr, body['keys']))}."
     if verb == "fail":
         return f"The run was completed, and this program fails with {body['error']['code']}: {body['error']['message']}"
-    is_same = _through_json(body["result"]) == result
-    return None if is_same else "The steps are the same, and this program has another result."
+    now = _through_json(body["result"])
+    return (
+        None if now == result else f"The steps are the same, and the result differs: {_locate('result', result, now)}."
+    )
+
+
+def _locate(place: str, before: Any, now: Any) -> str:
+    """Say where two JSON values differ first, and how."""
+    if isinstance(before, dict) and isinstance(now, dict):
+        name = next(name for name in {**before, **now} if before.get(name, _MISSING) != now.get(name, _MISSING))
+        return _locate(f"{place}[{name!r}]", before.get(name, _MISSING), now.get(name, _MISSING))
+    if isinstance(before, list) and isinstance(now, list) and len(before) == len(now):
+        n = next(n for n, value in enumerate(before) if value != now[n])
+        return _locate(f"{place}[{n}]", before[n], now[n])
+    if isinstance(before, str) and isinstance(now, str) and max(len(before), len(now)) > MAX_SHOWN:
+        pairs = enumerate(zip(before, now, strict=False))
+        same = next((n for n, (old, new) in pairs if old != new), min(len(before), len(now)))
+        place, before, now = f"{place} from character {same + 1:,}", before[same:], now[same:]
+    return f"{place} was {_shorten(before)}, and is {_shorten(now)} now"
+
+
+def _shorten(value: Any) -> str:
+    text = "missing" if value is _MISSING else json.dumps(value, ensure_ascii=False, default=repr)
+    return to_plain(text if len(text) <= MAX_SHOWN else f"{text[:MAX_SHOWN]}... ({len(text):,} characters)")
 
 
 def _through_json(value: Any) -> Any:
