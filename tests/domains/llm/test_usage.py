@@ -166,6 +166,7 @@ def test_prices_are_the_packages_or_the_operators() -> None:
 def _package_cost(prices: ModelPrice, used: TokenUsage) -> int:
     cached = min(used.cached_tokens, used.input_tokens) or None
     parts = {"cache_read_tokens": cached, "cache_write_tokens": used.written_tokens or None}
+    parts |= {"cache_write_1h_tokens": used.written_1h_tokens or None}
     parts |= {"input_audio_tokens": used.audio_input_tokens or None}
     parts |= {"output_audio_tokens": used.audio_output_tokens or None}
     usage = Usage(input_tokens=used.input_tokens, output_tokens=used.output_tokens, **parts)
@@ -184,6 +185,7 @@ def test_each_model_costs_what_the_package_says() -> None:
             plain = (TokenUsage(), TokenUsage(1), TokenUsage(0, 1), TokenUsage(999_983, 65_537, 0, 77_777))
             rates = costs.PackageRates(prices)
             written = [TokenUsage(99_991, 7, 0, 9, written_tokens=count) for count in (1, 77_777, 99_982)]
+            written += [TokenUsage(99_991, 7, written_tokens=9, written_1h_tokens=count) for count in (1, 9)]
             sound = [
                 TokenUsage(99_991, 65_537, audio_input_tokens=in_, audio_output_tokens=7) for in_ in (0, 1, 77_777)
             ]
@@ -439,10 +441,12 @@ async def test_an_interrupted_stream_counts_the_input_that_the_provider_has_repo
 
 @requirement("llm.usage-estimated")
 @pytest.mark.parametrize("streamed", [False, True])
+@pytest.mark.parametrize(("for_an_hour", "least_ratio"), [(0, 1.15), (4000, 1.6)])
 async def test_what_anthropic_writes_to_its_cache_costs_more_than_other_input(
-    world: World, upstream: Upstream, streamed: bool
+    world: World, upstream: Upstream, streamed: bool, for_an_hour: int, least_ratio: float
 ) -> None:
-    counts = {"input_tokens": 100, "cache_read_input_tokens": 9000, "cache_creation_input_tokens": 5000}
+    counts: dict[str, Any] = {"input_tokens": 100, "cache_read_input_tokens": 9000, "cache_creation_input_tokens": 5000}
+    counts |= {"cache_creation": {"ephemeral_5m_input_tokens": 1000, "ephemeral_1h_input_tokens": for_an_hour}}
     message = {"id": "m", "content": [], "stop_reason": "end_turn", "usage": {**counts, "output_tokens": 7}}
     end = [{"type": "message_delta", "delta": {"stop_reason": "end_turn"}, "usage": {"output_tokens": 7}}]
     events = [{"type": "message_start", "message": message}, *end, {"type": "message_stop"}]
@@ -451,12 +455,16 @@ async def test_what_anthropic_writes_to_its_cache_costs_more_than_other_input(
     body = asking("anthropic/claude-haiku-4-5") | {"max_tokens": 9, "stream": streamed}
     assert (await world.admin.post("/v1/messages", json=body)).status_code == 200
     as_input, expected = (
-        PriceList().cost_nanos("anthropic", "claude-haiku-4-5", TokenUsage(14_100, 7, 0, 9000, written_tokens=written))
+        PriceList().cost_nanos(
+            "anthropic",
+            "claude-haiku-4-5",
+            TokenUsage(14_100, 7, 0, 9000, written_tokens=written, written_1h_tokens=for_an_hour),
+        )
         for written in (0, 5000)
     )
     assert as_input is not None
     assert expected is not None
-    assert expected > as_input * 1.15
+    assert expected > as_input * least_ratio
     assert (await usage(world))["estimatedCost"] == expected / costs.NANOS_PER_DOLLAR
 
 

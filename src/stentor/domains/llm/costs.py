@@ -250,6 +250,8 @@ class _TokenRates(msgspec.Struct, frozen=True):
     input: Decimal
     cached: Decimal
     written: Decimal
+    written_1h: Decimal
+    """What a token that is written for an hour costs more than another written one."""
     output: Decimal
     audio_input: Decimal
     """What a token of sound costs more than one of text, as `audio_output`."""
@@ -283,6 +285,7 @@ class PackageRates:
         written = min(usage.written_tokens, usage.input_tokens - cached)
         plain = usage.input_tokens - cached - written
         inputs = rates.input * plain + rates.cached * cached + rates.written * written
+        inputs += rates.written_1h * min(usage.written_1h_tokens, written)
         sound = rates.audio_input * usage.audio_input_tokens + rates.audio_output * usage.audio_output_tokens
         return max(0, round(rates.request + inputs + rates.output * usage.output_tokens + sound))
 
@@ -293,6 +296,7 @@ class PackageRates:
             plain = self._ask(tokens + 1)
             cached = self._ask(tokens + 1, cache_read_tokens=1)
             written = self._ask(tokens + 1, cache_write_tokens=1)
+            written_1h = self._ask(tokens + 1, cache_write_tokens=1, cache_write_1h_tokens=1)
             audio_input = self._ask(tokens + 1, input_audio_tokens=1)
             audio_output = self._ask(tokens, 1, output_audio_tokens=1)
         except (LookupError, ValueError):
@@ -303,6 +307,7 @@ class PackageRates:
             each,
             cached - none,
             written - none,
+            written_1h - written,
             output - none,
             audio_input - plain,
             audio_output - output,

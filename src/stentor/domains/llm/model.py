@@ -193,6 +193,7 @@ class TokenUsage(msgspec.Struct, frozen=True):
     """Token counts of a call; `estimated` if the provider did not report them.
 
     `cached_tokens` and `written_tokens` are the parts of the input that were read from and written to a cache,
+    `written_1h_tokens` the part of the written ones that Anthropic keeps for an hour, at a higher price,
     `audio_input_tokens` and `audio_output_tokens` those that were sound. The output includes the tokens of a
     `prediction` of the request that the model accepted and rejected.
     """
@@ -207,6 +208,7 @@ class TokenUsage(msgspec.Struct, frozen=True):
     audio_output_tokens: int = 0
     accepted_prediction_tokens: int = 0
     rejected_prediction_tokens: int = 0
+    written_1h_tokens: int = 0
 
 
 class ChatReply(msgspec.Struct, frozen=True):

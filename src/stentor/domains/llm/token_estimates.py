@@ -135,6 +135,7 @@ def limit_counts(usage: TokenUsage) -> TokenUsage:
         max(0, min(usage.audio_output_tokens, output_tokens)),
         max(0, min(usage.accepted_prediction_tokens, output_tokens)),
         max(0, min(usage.rejected_prediction_tokens, output_tokens)),
+        max(0, min(usage.written_1h_tokens, written_tokens)),
     )
 
 

@@ -376,4 +376,11 @@ def _usage(counts: dict[str, int]) -> TokenUsage | None:
     cached, written = counts.get("cache_read_input_tokens", 0), counts.get("cache_creation_input_tokens", 0)
     total = counts["input_tokens"] + cached + written
     thinking = counts.get("output_tokens_details.thinking_tokens", 0)
-    return TokenUsage(max(0, total), max(0, counts.get("output_tokens", 0)), thinking, cached, written_tokens=written)
+    return TokenUsage(
+        max(0, total),
+        max(0, counts.get("output_tokens", 0)),
+        thinking,
+        cached,
+        written_tokens=written,
+        written_1h_tokens=counts.get("cache_creation.ephemeral_1h_input_tokens", 0),
+    )
