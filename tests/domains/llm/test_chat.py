@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from tests.conftest import World
+from tests.domains.llm import upstream as moods
 from tests.domains.llm.conftest import Gate, asking, chat
 from tests.domains.llm.upstream import ANSWER, VECTOR, WORDS, Upstream
 from tests.requirements import requirement
@@ -116,3 +117,23 @@ async def test_tokens_that_the_provider_does_not_count_are_estimated_and_said_to
     assert usage["estimated"] is True
     assert 5 <= usage["input_tokens"] <= 20
     assert 3 <= usage["output_tokens"] <= 10
+
+
+@requirement("llm.chat", "llm.stream")
+@pytest.mark.parametrize("thought", [[{"type": "text", "text": "Salt "}, {"type": "text", "text": "is."}], "Salt is."])
+async def test_reasoning_in_the_content_of_mistrals_models_is_read(
+    world: World, upstream: Upstream, thought: Any
+) -> None:
+    content = [{"type": "thinking", "thinking": thought, "closed": True}, {"type": "text", "text": "Rocks."}]
+    body: dict[str, Any] = {"model": "openai/magistral", "messages": asking()["messages"]}
+    choice = {"index": 0, "message": {"content": [*content, {"type": "thinking", "thinking": [7]}]}}
+    upstream.mood = moods.raw(json.dumps({"choices": [{**choice, "finish_reason": "stop"}]}).encode())
+    message = (await world.admin.post("/v1/chat/completions", json=body)).json()["choices"][0]["message"]
+    assert (message["reasoning_content"], message["content"]) == ("Salt is.", "Rocks.")
+    chunks = [{"choices": [{"index": 0, "delta": {"content": [part]}}]} for part in content]
+    chunks += [{"choices": [{"index": 0, "delta": {"content": ""}, "finish_reason": "stop"}]}]
+    upstream.mood = moods.raw(b"".join(map(moods.sse, chunks)) + b"data: [DONE]\n\n", "text/event-stream")
+    streamed = pieces((await world.admin.post("/v1/chat/completions", json={**body, "stream": True})).text)
+    deltas = [chunk["choices"][0]["delta"] for chunk in streamed[:-1]]
+    for name, text in (("reasoning_content", "Salt is."), ("content", "Rocks.")):
+        assert "".join(delta.get(name) or "" for delta in deltas) == text

@@ -74,6 +74,10 @@ class _Message(msgspec.Struct):
     reasoning_details: Any = None
 
     @property
+    def reasoning_text(self) -> str:
+        return self.reasoning_content or self.reasoning or _thoughts(self.content)
+
+    @property
     def extra(self) -> JsonObject:
         """The parts that are passed on as they are, to clients of OpenAI's format."""
         # First whether there are any: a stream asks for each of its chunks.
@@ -177,7 +181,7 @@ def parse_reply(body: bytes, model: str) -> ChatReply:
     )
     text = _text(message.content)
     content, is_refusal = text or message.refusal or "", bool(message.refusal and not text)
-    reasoning = message.reasoning_content or message.reasoning or ""
+    reasoning = message.reasoning_text
     usage = _usage(response.usage)
     finish = _finish_reason(choice.finish_reason or "stop", usage)
     return ChatReply(
@@ -224,7 +228,7 @@ class _OpenAiStreamReader:
         return [
             ReplyDelta(
                 content=text or message.refusal or "",
-                reasoning=message.reasoning_content or message.reasoning or "",
+                reasoning=message.reasoning_text,
                 tool_calls=tuple(self._tool_call_delta(call, position) for position, call in enumerate(calls)),
                 finish=_finish_reason(choice.finish_reason, usage) if choice.finish_reason else None,
                 usage=usage,
@@ -281,9 +285,20 @@ def extract_signature(extra: Any) -> str:
 
 def _text(content: str | list[JsonObject] | None) -> str:
     """Return the text of a message; some servers send a list of parts, which can include reasoning."""
-    if isinstance(content, list):
-        return "".join(str(part.get("text") or "") for part in content if part.get("type") == "text")
-    return content or ""
+    return _join_parts(content) if isinstance(content, list) else content or ""
+
+
+def _thoughts(content: str | list[JsonObject] | None) -> str:
+    """Return the reasoning in the content of a message, which Mistral's models send as parts of texts."""
+    if not isinstance(content, list):
+        return ""
+    thoughts = (part.get("thinking") for part in content if part.get("type") == "thinking")
+    return "".join(_join_parts(thought) if isinstance(thought, list) else str(thought or "") for thought in thoughts)
+
+
+def _join_parts(parts: list[Any]) -> str:
+    texts = (part for part in parts if isinstance(part, dict) and part.get("type") == "text")
+    return "".join(str(part.get("text") or "") for part in texts)
 
 
 def _logprobs(choice: _Choice) -> JsonObject | None:
