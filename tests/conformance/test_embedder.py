@@ -18,7 +18,7 @@ import numpy as np
 import pytest
 
 from stentor.domains.memory.embedding import local as cpu
-from stentor.domains.memory.embedding.embedder import Embedder, EmbeddingInterrupted, EmbeddingUnavailable
+from stentor.domains.memory.embedding.embedder import INTERRUPTED, Embedder, EmbeddingUnavailable
 from stentor.domains.memory.embedding.local import LocalEmbedder
 from stentor.domains.memory.embedding.remote import RemoteEmbedder
 from tests.requirements import requirement
@@ -251,7 +251,7 @@ async def test_ctrl_c_during_the_preparation_is_no_error_of_the_model(
 
     monkeypatch.setattr(subprocess, "run", run_interrupted)
     local = LocalEmbedder(tmp_path / "cache")
-    with pytest.raises(EmbeddingInterrupted, match="was interrupted"):
+    with pytest.raises(EmbeddingUnavailable, match=INTERRUPTED):
         await local.embed(["x"])
     await local.close()
 

@@ -16,12 +16,12 @@ else:
     Vectors = Any
 
 
+INTERRUPTED = "The preparation of the embedding model was interrupted."
+"""By a signal: Ctrl-C goes to all processes of a terminal, also to the one that prepares the model."""
+
+
 class EmbeddingUnavailable(ServiceUnavailable):
     """No text can be embedded now; the message says what is missing, and how to get it."""
-
-
-class EmbeddingInterrupted(EmbeddingUnavailable):
-    """The preparation of the model was stopped by a signal, as Ctrl-C sends it to all processes of a terminal."""
 
 
 class Embedder(Protocol):

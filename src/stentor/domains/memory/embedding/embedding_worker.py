@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, cast
 from stentor.core.clock import SECOND, Clock
 from stentor.core.errors import InvalidRequest, StoreUnavailable
 from stentor.core.lazy_import import lazy_module
-from stentor.domains.memory.embedding.embedder import Embedder, EmbeddingInterrupted, EmbeddingUnavailable, Vectors
+from stentor.domains.memory.embedding.embedder import INTERRUPTED, Embedder, EmbeddingUnavailable, Vectors
 from stentor.domains.memory.embedding.noise import NoiseLevel
 from stentor.domains.memory.index.index import SearchIndex
 from stentor.domains.memory.index.lag import SyncLag
@@ -248,7 +248,7 @@ class EmbeddingWorker:
     def _report_problem(self, error: EmbeddingUnavailable | StoreUnavailable) -> None:
         """Log a problem once until it changes, although each retry fails with it."""
         # An interrupted preparation is no error: the service is about to stop, or prepares the model again.
-        level = logging.INFO if isinstance(error, EmbeddingInterrupted) else logging.ERROR
+        level = logging.INFO if error.message == INTERRUPTED else logging.ERROR
         if error.message != self.problem:
             log.log(level, "embedding: unavailable reason=%s", error.message)
         self.problem = error.message

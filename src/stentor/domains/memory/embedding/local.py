@@ -27,7 +27,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from stentor.core.lazy_import import lazy_module
-from stentor.domains.memory.embedding.embedder import EmbeddingInterrupted, EmbeddingUnavailable, Vectors
+from stentor.domains.memory.embedding.embedder import INTERRUPTED, EmbeddingUnavailable, Vectors
 
 if TYPE_CHECKING:
     import numpy as np
@@ -245,7 +245,7 @@ def _export_graph(files: ModelFiles, path: Path) -> None:
     command = [*program, str(files.weights), str(files.heads), str(path)]
     result = subprocess.run(command, capture_output=True, text=True, check=False)  # noqa: S603 - the operator's paths
     if result.returncode in (-signal.SIGINT, -signal.SIGTERM):
-        raise EmbeddingInterrupted("The preparation of the embedding model was interrupted.")
+        raise EmbeddingUnavailable(INTERRUPTED)
     if result.returncode:
         reason = result.stderr.strip().rpartition("\n")[2]
         raise EmbeddingUnavailable(f"The embedding model {files.weights} cannot be exported: {reason}.")
