@@ -328,6 +328,20 @@ async def test_fields_that_the_gateway_does_not_know_reach_a_provider_of_the_sam
 
 
 @requirement("llm.openai-compatible")
+async def test_a_mark_for_the_cache_inside_a_function_reaches_anthropic(
+    client: openai.AsyncOpenAI, upstream: Upstream
+) -> None:
+    mark = {"type": "ephemeral", "ttl": "1h"}
+    tool: Any = {**TOOL, "function": {**TOOL["function"], "cache_control": mark}}
+    for model in MODELS:
+        await client.chat.completions.create(model=model, messages=ASKED, tools=[tool])
+    openais, anthropics, geminis = (call["body"]["tools"] for call in upstream.asked)
+    assert anthropics[0]["cache_control"] == mark
+    assert openais == [TOOL]
+    assert "cache_control" not in json.dumps(geminis)
+
+
+@requirement("llm.openai-compatible")
 @pytest.mark.parametrize("streamed", [False, True])
 async def test_other_parts_of_a_message_of_the_same_format_reach_the_client(
     world: World, upstream: Upstream, streamed: bool

@@ -192,7 +192,7 @@ def _tool(tool: ToolDefinition) -> JsonObject:
         description=tool.description or None,
         input_schema=fit_schema(schema) if tool.strict else schema,
         strict=tool.strict or None,
-        **_cache_mark(tool.extra),
+        **_cache_mark(tool.extra, tool.extra.get("function", {})),
     )
 
 

@@ -156,6 +156,7 @@ class FunctionDefinitionIn(OpenAiModel):
     description: str | None = None
     parameters: JsonObject | None = None
     strict: bool | None = None
+    cache_control: Any = None
 
     def to_tool(self) -> ToolDefinition:
         return ToolDefinition(self.name, self.description or "", self.parameters, self.strict)
@@ -168,7 +169,11 @@ class ChatToolIn(OpenAiModel):
     function: FunctionDefinitionIn
 
     def to_tool(self) -> ToolDefinition:
-        return msgspec.structs.replace(self.function.to_tool(), extra=unknown_fields(self))
+        extra = unknown_fields(self)
+        if mark := self.function.cache_control:
+            # Where clients of LiteLLM put it: for Anthropic, as one next to the function, and for no other provider.
+            extra["function"] = {"cache_control": mark}
+        return msgspec.structs.replace(self.function.to_tool(), extra=extra)
 
 
 class FunctionNameIn(OpenAiModel):
