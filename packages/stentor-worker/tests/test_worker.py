@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import functools
 import threading
 from collections.abc import Callable
@@ -285,6 +286,52 @@ def test_a_text_is_not_sent_before_those_that_another_thread_is_sending(monkeypa
 
     *streamed, _ = run_once(handler, reply)
     assert [body["tokens"] for _, _, body in streamed] == [["first "], ["last"]]
+
+
+def test_a_coroutine_that_emits_text_does_not_stop_the_others_of_its_task() -> None:
+    released, in_time = threading.Event(), list[bool]()
+
+    def reply(verb: str) -> Reply:
+        if verb == "tokens":
+            in_time.append(released.wait(TIMEOUT_S))
+        return 200, {}
+
+    async def handler(task: Task) -> str:
+        for text in ("first ", "second ", "last"):
+            task._sent_at = 0.0
+            task.emit(text)
+        released.set()
+        return "done"
+
+    *streamed, last = run_once(handler, reply)
+    assert "".join(token for _, _, body in streamed for token in body["tokens"]) == "first second last"
+    assert (len(streamed) <= 2, all(in_time)) == (True, True), "what is emitted during a request is in the next one"
+    assert last == ("t1", "complete", {"epoch": 1, "result": "done"})
+
+
+def test_a_coroutine_that_emits_text_sees_that_its_lease_is_lost() -> None:
+    with run_service(Service(tasks=1)) as service:
+        service.reply = lambda verb: (200, {}) if verb == "claims" else (409, {"error": {"code": "LEASE_LOST"}})
+        worker = Worker(service.url, "key", "agent")
+        seen: list[bool] = []
+
+        @worker.handler
+        async def work(task: Task) -> str:
+            async def emit_for_ever() -> None:
+                while True:
+                    task._sent_at = 0.0
+                    task.emit("a")
+                    await asyncio.sleep(0)
+
+            worker.stop()
+            with pytest.raises(TaskCancelled):
+                await emit_for_ever()
+            seen.append(task.cancelled)
+            return "too late"
+
+        worker.run()
+        assert seen == [True]
+        assert {verb for _, verb, _ in service.reports} == {"tokens"}
 
 
 def test_lost_lease_cancels_the_task_in_the_handler_and_is_not_renewed() -> None:

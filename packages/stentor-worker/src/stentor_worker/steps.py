@@ -85,6 +85,11 @@ def request_threads() -> Iterator[None]:
             _request_threads.reset(token)
 
 
+def find_request_threads() -> ThreadPoolExecutor | None:
+    """Return the threads of the attempt that runs here; None outside of it, as in a thread of the program."""
+    return _request_threads.get()
+
+
 def finish(coroutine: Coroutine[Any, Any, Any]) -> Any:
     """Run a coroutine in which nothing waits, and return its value."""
     try:

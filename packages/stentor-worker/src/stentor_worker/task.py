@@ -6,7 +6,9 @@ import asyncio
 import inspect
 import threading
 import time
+from collections import deque
 from collections.abc import Callable, Coroutine, Iterable
+from concurrent.futures import Future
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
@@ -15,7 +17,15 @@ from typing import Any, ParamSpec, TypeVar, overload
 from stentor_worker.errors import TaskCancelled
 from stentor_worker.http.client import Client, ServiceError, segment
 from stentor_worker.journal import Journal
-from stentor_worker.steps import finish, finish_first, here, in_thread, run_effect, run_step
+from stentor_worker.steps import (
+    find_request_threads,
+    finish,
+    finish_first,
+    here,
+    in_thread,
+    run_effect,
+    run_step,
+)
 from stentor_worker.waits import (
     Child,
     Duration,
@@ -57,10 +67,12 @@ class Task:
     def __init__(self, client: Client, claim: dict[str, Any]) -> None:
         self._client = client
         self._lost = threading.Event()
-        self._tokens: list[str] = []
+        self._tokens = deque[str]()
         self._sent_at = 0.0
         # Held during a request, so that texts arrive in the order in which a thread emitted them.
         self._emitting = threading.Lock()
+        self._sending: Future[None] | None = None
+        """The last request with texts that a coroutine emitted."""
         self.id: str = claim["task_id"]
         self.epoch: int = claim["epoch"]
         self.type: str = claim["type"]
@@ -222,34 +234,47 @@ class Task:
             await asyncio.wait(self._effects)
 
     def emit(self, text: str) -> None:
-        """Stream a part of the output to the watchers of the task. Raises TaskCancelled, and TypeError for no text."""
+        """Stream a part of the output to the watchers of the task. Raises TaskCancelled, and TypeError for no text.
+
+        In a coroutine it does not wait for the request, whose error the next call raises.
+        """
         # Checked here: the texts are joined later, where no traceback would show who emitted it.
         if not isinstance(text, str):
             raise TypeError(f"A task emits text, not {type(text).__name__}.")
-        with self._emitting:
-            self._tokens.append(text)
-            if time.monotonic() - self._sent_at >= EMIT_EVERY:
-                self._send_tokens()
+        self._tokens.append(text)
+        if time.monotonic() - self._sent_at < EMIT_EVERY:
+            return
+        threads = find_request_threads() if is_in_loop() else None
+        if threads is None:
+            self._send_tokens()
+        elif self._sending is None or self._sending.done():
+            if self._sending is not None:
+                self._sending.result()
+            # Not here, where all other coroutines would wait for the request, and in an outage for its end.
+            self._sending = threads.submit(self._send_tokens)
 
     def flush(self) -> None:
         """Send the emitted text that is still buffered. Raises TaskCancelled."""
-        with self._emitting:
-            self._send_tokens()
+        if self._sending is not None:
+            self._sending.result()
+        self._send_tokens()
 
     def _send_tokens(self) -> None:
-        self.check()
-        # JSON cannot hold an unpaired surrogate.
-        text = "".join(self._tokens).encode("utf-8", "replace").decode()
-        self._tokens = []
-        if text:
-            self._sent_at = time.monotonic()
-        try:
-            for start in range(0, len(text), MAX_TOKEN):
-                self.post("tokens", {"tokens": [text[start : start + MAX_TOKEN]]})
-        except ServiceError as error:
-            # An outage as the worker stops: the text is only shown, and the result may still be reported.
-            if not error.is_outage:
-                raise
+        with self._emitting:
+            self.check()
+            # One by one, because a coroutine may emit meanwhile.
+            texts = [self._tokens.popleft() for _ in range(len(self._tokens))]
+            # JSON cannot hold an unpaired surrogate.
+            text = "".join(texts).encode("utf-8", "replace").decode()
+            if text:
+                self._sent_at = time.monotonic()
+            try:
+                for start in range(0, len(text), MAX_TOKEN):
+                    self.post("tokens", {"tokens": [text[start : start + MAX_TOKEN]]})
+            except ServiceError as error:
+                # An outage as the worker stops: the text is only shown, and the result may still be reported.
+                if not error.is_outage:
+                    raise
 
     def check(self) -> None:
         """Raise TaskCancelled if the task is no longer this worker's."""
