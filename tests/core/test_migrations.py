@@ -144,7 +144,9 @@ def test_nothing_of_a_task_is_stored_behind_its_long_texts(tmp_path: Path) -> No
     """SQLite would read all of an input for each such value: in a list of tasks, at a heartbeat, at each step."""
     driver = SqliteDriver(tmp_path / "stentor.db")
     old(driver, "0048")
-    whole = "select type, name, sql from sqlite_master where tbl_name = 'tasks' and type <> 'table' order by name"
+    # Later migrations change two of them.
+    whole = """select type, name, sql from sqlite_master where tbl_name = 'tasks' and type <> 'table'
+        and name not in ('tasks_end_waits', 'tasks_leased') order by name"""
     task = "select title, turn, input, result, error, end_by, completion_time from tasks order by task_id"
     before = rows(driver, whole)
     insert = """insert into tasks (tenant, task_id, status, type, priority, created_at, queued_at, timeout_seconds,
@@ -164,7 +166,7 @@ def test_nothing_of_a_task_is_stored_behind_its_long_texts(tmp_path: Path) -> No
         ("first", 0, "first input", None, None, 7, None),
         (None, 0, "second input", "a result", None, None, 9),
     ]
-    assert [row for row in rows(driver, whole) if row[1] != "tasks_end_waits"] == before
+    assert rows(driver, whole) == before
     with pytest.raises(sqlite3.IntegrityError, match="does not make this move"):
         write(driver, "update tasks set status = 'completed', completion_time = 9 where task_id = 't1'")
     assert rows(driver, "pragma integrity_check") == [("ok",)]

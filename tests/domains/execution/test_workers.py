@@ -411,3 +411,22 @@ async def test_a_lease_that_could_not_be_renewed_is_told_as_lost(world: World, m
     monkeypatch.setattr(lease_store, "renew_lease", lambda *_: False)
     answer = await tell(world, claim["task_id"], "heartbeat", epoch=claim["epoch"])
     assert (answer.status_code, answer.json()["error"]["code"]) == (409, "LEASE_LOST")
+
+
+COUNTS = Sql("select n_tup_upd, n_tup_hot_upd from pg_stat_xact_user_tables where relname = 'tasks'")
+
+
+@pytest.mark.only("postgresql", reason="it counts the updates that left all indexes as they were")
+@requirement("execution.heartbeat-extends-lease")
+async def test_a_renewal_of_a_lease_changes_no_index(world: World) -> None:
+    agent = await world.register()
+    task_id = await world.submit()
+    claim = await world.claim(agent)
+
+    def renew(tx: Tx) -> list[int]:
+        (before,) = tx.rows(COUNTS)
+        assert lease_store.renew_lease(tx, "default", task_id, claim["epoch"], SECOND)
+        (after,) = tx.rows(COUNTS)
+        return [new - old for old, new in zip(before, after, strict=True)]
+
+    assert await world.kernel.infra.db.write(renew) == [1, 1]

@@ -22,7 +22,7 @@ from stentor.core.db.sqlite import backup
 from stentor.core.db.sqlite.driver import SqliteDriver
 from stentor.core.errors import StartRefused
 
-HEAD = "0063"
+HEAD = "0064"
 """The newest version; a test compares it with the scripts in `versions/`."""
 COPYING_PREFIX = "copying-"
 """Version prefix of a database that `stentor db copy` has not filled completely, so that no program uses it."""

@@ -844,7 +844,6 @@ CREATE INDEX tasks_by_time on tasks (tenant, created_at, task_id);
 CREATE INDEX tasks_by_status on tasks (tenant, status, created_at, task_id);
 CREATE INDEX tasks_by_agent on tasks (tenant, assigned_agent, created_at, task_id);
 CREATE INDEX tasks_by_agent_status on tasks (tenant, assigned_agent, status, created_at, task_id);
-CREATE INDEX tasks_leased on tasks (lease_until) where status = 'executing';
 CREATE INDEX tasks_unlearned on tasks (completion_time) where learning_pending = 1;
 CREATE INDEX tasks_by_queue_deadline on tasks (queue_deadline_at) where status = 'queued' and queue_deadline_at is not null;
 CREATE INDEX tasks_by_submitter on tasks (tenant, submitted_by, created_at, task_id);
@@ -892,4 +891,5 @@ CREATE TABLE llm_spent (
     primary key (tenant, kind, subject, day)
 );
 CREATE INDEX llm_spent_by_day on llm_spent (tenant, kind, day);
-insert into alembic_version values ('0063');
+CREATE INDEX tasks_leased on tasks (deadline_at) where status = 'executing';
+insert into alembic_version values ('0064');
