@@ -153,24 +153,34 @@ class AnthropicMessage(AnthropicModel):
 
     @property
     def blocks(self) -> list[Any]:
-        return [TextBlock(type="text", text=self.content)] if isinstance(self.content, str) else self.content
+        """The blocks of the content; none of one that is only a text."""
+        return [] if isinstance(self.content, str) else self.content
 
     def to_messages(self) -> Iterator[LlmMessage]:
         """Yield the neutral messages: the results of tools are messages of their own, and come first."""
+        parts: list[ContentPart] = [TextPart(self.content)] if isinstance(self.content, str) else []
+        calls: list[ToolCall] = []
+        reasoning = ""
         for block in self.blocks:
-            if isinstance(block, ToolResultBlock):
-                yield LlmMessage(
-                    "tool", _to_parts(block.content or ""), tool_call_id=decode_call_id(block.tool_use_id)[0]
-                )
-        parts = _to_parts(self.blocks)
-        calls = tuple(block.to_tool_call() for block in self.blocks if isinstance(block, ToolUseBlock))
-        reasoning = "".join(block.thinking for block in self.blocks if isinstance(block, ThinkingBlock))
+            # By type and not with isinstance, which takes five times as long for a class of Pydantic.
+            kind = type(block)
+            if kind is TextBlock:
+                parts.append(TextPart(block.text))
+            elif kind is ToolUseBlock:
+                calls.append(block.to_tool_call())
+            elif kind is ToolResultBlock:
+                id_, _ = decode_call_id(block.tool_use_id)
+                yield LlmMessage("tool", _to_parts(block.content or ""), tool_call_id=id_)
+            elif kind is ThinkingBlock:
+                reasoning += block.thinking
+            elif kind is ImageBlock:
+                parts.append(block.to_part())
         if self.role == "system":
             # Many models of other providers accept a system message only at the beginning.
             text = "".join(part.text for part in parts if isinstance(part, TextPart))
             yield LlmMessage("user", (TextPart(f"<system-reminder>\n{text}\n</system-reminder>"),))
         elif parts or calls or reasoning:
-            yield LlmMessage(self.role, parts, calls, reasoning=reasoning)
+            yield LlmMessage(self.role, tuple(parts), tuple(calls), reasoning=reasoning)
 
 
 class AnthropicTool(AnthropicInput):
@@ -289,7 +299,7 @@ class CountIn(AnthropicModel):
         for message in self.messages:
             for block in message.blocks:
                 yield block
-                if isinstance(block, ToolResultBlock) and isinstance(block.content, list):
+                if type(block) is ToolResultBlock and isinstance(block.content, list):
                     yield from block.content
 
     def _other_tokens(self, raw: JsonObject) -> int:
@@ -297,9 +307,9 @@ class CountIn(AnthropicModel):
         total = estimate_fields({name: value for name, value in raw.items() if name not in CountIn.model_fields})
         system = self.system if isinstance(self.system, list) else ()
         for part in (*self._all_blocks(), *system, *(self.tools or ())):
-            if isinstance(part, OtherBlock):
+            if type(part) is OtherBlock:
                 total += part.estimated_tokens if _is_unknown(part) else 0
-            elif isinstance(part, AnthropicInput) and (extra := part.model_extra):
+            elif extra := part.model_extra:
                 total += estimate_fields(extra)
         return total
 
@@ -308,7 +318,7 @@ class CountIn(AnthropicModel):
         for block in self._all_blocks():
             if _is_unknown(block):
                 return f"a block of type {block.type[:64]!r}"
-            if isinstance(block, ImageBlock) and not (block.source.url or block.source.data):
+            if type(block) is ImageBlock and not (block.source.url or block.source.data):
                 return f"an image of type {block.source.type[:64]!r}"
         other = next((tool.type for tool in self.tools or () if tool.type and tool.type != "custom"), None)
         return f"a tool of type {other[:64]!r}" if other else ""
@@ -320,7 +330,7 @@ class MessagesIn(CountIn):
 
 def _is_unknown(block: Any) -> bool:
     # The hidden reasoning of one model is of no use to another.
-    return isinstance(block, OtherBlock) and block.type != "redacted_thinking"
+    return type(block) is OtherBlock and block.type != "redacted_thinking"
 
 
 def _join(messages: list[LlmMessage]) -> LlmMessage:
@@ -341,9 +351,9 @@ def _to_parts(content: str | list[Any]) -> tuple[ContentPart, ...]:
     if isinstance(content, str):
         return (TextPart(content),)
     return tuple(
-        TextPart(block.text) if isinstance(block, TextBlock) else block.to_part()
+        TextPart(block.text) if type(block) is TextBlock else block.to_part()
         for block in content
-        if isinstance(block, TextBlock | ImageBlock)
+        if type(block) in (TextBlock, ImageBlock)
     )
 
 
