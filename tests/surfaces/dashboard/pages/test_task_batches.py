@@ -86,7 +86,50 @@ async def test_the_page_says_what_a_restart_does_to_the_work(site: Site, monkeyp
     await site.world.submit()
     asked = await choose(site, "cancel")
     running = await site.follow("/tasks/matching/confirm", selection=selection(asked))
-    assert "A restart of the service ends it; what is done stays done" in running.text
+    assert "A restart of the service ends it: what is done stays done" in running.text
+
+
+@requirement("dashboard.page-matching")
+async def test_after_a_restart_the_page_shows_the_tasks_that_are_left(
+    site: Site, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await site.world.register("ann")
+    waiting = [await site.world.submit() for _ in range(7)]
+    other = await site.world.submit(type="sum")
+    asked = await choose(site, "cancel", query="type=echo&since=1h")
+    change = Batch._change
+
+    async def change_once(batch: Batch, page: Any, rows: dict[str, Any]) -> None:
+        await change(batch, page, rows)
+        await asyncio.Event().wait()  # as a process that is killed here
+
+    monkeypatch.setattr(Batch, "_change", change_once)
+    running = (await site.send("/tasks/matching/confirm", selection=selection(asked))).headers["location"]
+
+    async def changed() -> bool:
+        return (await statuses(site, waiting)).count("cancelled") == 2
+
+    await soon(changed)
+    monkeypatch.setattr(Batch, "_change", change)
+    site.world.clock.advance(seconds=3590)
+    later = await site.world.submit()
+    part = await (await site.browser("OTHER")).get(running, headers={"HX-Request": "true"})
+    assert part.headers["HX-Redirect"].startswith("/tasks/matching?"), "a page that was open is not half a page"
+    left = await (await site.browser("SECOND")).get(running, follow_redirects=True)
+    assert "These tasks are left." in left.text
+    assert "Cancel all 5 tasks?" in left.text
+    assert left.text.count('<li><a dir="auto" href="/tasks/') == 5
+    assert "5 tasks cancelled" in await confirm(site, left, key="SECOND")
+    assert await statuses(site, waiting) == ["cancelled"] * 7
+    assert await statuses(site, [other, later]) == ["queued"] * 2
+
+
+@requirement("dashboard.page-matching")
+@pytest.mark.parametrize(
+    "wrong", ["action=delete&before=2026-01-01T00:00:00Z", "action=cancel&before=2026-01-01", "action=cancel&before=x"]
+)
+async def test_an_incomplete_address_leads_to_the_list(site: Site, wrong: str) -> None:
+    await site.read(f"/tasks/matching?selection=none&{wrong}", 303)
 
 
 @requirement("dashboard.page-matching")

@@ -27,6 +27,8 @@ NOTICES = {
     "recorded": "Recorded. Retry the task to continue it.",
     "none-selected": "No task was selected.",
     "selection-lost": "This selection expired, or the service was restarted. Select the remaining tasks again.",
+    "tasks-left": "This page is of an earlier session: you signed out, or the service was restarted. What was changed "
+    "then stays so. These tasks are left.",
     "submitted-again": "Submitted again, as a new task.",
     "approved": "Approved.",
     "rejected": "Rejected.",
@@ -72,5 +74,5 @@ NOTICES = {
     "signed": "Signed: the log with all events so far.",
 }
 """Messages after an action. The URL carries only the name, so that a crafted link cannot inject text into a page."""
-WARNINGS = frozenset(("run-denied", "proposed-unserved", "selection-lost"))
+WARNINGS = frozenset(("run-denied", "proposed-unserved", "selection-lost", "tasks-left"))
 """Notices of what did not happen as it was asked for."""

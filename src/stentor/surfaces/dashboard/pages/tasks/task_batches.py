@@ -1,29 +1,33 @@
 """Actions on all tasks that match the filters of the list: a page says what will happen, then shows the progress.
 
 The work continues in this process after the response. Each task is changed as the operation on one task would, so a
-restart in the middle leaves no task half changed; the same action again takes the rest.
+restart in the middle leaves no task half changed. The page's address has the action and the search: after a restart it
+shows the tasks that are left and asks for confirmation again, as the work needs the key of a signed-in user.
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
+from collections.abc import Mapping
+from datetime import datetime
 from typing import Literal
-from urllib.parse import parse_qsl
+from urllib.parse import parse_qsl, urlencode
 
 import msgspec
 from starlette.responses import RedirectResponse, Response
 
-from stentor.core.clock import format_iso
+from stentor.core.clock import format_iso, micros_from_datetime
 from stentor.core.errors import ServiceUnavailable
 from stentor.core.jsontext import JsonObject
 from stentor.domains.registry import queries as registry_queries
+from stentor.domains.tasks.reading.chart_queries import MINUTE_US
 from stentor.surfaces.dashboard.gateway import GatewayError
 from stentor.surfaces.dashboard.pages.tasks import task_selection
 from stentor.surfaces.dashboard.pages.tasks.task_list import SINCE, TaskListSearch, read_matching, read_search
-from stentor.surfaces.dashboard.pages.tasks.task_selection import ACTIONS, CONFIRMATION
+from stentor.surfaces.dashboard.pages.tasks.task_selection import ACTIONS, CONFIRMATION, PERMISSIONS
 from stentor.surfaces.dashboard.presenters.filters import humanize
-from stentor.surfaces.dashboard.site.page import PageRequest
+from stentor.surfaces.dashboard.site.page import HTMX_HEADER, PageRequest
 
 ADDRESS = "/tasks/matching"
 """The page that asks for confirmation, and then shows how far the work is."""
@@ -115,10 +119,28 @@ async def select(page: PageRequest) -> Response:
     if "all" not in form:
         return await task_selection.select_tasks(page)
     action = task_selection.read_action(form)
-    search = read_search(page, dict(parse_qsl(str(form.get("query", "")))))
     # What comes later was not there when the user decided.
-    kept = {"action": action, "search": search, "before": format_iso(page.site.now())}
-    return _show(page, kept | {"back": f"/tasks?{search.query}" if search.query else "/tasks"})
+    return _show(page, _describe(page, action, dict(parse_qsl(str(form.get("query", "")))), page.site.now()))
+
+
+def _describe(page: PageRequest, action: str, fields: Mapping[str, str], before: int) -> JsonObject:
+    """Return what the page keeps; a length of time in the fields ends at `before`, in microseconds."""
+    search = read_search(page, fields, now=before)
+    back = f"/tasks?{search.query}" if search.query else "/tasks"
+    is_older = before < page.site.now() - MINUTE_US
+    return {"action": action, "search": search, "before": format_iso(before), "is_older": is_older, "back": back}
+
+
+def _read_address(page: PageRequest) -> JsonObject | None:
+    """Return what the page of an earlier session kept, without its progress; None for an incomplete address."""
+    try:
+        before = micros_from_datetime(datetime.fromisoformat(page.query_param("before")))
+    except (ValueError, TypeError, OverflowError):  # TypeError: a time without a zone
+        return None
+    action = page.query_param("action")
+    if action not in ACTIONS or not page.session.may(PERMISSIONS[action]):
+        return None
+    return _describe(page, action, page.request.query_params, before)
 
 
 async def show(page: PageRequest) -> Response:
@@ -126,7 +148,13 @@ async def show(page: PageRequest) -> Response:
     key = page.query_param("selection")
     kept = page.session.kept.pop((ADDRESS, key), None)
     if kept is None:  # of an earlier session, or one of many
-        return page.redirect("/tasks", "selection-lost")
+        kept = _read_address(page)
+        if kept is None:
+            return page.redirect("/tasks", "selection-lost")
+        target = _address(page.session.keep(ADDRESS, kept), kept) + "&notice=tasks-left"
+        # A page that was showing the progress asks only for a part of the new one.
+        is_part = HTMX_HEADER in page.request.headers
+        return Response(headers={"HX-Redirect": target}) if is_part else RedirectResponse(target, 303)
     page.session.kept[ADDRESS, key] = kept  # as the newest: an open page is not lost
     label, participle, _ = ACTIONS[kept["action"]]
     counts, examples, is_exact = ({}, [], True) if "batch" in kept else await _count(page, kept)
@@ -143,22 +171,28 @@ async def show(page: PageRequest) -> Response:
         examples=examples[:MAX_EXAMPLES],
         filters=await _describe_filters(page, kept["search"]),
         key=key,
-        address=f"{ADDRESS}?selection={key}",
+        address=_address(key, kept),
         back=kept["back"],
     )
 
 
 async def _count(page: PageRequest, kept: JsonObject) -> tuple[dict[str, int], list[JsonObject], bool]:
-    """Return how many tasks match in each status that changes, the newest of them, and whether these are all."""
+    """Return how many tasks match in each status that changes, the newest of them, and whether the count is exact."""
     search: TaskListSearch = kept["search"]
     statuses = _statuses(kept["action"], search)
-    limit = MAX_COUNTED if search.text else MAX_EXAMPLES
+    limit = MAX_COUNTED if search.text or kept["is_older"] else MAX_EXAMPLES
     lists = await asyncio.gather(
         *(read_matching(page, search, None, status=status, limit=limit) for status in statuses)
     )
-    counts = {status: listed["total"] for status, listed in zip(statuses, lists, strict=True) if listed["total"]}
-    newest = sorted((row for listed in lists for row in listed["tasks"]), key=lambda row: row["created_at"])
-    return counts, newest[::-1], all(listed["total_is_exact"] for listed in lists)
+    counts, newest, is_exact = {}, [], True
+    for status, listed in zip(statuses, lists, strict=True):
+        rows = [row for row in listed["tasks"] if row["created_at"] <= kept["before"]]
+        newest += rows
+        # The list is from new to old, so its first rows are those that came later.
+        if count := listed["total"] - (len(listed["tasks"]) - len(rows)):
+            counts[status] = count
+        is_exact &= listed["total_is_exact"] and (bool(rows) or listed["next_cursor"] is None)
+    return counts, sorted(newest, key=lambda row: row["created_at"])[::-1], is_exact
 
 
 async def _describe_filters(page: PageRequest, search: TaskListSearch) -> dict[str, str]:
@@ -185,26 +219,33 @@ async def start(page: PageRequest) -> Response:
         batch = Batch(kept["action"], kept["search"], kept["before"], reason, sum(counts.values()), is_exact)
         if kept.setdefault("batch", batch) is batch:  # only if no second click was faster
             page.site.run_in_background(batch.run(page))
-    return _go(form["selection"])
+    return _go(form["selection"], kept)
 
 
 async def stop(page: PageRequest) -> Response:
     """Stop after the part that is being changed."""
     key = (await page.read_form()).get("selection", "")
-    batch = page.session.kept.get((ADDRESS, key), {}).get("batch")
-    if batch is None:
+    kept = page.session.kept.get((ADDRESS, key), {})
+    if "batch" not in kept:
         return page.redirect("/tasks", "selection-lost")
-    if batch.state == "running":
-        batch.state = "stopping"
-    return _go(key)
+    if kept["batch"].state == "running":
+        kept["batch"].state = "stopping"
+    return _go(key, kept)
 
 
 def _show(page: PageRequest, kept: JsonObject) -> Response:
-    return _go(page.session.keep(ADDRESS, kept))
+    return _go(page.session.keep(ADDRESS, kept), kept)
 
 
-def _go(key: str) -> Response:
-    return RedirectResponse(f"{ADDRESS}?selection={key}", 303)
+def _go(key: str, kept: JsonObject) -> Response:
+    return RedirectResponse(_address(key, kept), 303)
+
+
+def _address(key: str, kept: JsonObject) -> str:
+    """Return the page's address: `selection` finds its progress, the rest finds the tasks that are left without it."""
+    search: TaskListSearch = kept["search"]
+    fields = urlencode({"selection": key, "action": kept["action"], "before": kept["before"]})
+    return f"{ADDRESS}?{fields}" + (f"&{search.query}" if search.query else "")
 
 
 ROUTES = [

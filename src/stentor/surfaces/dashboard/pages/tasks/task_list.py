@@ -55,14 +55,19 @@ class TaskListSearch(msgspec.Struct, frozen=True):
         return encode_query({**self.filters, "since": self.since, "q": self.text})
 
 
-def read_search(page: PageRequest, fields: Mapping[str, str] | None = None) -> TaskListSearch:
-    """Return the search in the page's URL, or in other fields: `since` is a length of time up to now."""
+def read_search(
+    page: PageRequest, fields: Mapping[str, str] | None = None, *, now: int | None = None
+) -> TaskListSearch:
+    """Return the search in the page's URL, or in other fields: `since` is a length of time up to now, or up to `now`,
+    in microseconds.
+    """
+    now = page.site.now() if now is None else now
     fields = page.request.query_params if fields is None else fields
     filters = {name: fields.get(name, "").strip() for name in FILTERS}
     since = filters["since"] if filters["since"] in CHART_RANGES else ""
     length, _ = CHART_RANGES.get(since, (None, None))
     # Rounded to the minute, so that the whole page and its next pages use the same time.
-    start = None if length is None else format_iso(page.site.now() // MINUTE_US * MINUTE_US - length)
+    start = None if length is None else format_iso(now // MINUTE_US * MINUTE_US - length)
     conditions = {
         "status": filters["status"],
         "agent_id": filters["agent"],
