@@ -143,8 +143,10 @@ def _neutral_fields(request: ChatRequest) -> JsonObject:
 
 def _cache_mark(*extras: JsonObject) -> JsonObject:
     """Return the mark up to which a prompt is cached, the first of those that a client of OpenAI's format set."""
-    marks = (extra["cache_control"] for extra in extras if isinstance(extra.get("cache_control"), dict))
-    return {"cache_control": mark} if (mark := next(marks, None)) else {}
+    for extra in extras:
+        if extra and isinstance(mark := extra.get("cache_control"), dict):
+            return {"cache_control": mark}
+    return {}
 
 
 def _system(messages: Sequence[LlmMessage]) -> str | list[JsonObject]:
