@@ -368,8 +368,8 @@ class FlakyDriver:
     def lock_session(self) -> LockSession:
         return self._inner.lock_session()
 
-    def wait_less(self) -> None:
-        self._inner.wait_less()
+    def shorten_timeouts(self) -> None:
+        self._inner.shorten_timeouts()
 
 
 @pytest.mark.parametrize("error", [StoreUnavailable("disk full"), RuntimeError("a bug")], ids=["outage", "bug"])

@@ -148,7 +148,7 @@ async def test_the_end_of_a_unit_is_told_once_after_its_transaction(db: Database
             raise Conflict("no")
 
     holding, go_on = await held(db)
-    writing = asyncio.create_task(db.write(work, ended=lambda: order.append("ended")))
+    writing = asyncio.create_task(db.write(work, on_end=lambda: order.append("ended")))
     await asyncio.sleep(0)
     if leaves:
         writing.cancel()
@@ -164,7 +164,7 @@ async def test_the_end_is_told_when_the_database_is_closed(driver: Driver) -> No
     db, ends = Database(driver), list[str]()
     await asyncio.to_thread(db.close)
     with pytest.raises(StoreUnavailable):
-        await db.write(lambda _: None, ended=lambda: ends.append("ended"))
+        await db.write(lambda _: None, on_end=lambda: ends.append("ended"))
     assert ends == ["ended"]
 
 
@@ -192,7 +192,7 @@ async def test_the_counts_of_a_commit_are_in_the_same_commit(db: Database) -> No
 
 
 NAMED = AppendOnlyTable("rate_buckets", ("agent_id", "tool", "tokens", "updated_at"))
-NAMES_AHEAD = RowsSql(
+PREFETCHED_NAMES = RowsSql(
     ("agent_id",), "select given.agent_id, r.tokens from given join rate_buckets r on r.agent_id = given.agent_id"
 )
 
@@ -202,9 +202,9 @@ def named(name: str, tokens: int) -> tuple[str, str, int, int]:
 
 
 async def ahead_together(db: Database, *units: tuple[Callable[[Tx], Any], str]) -> list[Any]:
-    """Run units in one group, with what each of them reads ahead."""
+    """Run units in one group, with what each of them prefetches."""
     holding, go_on = await held(db)
-    waiting = [asyncio.create_task(db.write(unit, ahead=[(NAMES_AHEAD, (name,))])) for unit, name in units]
+    waiting = [asyncio.create_task(db.write(unit, prefetch=[(PREFETCHED_NAMES, (name,))])) for unit, name in units]
     await asyncio.sleep(0)
     go_on.set()
     await holding
@@ -213,7 +213,7 @@ async def ahead_together(db: Database, *units: tuple[Callable[[Tx], Any], str]) 
 
 def claim(name: str) -> tuple[Callable[[Tx], Any], str]:
     """Insert a name; the unit returns whether it was there before it, and whether it was inserted."""
-    return lambda tx: (bool(tx.rows_ahead(NAMES_AHEAD, (name,))), tx.insert_new(NAMED, named(name, 1))), name
+    return lambda tx: (bool(tx.prefetched_rows(PREFETCHED_NAMES, (name,))), tx.insert_new(NAMED, named(name, 1))), name
 
 
 async def test_of_units_that_insert_the_same_key_one_does_and_the_others_are_told(db: Database) -> None:
@@ -244,7 +244,7 @@ async def test_what_was_read_ahead_is_forgotten_when_its_table_changes(db: Datab
         tx.append(NAMED, named("b", 3))
 
     def read(name: str) -> tuple[Callable[[Tx], Any], str]:
-        return lambda tx: tx.rows_ahead(NAMES_AHEAD, (name,)), name
+        return lambda tx: tx.prefetched_rows(PREFETCHED_NAMES, (name,)), name
 
     assert await ahead_together(db, read("a"), (change, "x"), read("a")) == [[("a", 1)], None, [("a", 2)]]
     assert await ahead_together(db, read("b"), (append, "x"), read("b")) == [[], None, [("b", 3)]]
@@ -277,7 +277,7 @@ async def test_a_read_that_units_share_is_executed_again_only_after_a_write_to_i
 async def test_a_read_ahead_that_fails_fails_its_unit_alone(db: Database) -> None:
     broken = RowsSql(("agent_id",), "select agent_id, missing from given")
     holding, go_on = await held(db)
-    wrong = asyncio.create_task(db.write(lambda tx: tx.rows_ahead(broken, ("a",)), ahead=[(broken, ("a",))]))
+    wrong = asyncio.create_task(db.write(lambda tx: tx.prefetched_rows(broken, ("a",)), prefetch=[(broken, ("a",))]))
     right = asyncio.create_task(db.write(lambda tx: tx.insert_new(NAMED, named("a", 1))))
     await asyncio.sleep(0)
     go_on.set()

@@ -42,7 +42,7 @@ def raw(postgres_url: str) -> Iterator[LimitedConnection]:
 
 def add(name: str, leaf: Any = None) -> Any:
     def work(tx: Tx) -> list[Any]:
-        found = tx.rows_ahead(FIND, (name,))
+        found = tx.prefetched_rows(FIND, (name,))
         tx.append(NAMES, (name, leaf))
         return found
 
@@ -132,7 +132,7 @@ async def test_a_process_that_stands_still_after_its_first_reads_loses_its_trans
         if len(tries) == 1:
             go_on.wait(60)
         tx.append(NAMES, ("still", None))
-        return tx.rows_ahead(FIND, ("other",))
+        return tx.prefetched_rows(FIND, ("other",))
 
     waiting = asyncio.create_task(stopped.write(still, None, [(FIND, ("other",))]))
     await asyncio.to_thread(inside.wait)

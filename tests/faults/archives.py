@@ -67,8 +67,8 @@ class MortalDriver:
     def lock_session(self) -> LockSession:
         return self._driver.lock_session()
 
-    def wait_less(self) -> None:
-        self._driver.wait_less()
+    def shorten_timeouts(self) -> None:
+        self._driver.shorten_timeouts()
 
     def reader(self, *, may_idle: bool = False) -> DbConnection:
         return self._driver.reader(may_idle=may_idle)

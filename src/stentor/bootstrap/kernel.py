@@ -143,7 +143,7 @@ class Kernel:
 
     async def stop(self) -> None:
         """Take no more work, end what runs, close the database. Nothing that was acknowledged is lost."""
-        self.infra.db.driver.wait_less()
+        self.infra.db.driver.shorten_timeouts()
         await self._exit_stack.aclose()
 
     def _start_lease_renewal(self, stack: AsyncExitStack) -> None:
@@ -208,7 +208,7 @@ class Kernel:
 
     async def _register_builtins(self, tenant: str) -> None:
         registry = self.agents.registry
-        known = {agent.runtime.name for agent in registry.agents.list_of_tenant(tenant) if agent.runtime.name}
+        known = {agent.runtime.name for agent in registry.agents.list_by_tenant(tenant) if agent.runtime.name}
         builtins: dict[str, tuple[str, ...]] = {"summarizer": ("summarize",)}
         if self.memory is not None and tenant == self.infra.settings.memory.tenant:
             builtins["librarian"] = ("search", "answer")

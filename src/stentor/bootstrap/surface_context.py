@@ -62,7 +62,7 @@ def open_surface_context(
             tasks.workers,
             SessionTurns(kernel.sessions),
             kernel.agents.routing.is_active,
-            kernel.agents.registry.agents.find_only_of_key,
+            kernel.agents.registry.agents.find_single_by_key,
         ),
         GrpcCallDurations(),
     )

@@ -1,4 +1,4 @@
-"""How commands find the webhook, the update, the checkpoint and the agent that the user refers to."""
+"""Finds the webhook, update, checkpoint or agent that an argument of a command refers to."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from stentor.core import ids
 
 T = TypeVar("T")
 MAX_COMPARED = 1000
-"""The newest records among which a part of an id is searched; the API lists no more at a time."""
+"""A part of an id is searched in this many of the newest records: the API lists no more at a time."""
 _UUID = re.compile(r"[0-9a-fA-F]{8}(-[0-9a-fA-F]{4}){3}-[0-9a-fA-F]{12}")
 
 
@@ -24,35 +24,34 @@ class Labelled(Protocol):
         ...
 
 
-async def with_part_of_id(
-    api: ServiceClient,
-    path: str,
-    kind: type[Labelled],
-    ref: str,
-    call: Callable[[str], Awaitable[T]],
-) -> T:
-    """Call with the id of the only record that `ref` refers to, or else with `ref` itself.
+async def resolve_id(api: ServiceClient, path: str, kind: type[Labelled], ref: str) -> str:
+    """Return the id of the only record whose id has `ref` as a part; `ref` itself if there is none.
 
-    Raises CommandFailed if several do.
+    Raises CommandFailed if there are several.
     """
-    # A whole id needs no list. An empty text would match every record.
+    # A complete id needs no list. An empty text would match every record.
     if _UUID.fullmatch(ref) or not ref:
-        return await call(ref)
+        return ref
     try:
         listed = (await api.get(path, kind, limit=MAX_COMPARED)).value.labels
     except RequestFailed:  # no permission to list
-        return await call(ref)
+        return ref
     labels = {record_id: label for record_id, label in listed.items() if ids.matches_part(record_id, ref)}
     if len(labels) > 1:
         raise ambiguous_error(ref, labels)
-    return await call(next(iter(labels), ref))
+    return next(iter(labels), ref)
 
 
-def on_part_of_id(
+def on_record(
     path: str, kind: type[Labelled], ref: str, call: Callable[[ServiceClient, str], Awaitable[T]]
 ) -> Callable[[ServiceClient], Awaitable[T]]:
-    """Return the call with the path of the record that the user refers to, as `with_part_of_id` finds it."""
-    return lambda api: with_part_of_id(api, path, kind, ref, lambda found: call(api, f"{path}/{quote_segment(found)}"))
+    """Return a function that finds the record that `ref` refers to and runs `call` with the record's path."""
+
+    async def work(api: ServiceClient) -> T:
+        record_id = await resolve_id(api, path, kind, ref)
+        return await call(api, f"{path}/{quote_segment(record_id)}")
+
+    return work
 
 
 async def find_agent(api: ServiceClient, ref: str) -> str:

@@ -41,7 +41,7 @@ if TYPE_CHECKING:
 else:
     # Most commands read no settings.
     config_file = lazy_module("stentor.core.settings.config_file")
-    # A service prints no tables. Importing them takes 2 MB and a fiftieth of its start.
+    # A service prints no tables. Importing these takes 2 MB and 2 % of its start.
     box, rich_console = lazy_module("rich.box"), lazy_module("rich.console")
     rich_table, rich_text = lazy_module("rich.table"), lazy_module("rich.text")
 
@@ -84,7 +84,7 @@ class CommandFailed(Exception):
 
 
 _DIRECTIONS = frozenset(("LRE", "RLE", "PDF", "LRO", "RLO", "LRI", "RLI", "FSI", "PDI"))
-"""The bidirectional classes of what turns the text after it around, so that a person would read another one."""
+"""Bidirectional classes of the characters that reverse the text after them, so that it reads differently."""
 
 
 def strip_controls(text: str) -> str:
@@ -124,7 +124,7 @@ def _print_parts(parts: Iterable[StyledPart], *, is_error: bool = False) -> None
 def print_json(value: Any) -> None:
     """Print a value as one line of JSON on standard output, in UTF-8 whatever the encoding of the terminal.
 
-    In a terminal with the escapes of control characters, which mean the same.
+    A terminal gets control characters as JSON escapes.
     """
     text = jsontext.encode(value).decode()
     if sys.stdout.isatty() and not text.isprintable():
@@ -191,12 +191,11 @@ def render_cell(value: Any) -> Text:
 
 
 MAX_NAME_CHARACTERS = 20
-"""Of an agent's name in a list."""
+"""Maximum length of an agent's name in a list."""
 UNBROKEN_COLUMNS = frozenset(("id", "name", "agent", "status", "role", "expires", "budget"))
-
-
+"""Columns that are never wrapped, whatever their width."""
 MAX_UNBROKEN = 16
-"""Characters up to which a word is not broken, nor a column wrapped. Longer words are mostly hashes and addresses."""
+"""Words and columns up to this width are not wrapped. Longer words are mostly hashes and addresses."""
 
 
 def render_table(columns: Iterable[str], rows: Iterable[Iterable[Any]], title: str | None = None) -> Table:
@@ -268,15 +267,16 @@ def render_record(record: Mapping[str, Any]) -> Table:
 
 
 def is_empty(value: Any) -> bool:
-    """Return whether a value, or each field of an object, says nothing."""
+    """Return whether a value is None or empty, or an object whose fields all are."""
     if isinstance(value, Mapping):
         return all(map(is_empty, value.values()))
     return value in (None, "", [])
 
 
 def shorten_id(record_id: str) -> str:
-    """Return the last group of a UUID, by which commands find the record; any other id in full. Our UUIDs begin with
-    the time, which records created together share.
+    """Return the last group of a UUID, by which commands find the record; any other id in full.
+
+    Not the first group: UUIDs of version 7 begin with the time, so those of records created together begin alike.
     """
     return record_id.rpartition("-")[2] if _UUID.fullmatch(record_id) else record_id
 

@@ -222,7 +222,7 @@ class ProviderFault(StentorError):
     was_called = True
     """False if no call was made because the circuit breaker of the provider is open."""
     usage: Any = None
-    """The `TokenUsage` that the provider reported for a reply that it broke off."""
+    """The `TokenUsage` that the provider reported for a reply that it ended early."""
 
 
 class ProviderError(ProviderFault):

@@ -622,7 +622,7 @@ async def test_an_agents_key_grades_what_it_asked_for_and_never_its_own_work(wor
 async def test_an_endpoint_that_cannot_be_reached_is_left_for_half_a_minute(world: World) -> None:
     runtime = {"kind": "http", "endpoint": "https://agents.example.com/work"}
     await world.register("endpoint", runtime=runtime, **BOASTS)
-    presence, agents = world.kernel.agents.presence, world.kernel.agents.registry.agents.list_of_tenant("default")
+    presence, agents = world.kernel.agents.presence, world.kernel.agents.registry.agents.list_by_tenant("default")
     endpoint = next(agent for agent in agents if agent.name == "endpoint")
     for online in (True, True, False):
         presence.record_failed_delivery(endpoint.agent_id)

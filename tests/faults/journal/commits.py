@@ -82,8 +82,8 @@ class FailingDriver:
     def lock_session(self) -> LockSession:
         return self._driver.lock_session()
 
-    def wait_less(self) -> None:
-        self._driver.wait_less()
+    def shorten_timeouts(self) -> None:
+        self._driver.shorten_timeouts()
 
 
 class FailingConnection:

@@ -1,6 +1,6 @@
 """The trusted issuers of receipts, and the tenants for which each may issue.
 
-The built-in issuer may name every tenant: its key is in the data folder beside the database, so whoever can use it
+The built-in issuer may name every tenant: its key is in the data folder with the database, so whoever can use it
 can already read every tenant's rows. Other issuers are limited to the tenants that the operator lists.
 """
 

@@ -11,7 +11,7 @@ from stentor.cli import output
 from stentor.cli.client.client import ServiceClient, quote_segment
 from stentor.cli.client.responses import Response
 from stentor.cli.command import ServiceTarget, with_service
-from stentor.cli.governance_reference import on_part_of_id, with_part_of_id
+from stentor.cli.governance_reference import on_record, resolve_id
 from stentor.cli.output import console
 
 app = typer.Typer(help="Subscribe other services to events; test and replay deliveries.", no_args_is_help=True)
@@ -122,7 +122,7 @@ def add(
 def remove(service: ServiceTarget, webhook_id: WebhookId) -> None:
     """Delete a webhook with its delivery log; pending deliveries are dropped."""
     service.call(
-        on_part_of_id(BASE, WebhookPage, webhook_id, lambda api, path: api.request("DELETE", path, DeletedWebhook)),
+        on_record(BASE, WebhookPage, webhook_id, lambda api, path: api.request("DELETE", path, DeletedWebhook)),
         lambda webhook: output.print_line(f"Deleted webhook {webhook.id}."),
         access="change",
     )
@@ -157,7 +157,7 @@ def rotate(
             output.print_line(f"The old secret also signs until {secret.old_secret_until}.")
 
     service.call(
-        on_part_of_id(
+        on_record(
             BASE,
             WebhookPage,
             webhook_id,
@@ -173,7 +173,7 @@ def rotate(
 def ping(service: ServiceTarget, webhook_id: WebhookId) -> None:
     """Deliver webhook.ping immediately; the exit code is 1 if the receiver does not accept it."""
     service.call(
-        on_part_of_id(BASE, WebhookPage, webhook_id, lambda api, path: api.post(f"{path}/test", ListedDelivery)),
+        on_record(BASE, WebhookPage, webhook_id, lambda api, path: api.post(f"{path}/test", ListedDelivery)),
         lambda delivery: output.print_line(f"Ping {delivery.status}: {_last_outcome(delivery)}."),
         access="change",
         is_success=lambda delivery: delivery.status == "delivered",
@@ -191,7 +191,7 @@ def deliveries(
 ) -> None:
     """Show the delivery log, newest first."""
     service.call(
-        on_part_of_id(
+        on_record(
             BASE,
             WebhookPage,
             webhook_id,
@@ -219,13 +219,8 @@ def replay(
     async def work(api: ServiceClient, path: str) -> Response[WebhookReplay]:
         if delivery is not None:
             log = f"{path}/deliveries"
-            return await with_part_of_id(
-                api,
-                log,
-                DeliveryPage,
-                delivery,
-                lambda found: api.post(f"{log}/{quote_segment(found)}/replay", WebhookReplay),
-            )
+            delivery_id = await resolve_id(api, log, DeliveryPage, delivery)
+            return await api.post(f"{log}/{quote_segment(delivery_id)}/replay", WebhookReplay)
         return await api.post(f"{path}/replay", WebhookReplay, {"since": since, "scope": scope})
 
     def show_replayed(replay: WebhookReplay) -> None:
@@ -233,12 +228,12 @@ def replay(
         if replay.next_since:
             output.print_line(f"There are more: continue with --since {replay.next_since}")
 
-    service.call(on_part_of_id(BASE, WebhookPage, webhook_id, work), show_replayed, access="change")
+    service.call(on_record(BASE, WebhookPage, webhook_id, work), show_replayed, access="change")
 
 
 def _set_enabled(service: ServiceTarget, webhook_id: str, *, enabled: bool) -> None:
     service.call(
-        on_part_of_id(
+        on_record(
             BASE,
             WebhookPage,
             webhook_id,

@@ -45,7 +45,7 @@ def read_documents() -> list[tuple[str, str]]:
     root = Path(__file__).parents[4]
     paths = [
         root / "README.md",
-        *sorted(path for path in (root / "docs").glob("*.md") if path.stem != "demo"),  # the output of an earlier one
+        *sorted(path for path in (root / "docs").glob("*.md") if path.stem != "demo"),  # the output of an earlier demo
         *sorted((root / "docs/decisions").glob("*.md")),
     ]
     if not (root / "pyproject.toml").exists():

@@ -8,18 +8,18 @@ schema is in `core/migrations`.
 from stentor.core.db.counters import CounterTable
 from stentor.core.db.database import Database
 from stentor.core.db.driver import NO_LOCKS
-from stentor.core.db.read_ahead import Ahead
+from stentor.core.db.prefetch import Prefetch
 from stentor.core.db.rows_sql import AppendOnlyTable, NumberedTable, RowsSql, RowUpdate
 from stentor.core.db.sql import Sql
 from stentor.core.db.transaction import Tx
 
 __all__ = [
     "NO_LOCKS",
-    "Ahead",
     "AppendOnlyTable",
     "CounterTable",
     "Database",
     "NumberedTable",
+    "Prefetch",
     "RowUpdate",
     "RowsSql",
     "Sql",

@@ -17,7 +17,7 @@ from stentor.core.db.sql import Params, Row, Sql
 
 Execute = Callable[[Sql, Params], object]
 _SIZES = (64, 32, 16, 12, 8, 6, 4, 2, 1)
-"""Rows in one statement: few different ones, so that few have to be prepared, and those that a task needs."""
+"""Numbers of rows in one statement. There are few of them, because each is a statement to prepare."""
 
 
 class CounterTable:
@@ -37,10 +37,10 @@ class CounterTable:
 
     def write(self, execute: Execute, rows: list[Row]) -> None:
         """Add to counters. A row is a key and the amounts; no two of them have the same key."""
-        for some in split_rows(rows, _SIZES):
-            names = (f"{column}_{n}" for n in range(len(some)) for column in self._columns)
-            params = dict(zip(names, chain.from_iterable(some), strict=True))
-            execute(self._by_size[len(some)], params)
+        for part in split_rows(rows, _SIZES):
+            names = (f"{column}_{n}" for n in range(len(part)) for column in self._columns)
+            params = dict(zip(names, chain.from_iterable(part), strict=True))
+            execute(self._by_size[len(part)], params)
 
 
 CounterIncrement = tuple[CounterTable, Row, tuple[Any, ...]]

@@ -23,7 +23,7 @@ from stentor.core.db import group_commit
 from stentor.core.db.driver import DbConnection, Driver, Locks
 from stentor.core.db.group_commit import WriteUnit
 from stentor.core.db.polling import PollBatch
-from stentor.core.db.read_ahead import Ahead
+from stentor.core.db.prefetch import Prefetch
 from stentor.core.db.readers import Readers
 from stentor.core.db.transaction import Tx
 from stentor.core.errors import CorruptRow, StoreConflict, StoreUnavailable
@@ -36,7 +36,7 @@ from stentor.core.metrics import (
 
 T = TypeVar("T")
 SetAside = Callable[[CorruptRow], Awaitable[object]]
-"""Takes a malformed row out of the way of the jobs, unless that was done already."""
+"""Moves a malformed row where no job reads it; does nothing if that was done already."""
 log = logging.getLogger(__name__)
 
 MAX_GROUP_SIZE = 128
@@ -56,7 +56,7 @@ class Database:
         self.driver = driver
         self._queue: queue.SimpleQueue[list[WriteUnit] | None] = queue.SimpleQueue()
         self._gathered: dict[asyncio.AbstractEventLoop, list[WriteUnit]] = {}
-        """What the writer thread is handed at the end of this iteration of the event loop; almost always of one."""
+        """Units by event loop, for the writer thread at the end of the iteration. Almost always there is one loop."""
         # A daemon: Python waits for other threads at its exit, so a program that forgot `close` would hang.
         self._writer = threading.Thread(target=self._write_loop, name="stentor-db-writer", daemon=True)
         self._readers = ThreadPoolExecutor(READER_THREADS, thread_name_prefix="stentor-db-reader")
@@ -72,7 +72,7 @@ class Database:
             "stentor_database_commit_group_size", "Transactions that shared a commit.", _GROUP_SIZE_BUCKETS
         )
         self.set_aside: dict[str, SetAside] = {}
-        """By table; called with a malformed row that a write or a poll met. Set by `bootstrap`."""
+        """Handlers by table, called with a malformed row that a write or a poll read. Set by `bootstrap`."""
         self._closed = False
         self.commits, self.write_event = 0, asyncio.Event()
         """Count of this process's writes, and an event set by each: pollers skip a poll when nothing was written."""
@@ -82,8 +82,8 @@ class Database:
         self,
         fn: Callable[[Tx], T],
         locks: Locks = None,
-        ahead: Sequence[Ahead] = (),
-        ended: Callable[[], None] | None = None,
+        prefetch: Sequence[Prefetch] = (),
+        on_end: Callable[[], None] | None = None,
     ) -> T:
         """Run `fn` in a transaction and return its result after the commit. An error of `fn` undoes only `fn`.
 
@@ -92,26 +92,27 @@ class Database:
         only transactions with a common name exclude each other. With empty `locks`, every statement of `fn` must be
         correct whatever other processes write between two of them.
 
-        `ahead` is what `fn` reads first, with `Tx.rows_ahead`: a statement reads it for all that share the commit.
-        If `fn` meets a malformed row, and the part that owns the table sets that aside, it runs again.
-        `ended` is called once on the event loop, after the commit and its hooks or after the failure, also if the
+        `prefetch` names the rows that `fn` reads first, with `Tx.prefetched_rows`: one statement reads them for all
+        functions that share the commit. If `fn` reads a malformed row and the table has a handler in `set_aside`, the
+        handler moves the row out of the way and `fn` runs again.
+        `on_end` is called once on the event loop, after the commit and its hooks or after the failure, also if the
         caller was cancelled in the meantime.
         """
         if self._closed:
-            if ended is not None:
-                ended()
+            if on_end is not None:
+                on_end()
             raise StoreUnavailable("The service is shutting down.")
         loop = asyncio.get_running_loop()
         met: list[CorruptRow] = []
         while True:
-            unit = WriteUnit(fn, locks, loop, loop.create_future(), ahead=ahead, ended=ended)
-            self._hand_in(unit)
+            unit = WriteUnit(fn, locks, loop, loop.create_future(), prefetch=prefetch, on_end=on_end)
+            self._enqueue(unit)
             try:
                 result: T = await unit.future
                 break
             except CorruptRow as error:
-                # Not again with `ended`, which is called only once.
-                if ended is not None or not await self._set_row_aside(error, met):
+                # Not again with `on_end`, which is called only once.
+                if on_end is not None or not await self._set_row_aside(error, met):
                     raise
             finally:
                 del unit  # the error's traceback refers to this frame, and the unit's future to the error
@@ -120,7 +121,7 @@ class Database:
         self.write_event.set()
         return result
 
-    def _hand_in(self, unit: WriteUnit) -> None:
+    def _enqueue(self, unit: WriteUnit) -> None:
         """Queue a unit, together with those of the same iteration of the event loop.
 
         The writer thread is then woken once for all of them, when the event loop is about to wait and releases Python's
@@ -129,9 +130,9 @@ class Database:
         units = self._gathered.setdefault(unit.loop, [])
         units.append(unit)
         if len(units) == 1:
-            unit.loop.call_soon(self._hand_over, unit.loop)
+            unit.loop.call_soon(self._send_gathered, unit.loop)
 
-    def _hand_over(self, loop: asyncio.AbstractEventLoop) -> None:
+    def _send_gathered(self, loop: asyncio.AbstractEventLoop) -> None:
         if units := self._gathered.pop(loop, None):
             self._queue.put(units)
 
@@ -155,17 +156,17 @@ class Database:
     def close(self) -> None:
         """Finish the queued transactions, then close. Blocks until they are done."""
         self._closed = True
-        self.driver.wait_less()
+        self.driver.shorten_timeouts()
         self._readers.shutdown()
         self._connections.close()
         for loop in list(self._gathered):
-            self._hand_over(loop)
+            self._send_gathered(loop)
         # The writer closes last: the last connection moves SQLite's WAL into the file, which a reader cannot.
         self._queue.put(None)
         self._writer.join()
 
     async def _set_row_aside(self, error: CorruptRow, met: list[CorruptRow]) -> bool:
-        """Return whether the transaction may run again: not if it met this row before, in `met`."""
+        """Set a malformed row aside. Return whether to run the transaction again: not if it met the row before."""
         set_aside = self.set_aside.get(error.table)
         if set_aside is None or any(error.key == other.key for other in met):
             return False
@@ -193,7 +194,7 @@ class Database:
             self._connections.give_back(connection)  # it was lost, and the next `begin` opens it again
             raise
         except BaseException:
-            # Others must not wait for one that cannot be opened again.
+            # Without this, other readers would wait for a connection that cannot be opened again.
             self._connections.drop(connection)
             raise
         try:

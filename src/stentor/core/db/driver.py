@@ -103,7 +103,7 @@ class Driver(Protocol):
         """Return the session for locks that outlive a transaction; only of a shared database."""
         ...
 
-    def wait_less(self) -> None:
+    def shorten_timeouts(self) -> None:
         """Give up sooner on a server that does not answer, even in running statements, because the process stops."""
         ...
 
@@ -130,5 +130,5 @@ class ReadOnlyDriver:
     def lock_session(self) -> LockSession:
         raise StoreUnavailable("This process has opened the database read-only.")
 
-    def wait_less(self) -> None:
-        self._driver.wait_less()
+    def shorten_timeouts(self) -> None:
+        self._driver.shorten_timeouts()

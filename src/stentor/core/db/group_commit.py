@@ -20,7 +20,7 @@ from typing import Any
 
 from stentor.core.db.counters import CounterIncrement, write_increments
 from stentor.core.db.driver import DbConnection, Locks, StatementFailed
-from stentor.core.db.read_ahead import Ahead, ReadAhead
+from stentor.core.db.prefetch import Prefetch, PrefetchedReads
 from stentor.core.db.rows_sql import PendingRows
 from stentor.core.db.transaction import LockContended, RetryWithSavepoints, Tx
 from stentor.core.errors import StentorError, StoreConflict, StoreUnavailable
@@ -43,8 +43,8 @@ class WriteUnit:
     hooks: list[Callable[[], None]] = field(default_factory=list)
     added: list[CounterIncrement] = field(default_factory=list)
     queued_at: float = field(default_factory=time.perf_counter)
-    ahead: Sequence[Ahead] = ()
-    ended: Callable[[], None] | None = None
+    prefetch: Sequence[Prefetch] = ()
+    on_end: Callable[[], None] | None = None
 
 
 def run_group(connection: DbConnection, group: list[WriteUnit]) -> None:
@@ -79,16 +79,18 @@ def run_group(connection: DbConnection, group: list[WriteUnit]) -> None:
 
 
 def _attempt(connection: DbConnection, group: list[WriteUnit], locks: Locks, *, with_savepoints: bool) -> None:
-    ahead = ReadAhead(() if with_savepoints else chain.from_iterable([unit.ahead for unit in group]))
-    now, results = connection.begin_reading(locks, reads) if (reads := ahead.reads) else (connection.begin(locks), [])
-    ahead.fill(results)
+    prefetched = PrefetchedReads(() if with_savepoints else chain.from_iterable([unit.prefetch for unit in group]))
+    now, results = (
+        connection.begin_reading(locks, reads) if (reads := prefetched.reads) else (connection.begin(locks), [])
+    )
+    prefetched.fill(results)
     for unit in group:
         # An earlier attempt may have left a result, and hooks for changes that were rolled back.
         unit.result, unit.error, unit.hooks, unit.added = None, None, [], []
     if with_savepoints:
         _run_with_savepoints(connection, group, now)
     else:
-        _run_without_savepoints(connection, group, now, ahead)
+        _run_without_savepoints(connection, group, now, prefetched)
     # Last: the rows of counters are the same for many transactions, so their locks are held only for the commit.
     execute = connection.run if with_savepoints else connection.run_at_commit
     write_increments(execute, chain.from_iterable([unit.added for unit in group]))
@@ -105,11 +107,13 @@ def _combined_locks(group: list[WriteUnit]) -> Locks:
     return names
 
 
-def _run_without_savepoints(connection: DbConnection, group: list[WriteUnit], now: int, ahead: ReadAhead) -> None:
+def _run_without_savepoints(
+    connection: DbConnection, group: list[WriteUnit], now: int, prefetched: PrefetchedReads
+) -> None:
     pending = PendingRows()
     try:
         for unit in group:
-            _run_unit(unit, Tx(connection, now, pending, ahead))
+            _run_unit(unit, Tx(connection, now, pending, prefetched))
         Tx(connection, now, pending).flush(at_commit=True)
     except Exception:  # noqa: BLE001 - the second run finds the unit whose read or row failed
         raise RetryWithSavepoints from None
@@ -189,7 +193,7 @@ def resolve_group(group: list[WriteUnit]) -> None:
 def _resolve(units: list[WriteUnit]) -> None:
     for unit in units:
         # Before the cancellation check: a change is announced even if its caller is gone.
-        for hook in unit.hooks if unit.ended is None else [*unit.hooks, unit.ended]:
+        for hook in unit.hooks if unit.on_end is None else [*unit.hooks, unit.on_end]:
             try:
                 hook()
             except Exception:

@@ -11,7 +11,7 @@ from typing import Any
 
 from stentor.core.db.counters import CounterIncrement, CounterTable
 from stentor.core.db.driver import DbConnection
-from stentor.core.db.read_ahead import ReadAhead
+from stentor.core.db.prefetch import PrefetchedReads
 from stentor.core.db.rows_sql import AppendOnlyTable, PendingRows, RowsSql, RowUpdate
 from stentor.core.db.sql import Params, Row, Sql
 
@@ -36,16 +36,20 @@ class Tx:
 
     `now` is the database's time in microseconds; `wrote` is whether a statement may have changed something. With
     `pending`, several functions share the transaction: the caller flushes the rows, and no part can be undone alone.
-    `ahead` is what was read for all of them.
+    `prefetched` is what was read for all of them.
     """
 
-    __slots__ = ("_ahead", "_connection", "_pending", "_shared", "added", "hooks", "now", "wrote")
+    __slots__ = ("_connection", "_pending", "_prefetched", "_shared", "added", "hooks", "now", "wrote")
 
     def __init__(
-        self, connection: DbConnection, now: int, pending: PendingRows | None = None, ahead: ReadAhead | None = None
+        self,
+        connection: DbConnection,
+        now: int,
+        pending: PendingRows | None = None,
+        prefetched: PrefetchedReads | None = None,
     ) -> None:
         self._connection = connection
-        self._ahead = ahead
+        self._prefetched = prefetched
         self._shared = pending is not None
         self._pending = pending or PendingRows()
         self.hooks: list[Callable[[], None]] = []
@@ -87,9 +91,9 @@ class Tx:
         """Execute a statement for all given rows, in as few parts as possible; return the rows of its result."""
         return [row for part, values in sql.chunks(given) for row in self.rows(part, **values, **params)]
 
-    def rows_ahead(self, sql: RowsSql, given: Row) -> list[Row]:
+    def prefetched_rows(self, sql: RowsSql, given: Row) -> list[Row]:
         """Return the rows of a statement for one given row, read before if it was named to `Database.write`."""
-        found = None if self._ahead is None else self._ahead.take(sql, given)
+        found = None if self._prefetched is None else self._prefetched.take(sql, given)
         return self.rows_for(sql, [given]) if found is None else found
 
     def rows_once(self, sql: Sql, **params: Any) -> list[Row]:
@@ -98,27 +102,27 @@ class Tx:
         It is read again after a write to its tables by anything but `insert_new`. What other processes commit meanwhile
         may be missed, as after any read without a lock.
         """
-        if self._ahead is None:
+        if self._prefetched is None:
             return self.rows(sql, **params)
         key = repr(params)  # a list is no key
-        found = self._ahead.find_kept(sql, key)
+        found = self._prefetched.find_kept(sql, key)
         if found is None:
             found = self.rows(sql, **params)
-            self._ahead.keep(sql, key, found)
+            self._prefetched.keep(sql, key, found)
         return found
 
     def append(self, table: AppendOnlyTable, *rows: Row) -> None:
         """Insert rows at the commit, or earlier if a statement uses their table."""
         self.wrote = True
-        if self._ahead is not None:
-            self._ahead.forget({table.table})
+        if self._prefetched is not None:
+            self._prefetched.forget({table.table})
         self._pending.add(table, rows)
 
     def insert_new(self, table: AppendOnlyTable, row: Row) -> bool:
         """Insert a row, like `append`, unless its key is there already; returns whether it was inserted.
 
         At first the answer is always True. If that proves wrong at the commit, the whole group runs again, and each of
-        its functions then gets the true answer. So if the row often exists, check first. What was read ahead for other
+        its functions then gets the true answer. So if the row often exists, check first. What was prefetched for other
         functions stays: it must not depend on this row.
         """
         if not self._shared:
@@ -191,8 +195,8 @@ class Tx:
 
     def _note_write(self, sql: Sql) -> None:
         self.wrote = True
-        if self._ahead is not None:
-            self._ahead.forget(sql.tables)
+        if self._prefetched is not None:
+            self._prefetched.forget(sql.tables)
 
     def _prepare(self, sql: Sql) -> None:
         # An update with `returning` gives rows too.

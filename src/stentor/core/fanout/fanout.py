@@ -1,6 +1,6 @@
 """The messages between processes, their encoding into payloads, and `Fanout`, which sends and dispatches them.
 
-Moving the payloads is up to a `FanoutTransport`.
+A `FanoutTransport` carries the payloads: PostgreSQL's NOTIFY, or NATS.
 """
 
 from __future__ import annotations
@@ -15,11 +15,11 @@ import msgspec
 from stentor.core import ids
 
 FLUSH_SECONDS = 0.01
-"""Pause between two payloads, in which messages gather."""
+"""Pause between two sends; the messages queued meanwhile share a payload."""
 MAX_QUEUED_MESSAGES = 20_000
 """Messages that may wait to be sent; further ones are dropped."""
 MAX_WAIT_SECONDS = 1.0
-"""How long `wait_sent` waits at most: messages are hints, and an outage must not stop who sends them."""
+"""How long `wait_sent` waits at most: messages are hints, and an outage must not block the callers that send them."""
 MAX_BATCH_CHARACTERS = 1_200
 """Characters of tokens in one message; more would not fit in the smallest payload (PostgreSQL's)."""
 PAUSE_SECONDS, MAX_PAUSE_SECONDS = 0.2, 10.0
@@ -34,7 +34,8 @@ class FanoutMessage(msgspec.Struct, frozen=True, tag_field="k", array_like=True)
 class TaskQueued(FanoutMessage, frozen=True, tag="q"):
     """A task is queued for an agent; `in_process` if the service runs the agent itself.
 
-    Sent to one process; `tried` are those that could not take it. Empty in a message to all, which none passes on.
+    Sent to one process. If that has no room, it passes the message on to another one and adds itself to `tried`.
+    A message to all processes has an empty `tried` and is not passed on.
     """
 
     agent_id: str
@@ -43,7 +44,7 @@ class TaskQueued(FanoutMessage, frozen=True, tag="q"):
 
 
 class ProcessWorks(FanoutMessage, frozen=True, tag="h"):
-    """The process runs agents inside the service, and says so again within `seconds`; 0 when it stops."""
+    """The process runs agents inside the service, and repeats this message within `seconds`; 0 when it stops."""
 
     process: str
     seconds: float
@@ -61,7 +62,10 @@ class TaskStopped(FanoutMessage, frozen=True, tag="s"):
 
 
 class TaskWatched(FanoutMessage, frozen=True, tag="w"):
-    """A client of `process` watches a task, so send it the changes for a while; `from_start`: with earlier tokens."""
+    """A client of `process` watches a task: send that process the changes for a while.
+
+    With `from_start` the earlier tokens too.
+    """
 
     tenant: str
     task_id: str
@@ -79,7 +83,7 @@ class TaskChanged(FanoutMessage, frozen=True, tag="c"):
 class TokenBatch(FanoutMessage, frozen=True, tag="t"):
     """Tokens of an attempt that `process` received, numbered there from `first_index`.
 
-    `is_complete`: they begin with the first one that the process has.
+    With `is_complete` the batch begins with the first token that the process has.
     """
 
     tenant: str
@@ -96,7 +100,7 @@ class CacheInvalidated(FanoutMessage, frozen=True, tag="f"):
 
 
 class WorkerSeen(FanoutMessage, frozen=True, tag="p"):
-    """A worker contacted `process` at the time `at` (microseconds); with `left` the last one of its agent left."""
+    """A worker contacted `process` at the time `at` (microseconds); with `left` the agent's last one has left."""
 
     agent_id: str
     at: int
@@ -165,7 +169,7 @@ class FanoutTransport(Protocol):
     async def listen(self, own_id: str, receive: Callable[[bytes | str], None], ready: Callable[[], None]) -> None:
         """Receive the payloads for all and for `own_id` until the connection is lost.
 
-        Calls `ready` once none is missed any more.
+        Calls `ready` once it is subscribed: from then on no payload is missed.
         """
         ...
 
@@ -185,7 +189,7 @@ class Fanout:
         self._queued: dict[tuple[Address, FanoutMessage], None] = {}
         self._wake = asyncio.Event()
         self._next_flush: asyncio.Future[None] | None = None
-        """Done when what is queued now has been sent, or was lost; only made for who waits for it."""
+        """Done when the messages queued now have been sent or lost; None while nobody waits for that."""
         self._background: list[asyncio.Task[None]] = []
         self.is_connected = False
         """Whether messages are being received."""
@@ -246,7 +250,7 @@ class Fanout:
                 # One line for each outage, not one for each retry.
                 if self.is_connected or pause == PAUSE_SECONDS:
                     log.warning("fanout: disconnected error=%s (falling back to polling)", error)
-                # A connection that worked before is retried at once; a server that is down, with growing pauses.
+                # Shortly after a connection that worked; with backoff while the server is down.
                 pause = PAUSE_SECONDS if self.is_connected else min(2 * pause, MAX_PAUSE_SECONDS)
             self.is_connected = False
             await asyncio.sleep(pause)

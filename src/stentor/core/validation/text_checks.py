@@ -1,7 +1,7 @@
 """Checks of texts and times in fields that clients send, for pydantic's validators.
 
-Each returns its value or raises ValueError, but for `check_name`. Formats of messages use them as well as HTTP, so they
-depend on neither. Also finds names that a reader may take for each other.
+Each returns its value or raises ValueError, except `check_name`. HTTP and the formats of messages share them, so
+they depend on neither. `confusable_skeleton` finds names that a reader may mistake for each other.
 """
 
 from __future__ import annotations
@@ -19,22 +19,22 @@ UUID_PATTERN = r"^[0-9a-fA-F]{8}-[0-9a-fA-F]{4}-[0-9a-fA-F]{4}-[0-9a-fA-F]{4}-[0
 MAX_START_SECONDS = 10 * 365 * 86_400
 """How far ahead a task or a message may be scheduled."""
 _JOINERS = "\u200c\u200d"
-"""Characters of no width with which words of Persian and Indic languages, and emoji of several people, are written."""
+"""Zero-width characters that Persian, Indic languages and emoji of several people need."""
 _TIME = re.compile(r"\d{4}-\d\d-\d\d[Tt ]\d\d:\d\d")
 NAME_PATTERN = r"[a-z0-9][a-z0-9_.-]{0,62}"
-"""What names a record in addresses."""
+"""The name of a record in a URL."""
 _NAME = re.compile(NAME_PATTERN)
 _LATIN_BY_LOOK_ALIKE = str.maketrans(
     "АВЕЅІЈКМНОРСТХУаеѕіјорсхуһԁԛԝӏΑΒΕΖΗΙΚΜΝΟΡΤΥΧαινορυıɑɡօոսհ",
     "ABESIJKMHOPCTXYaesijopcxyhdqwlABEZHIKMNOPTYXaivopuiagonuh",
 )
-"""Cyrillic, Greek and other letters, and the Latin ones that they look like (after Unicode TS 39)."""
+"""Cyrillic, Greek and other letters, and the Latin letters that look the same (from Unicode TS 39)."""
 _INVISIBLE = re.compile(r"[\u034f\u115f\u1160\u17b4\u17b5\u180b-\u180d\u180f\u2800\ufe00-\ufe0f\U000e0100-\U000e01ef]")
-"""What Python calls printable but nobody sees: variation selectors, Hangul fillers, the empty Braille pattern."""
+"""Printable for Python and still invisible: variation selectors, Hangul fillers, the empty Braille pattern."""
 _IGNORABLE = re.compile(
     "[\u034f\u115f\u1160\u17b4\u17b5\u180b-\u180f\u2065\ufe00-\ufe0f\ufff0-\ufff8\U000e0000-\U000e0fff]"
 )
-"""What Unicode lists as Default_Ignorable_Code_Point besides its format characters (Cf), after NFKC."""
+"""Unicode's Default_Ignorable_Code_Point without format characters (Cf), after NFKC."""
 _ONE_OF_LOOK_ALIKES = str.maketrans("0i1", "oll")
 
 
@@ -109,7 +109,7 @@ def check_no_nul(text: str) -> str:
 
 
 def check_name(name: str) -> None:
-    """Raise InvalidRequest for a text that cannot name a record in addresses: a key, a schedule."""
+    """Raise InvalidRequest for a text that cannot be a name in a URL, such as that of a key."""
     if not _NAME.fullmatch(name):
         raise InvalidRequest(
             "name: must be 1 to 63 characters of a-z, 0-9, `_`, `-` and `.`, beginning with a letter or digit"
@@ -117,17 +117,17 @@ def check_name(name: str) -> None:
 
 
 def to_visible(text: str) -> str:
-    """Return what a reader sees of a name, in the form NFKC: wide letters as letters, nothing that has no glyph."""
+    """Return a name as a reader sees it: in NFKC, without characters that have no glyph."""
     text = _IGNORABLE.sub("", unicodedata.normalize("NFKC", text))
     return "".join(character for character in text if unicodedata.category(character) != "Cf")
 
 
 @lru_cache(16_384)
-def same_looking(name: str) -> str:
-    """Return a form that is equal for names that a reader may take for each other.
+def confusable_skeleton(name: str) -> str:
+    """Return a form that is equal for names that a reader may mistake for each other ("skeleton" in Unicode TS 39).
 
-    They differ in case, spaces, width, invisible characters, letters of another script that look like Latin ones, `0`
-    and `o`, or `1`, `i` and `l`. Accents count. Only for a notice: `ink` and `lnk` are equal, too.
+    It ignores case, spaces, width and invisible characters, and makes one letter of those that look alike: of other
+    scripts, `0` and `o`, `1`, `i` and `l`. Accents count. Only for a notice, because `ink` and `lnk` are equal too.
     """
     text = _INVISIBLE.sub("", unicodedata.normalize("NFKC", name)).translate(_LATIN_BY_LOOK_ALIKE).casefold()
     return " ".join(text.split()).translate(_ONE_OF_LOOK_ALIKES)

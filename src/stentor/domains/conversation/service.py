@@ -144,7 +144,7 @@ class AgentChat:
 
     def capabilities(self, tenant: str) -> list[str]:
         """Return the capabilities of the active agents, sorted."""
-        agents = self._agents.list_of_tenant(tenant)
+        agents = self._agents.list_by_tenant(tenant)
         return sorted({name for agent in agents if agent.status == "active" for name in agent.capabilities})
 
     async def stream(

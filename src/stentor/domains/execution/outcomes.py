@@ -15,7 +15,7 @@ import msgspec
 
 from stentor.auth.principal import RoleRegistry
 from stentor.core import runlog_queries
-from stentor.core.db import Ahead, Tx
+from stentor.core.db import Prefetch, Tx
 from stentor.core.errors import LeaseLost, StoreConflict
 from stentor.core.jsontext import JsonObject
 from stentor.core.runlog import EventDraft, EventType, RunLog
@@ -156,14 +156,14 @@ class OutcomeRecorder:
         head = self._learn(tx, eligible, task, task.head_id)
         store.set_head(tx, task.tenant, task.task_id, task.epoch, head)
 
-    def list_reads(self, claim: TaskClaim, outcome: AttemptOutcome) -> list[Ahead]:
+    def list_reads(self, claim: TaskClaim, outcome: AttemptOutcome) -> list[Prefetch]:
         """Return what `record` reads of the agent of a claim, for `Database.write` with the lock of the agent."""
         if not outcome.is_learnable:
             return []
         return [
-            learning.weight_ahead(claim.agent_id, claim.type),
-            trust_store.score_ahead(claim.tenant, claim.agent_id),
-            llm_store.metered_cost_ahead(claim.tenant, claim.task_id, claim.start_time),
+            learning.prefetch_weight(claim.agent_id, claim.type),
+            trust_store.prefetch_score(claim.tenant, claim.agent_id),
+            llm_store.prefetch_metered_cost(claim.tenant, claim.task_id, claim.start_time),
         ]
 
     def _try_learning(self, tx: Tx, eligible: EligibleOutcome, attempt: TaskAttempt, parent: str) -> str | None:

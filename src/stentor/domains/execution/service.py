@@ -76,7 +76,7 @@ class WorkerService:
         Raises NotFound, Forbidden, AgentUnavailable, and Conflict for an agent that is not a worker.
         """
         # Before anything is recorded: the agent may belong to another caller, or may not exist.
-        await self._agents.recheck(lambda: self.require_worker(principal, agent_id))
+        await self._agents.retry_after_refresh(lambda: self.require_worker(principal, agent_id))
         polls = self._polls.setdefault(agent_id, [])
         polls.append(gone)
         try:
@@ -128,7 +128,7 @@ class WorkerService:
 
         Raises NotFound, Forbidden, and Conflict for an agent that is not a worker.
         """
-        agent = await self._agents.recheck(lambda: self._require_own(principal, agent_id))
+        agent = await self._agents.retry_after_refresh(lambda: self._require_own(principal, agent_id))
         # A worker ends its long poll when it leaves; the poll may not have noticed that yet.
         gone = [await is_gone() for is_gone in list(self._polls.get(agent_id, ()))]
 
@@ -272,12 +272,12 @@ class WorkerService:
 
         Raises the errors of `require_worker`, and Conflict for a name that several active agents of the caller have.
         """
-        return await self._agents.recheck(lambda: self._find_worker(principal, name))
+        return await self._agents.retry_after_refresh(lambda: self._find_worker(principal, name))
 
     def _find_worker(self, principal: Principal, name: str) -> Agent:
         if self._agents.get(principal.tenant, name) is not None:
             return self.require_worker(principal, name)
-        named = [agent for agent in self._agents.list_of_tenant(principal.tenant) if agent.name == name]
+        named = [agent for agent in self._agents.list_by_tenant(principal.tenant) if agent.name == name]
         own = [agent for agent in named if authorization.can_act_for(principal, agent)]
         # A second agent that was registered by mistake: suspended or archived, it is not meant by the name.
         own = [agent for agent in own if agent.status == "active"] or own

@@ -4,7 +4,7 @@
   the run of failures are kept. If the run was long enough, the success that ends it makes them count again: in memory
   at once, in the database with each agent's next outcome.
 - Outage before the first success of any agent: there are no earlier records. The failures of each agent are counted,
-  and forgotten when an agent does so well that its own failures must have been an outage.
+  and removed when an agent does so well that its own failures must have been an outage.
 - Outage of one agent (`OwnOutages`): its results have changed (`evidence.find_drop`), and it loses its tasks. If that
   may have been an outage, the agent is tried again with its earlier record, and a success makes this record count.
 """
@@ -44,9 +44,9 @@ class FailureRun:
         """The record of each failing agent before its first failure of the run."""
         self._failures: dict[str, int] = {}
         self._missed_successes = 0.0
-        """Number of successes to be expected by the records, in place of the failures."""
+        """How many successes the records promised where there were failures."""
         self._restored: dict[str, tuple[Weight, Weight]] = {}
-        """The record in the database, and the earlier one that counts again in its place."""
+        """By agent: the record in the database, and the earlier record that counts in its place."""
         self._has_succeeded = False
         """Whether any agent has had a success at the task type."""
         self._first_failures: dict[str, int] = {}
@@ -106,7 +106,10 @@ class FailureRun:
             self._first_failures = _failures_at_the_start(weights)
 
     def current(self, stored: Weight, *, success: bool = False) -> Weight:
-        """Return the record that counts in place of a stored one; with `success` the agent ends an outage, if any."""
+        """Return the record that counts in place of a stored one.
+
+        With `success`, the agent has just succeeded, which may end an outage.
+        """
         if self.is_superseded(stored):
             return self._restored[stored.agent_id][1]
         return self._before_run(stored) if success and self.is_outage else stored
@@ -126,8 +129,8 @@ class FailureRun:
     def forgive_first(self, weights: Mapping[str, Weight], weight: Weight) -> list[Weight]:
         """Return the records without the failures that the task type began with, once they are known as an outage.
 
-        They are if an agent that had some of them does so well since then that they are improbable by that. The others
-        may be as good, but have only failures to show and would not be tried again.
+        That is so when an agent that had some of them has done so well since that they are improbable. The other agents
+        may be as good, but with only failures in their records they would not be tried again.
         """
         own = self._first_failures.get(weight.agent_id, 0)
         since = weight.recent[_count_kept(weight, own) :]

@@ -12,7 +12,7 @@ from prometheus_client.core import Metric
 
 from stentor.core import ids
 from stentor.core.clock import DAY
-from stentor.core.db import Ahead, AppendOnlyTable, RowsSql, Sql, Tx
+from stentor.core.db import AppendOnlyTable, Prefetch, RowsSql, Sql, Tx
 from stentor.core.metrics import counter_family, gauge_family
 from stentor.domains.learning.model import AgentConnection, HistoryEntry, SentinelAlert, Weight, decay_weight
 
@@ -129,11 +129,11 @@ _COUNT_TENANT_ALERTS = Sql(f"select count(*) from sentinel_alerts where resolved
 def find(tx: Tx, agent_id: str, task_type: str) -> Weight | None:
     if put := tx.find_put(_PUT, (agent_id, task_type)):
         return Weight(**put)
-    rows = tx.rows_ahead(_FIND, (agent_id, task_type))
+    rows = tx.prefetched_rows(_FIND, (agent_id, task_type))
     return Weight(*rows[0]) if rows else None
 
 
-def weight_ahead(agent_id: str, task_type: str) -> Ahead:
+def prefetch_weight(agent_id: str, task_type: str) -> Prefetch:
     """Return what `find` reads, for `Database.write`."""
     return _FIND, (agent_id, task_type)
 

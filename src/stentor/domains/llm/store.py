@@ -10,7 +10,7 @@ from collections.abc import Iterable
 import msgspec
 
 from stentor.core.clock import DAY
-from stentor.core.db import Ahead, AppendOnlyTable, CounterTable, RowsSql, Sql, Tx
+from stentor.core.db import AppendOnlyTable, CounterTable, Prefetch, RowsSql, Sql, Tx
 from stentor.domains.llm.costs import NANOS_PER_DOLLAR, BudgetAccount, BudgetKind, SpentAmount, TaskBudget
 
 _PROVIDERS = Sql(
@@ -121,11 +121,11 @@ def read_spent_by_task(tx: Tx, tenant: str, task_id: str) -> int:
 
 def read_metered_cost(tx: Tx, tenant: str, task_id: str, since: int) -> float | None:
     """Return the US dollars that the model calls of a task cost since a time; None without a call of known price."""
-    rows = tx.rows_ahead(*metered_cost_ahead(tenant, task_id, since))
+    rows = tx.prefetched_rows(*prefetch_metered_cost(tenant, task_id, since))
     return None if not rows or rows[0][3] is None else int(rows[0][3]) / NANOS_PER_DOLLAR
 
 
-def metered_cost_ahead(tenant: str, task_id: str, since: int) -> Ahead:
+def prefetch_metered_cost(tenant: str, task_id: str, since: int) -> Prefetch:
     """Return what `read_metered_cost` reads, for `Database.write`."""
     return _METERED, (tenant, task_id, str(since))
 

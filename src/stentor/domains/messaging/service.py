@@ -106,7 +106,7 @@ class MessagingService:
 
         Raises Forbidden for a senderId that is not the caller.
         """
-        agent_ids = [agent.agent_id for agent in self._agents.list_of_key(principal.tenant, principal.name)]
+        agent_ids = [agent.agent_id for agent in self._agents.list_by_key(principal.tenant, principal.name)]
         only_agent = agent_ids[0] if len(agent_ids) == 1 else None
         if message.sender_id is None:
             return only_agent or principal.name, only_agent

@@ -1,6 +1,6 @@
 """All agents in memory, by id, capability and key: routing reads them here and not from the database.
 
-A lookup costs as much as there are agents with the capability, however many are registered. `AgentRegistry` fills it.
+The cost of a lookup depends on the number of agents with the capability, not of all agents. `AgentRegistry` fills it.
 """
 
 from __future__ import annotations
@@ -29,17 +29,17 @@ class AgentCache:
         self.catch_up = CatchUp()
         self._changes = 0
 
-    async def has_news(self) -> bool:
-        """Read what other processes have just changed; return whether an agent is new or changed."""
+    async def refresh(self) -> bool:
+        """Read the changes of other processes; return whether an agent is new or changed."""
         before = self._changes
         return await self.catch_up() and self._changes != before
 
-    async def recheck(self, check: Callable[[], T]) -> T:
-        """Return what `check` returns; run it again if it raises NotFound or AgentUnavailable and there is news."""
+    async def retry_after_refresh(self, check: Callable[[], T]) -> T:
+        """Run `check`. If it raises NotFound or AgentUnavailable, refresh, and run it again if an agent changed."""
         try:
             return check()
         except (NotFound, AgentUnavailable):
-            if not await self.has_news():
+            if not await self.refresh():
                 raise
         return check()
 
@@ -51,7 +51,7 @@ class AgentCache:
         previous = self._by_id.get(agent.agent_id)
         if previous is not None:
             if previous.updated_at > agent.updated_at or previous == agent:
-                return  # polls overlap by some seconds, so each change comes several times
+                return  # polls overlap by some seconds, so a change is read several times
             self._drop(previous)
             if not previous.is_archived:
                 self.status_counts[previous.status] -= 1
@@ -119,18 +119,18 @@ class AgentCache:
         """Return all capabilities that some agent of the tenant has."""
         return {capability for capability, agents in self._by_capability.items() if agents.get(tenant)}
 
-    def list_of_key(self, tenant: str, key_name: str) -> list[Agent]:
+    def list_by_key(self, tenant: str, key_name: str) -> list[Agent]:
         """Return the agents that were registered with the name of a key."""
         return list(self._by_key.get((tenant, key_name), {}).values())
 
-    def find_only_of_key(self, tenant: str, key_name: str) -> str | None:
-        """Return the id of the agent of a key; None if it has none or several, archived ones aside."""
-        agents = [agent for agent in self.list_of_key(tenant, key_name) if not agent.is_archived]
+    def find_single_by_key(self, tenant: str, key_name: str) -> str | None:
+        """Return the id of the agent of a key; None if it has none or several. Archived agents do not count."""
+        agents = [agent for agent in self.list_by_key(tenant, key_name) if not agent.is_archived]
         return agents[0].agent_id if len(agents) == 1 else None
 
     def list_all(self) -> list[Agent]:
         """List the agents of all tenants. For background jobs only, never for a request of a caller."""
         return list(self._by_id.values())
 
-    def list_of_tenant(self, tenant: str) -> list[Agent]:
+    def list_by_tenant(self, tenant: str) -> list[Agent]:
         return list(self._by_tenant.get(tenant, {}).values())

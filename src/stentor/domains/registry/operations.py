@@ -8,7 +8,7 @@ from typing import Annotated
 from fastapi import Query
 
 from stentor.core.errors import InvalidRequest
-from stentor.core.validation.text_checks import same_looking
+from stentor.core.validation.text_checks import confusable_skeleton
 from stentor.domains.registry import wire
 from stentor.domains.registry.model import Agent, AgentStatus, Runtime, TrustTier
 from stentor.domains.registry.model_checks import ModelChecks, describe_unserved
@@ -51,8 +51,8 @@ class RegistryOperations:
         """
         draft = body.to_draft()
         self._check_runtime(draft.runtime)
-        namesake = _find_namesake(self._registry.agents.list_of_tenant(caller.tenant), draft.name)
-        of_key = self._registry.agents.list_of_key(caller.tenant, draft.key_name) if draft.key_name else []
+        namesake = _find_namesake(self._registry.agents.list_by_tenant(caller.tenant), draft.name)
+        of_key = self._registry.agents.list_by_key(caller.tenant, draft.key_name) if draft.key_name else []
         quarantined = next((agent for agent in of_key if agent.is_quarantined), None)
         agent = await self._registry.register(caller.tenant, draft, caller)
         notices = [_describe_namesake(namesake, draft.name)] if namesake else []
@@ -178,8 +178,8 @@ class RegistryOperations:
 
 def _find_namesake(agents: Sequence[Agent], name: str) -> Agent | None:
     """Return an agent with this name, else one whose name looks the same."""
-    looks = same_looking(name)
-    namesakes = [agent for agent in agents if same_looking(agent.name) == looks and not agent.is_archived]
+    looks = confusable_skeleton(name)
+    namesakes = [agent for agent in agents if confusable_skeleton(agent.name) == looks and not agent.is_archived]
     return min(namesakes, key=lambda agent: agent.name != name, default=None)
 
 

@@ -103,7 +103,7 @@ class AgentRegistry:
         """Return the registration to run in the caller's transaction; `cause` is the id of the event that led to it."""
         if isinstance(by, Principal):
             scores = (draft.alignment_score, draft.accuracy_score, draft.efficiency_score)
-            authorization.authorize_registration(by, scores, draft.trust_tier, self.agents.list_of_tenant(tenant))
+            authorization.authorize_registration(by, scores, draft.trust_tier, self.agents.list_by_tenant(tenant))
 
         def work(tx: Tx) -> Agent:
             fields = {name: getattr(draft, name) for name in draft.__struct_fields__}

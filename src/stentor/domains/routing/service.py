@@ -174,7 +174,7 @@ class RoutingEngine:
 
     def key_authority(self, tenant: str, key_name: str) -> Authority:
         """Return what the key of an agent may request now."""
-        agents = self._agents.list_of_key(tenant, key_name)
+        agents = self._agents.list_by_key(tenant, key_name)
         active = not agents or any(agent.status == "active" for agent in agents)
         if not self.policy.own_authority:
             return Authority(active)

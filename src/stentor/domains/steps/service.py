@@ -141,7 +141,7 @@ class StepService:
             self._runlog.append(tx, task.tenant, [event], task_id=task_id, parent=parent)
             return JournalEntry(step, is_new=True)
 
-        return await self._db.write(work, NO_LOCKS, [store.task_ahead(ref)])
+        return await self._db.write(work, NO_LOCKS, [store.prefetch_task(ref)])
 
     async def begin(
         self, principal: Principal, task_id: str, epoch: int, draft: StepDraft, handled: Collection[str] = ()
@@ -159,7 +159,7 @@ class StepService:
             message = f"Effect {draft.name} begins."
             return begin_step(tx, self._runlog, task, draft, message, handled, last, is_recorded=is_recorded)
 
-        return await self._db.write(work, NO_LOCKS, [store.task_ahead(ref)])
+        return await self._db.write(work, NO_LOCKS, [store.prefetch_task(ref)])
 
 
 def begin_step(

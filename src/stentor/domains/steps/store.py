@@ -9,7 +9,7 @@ import msgspec
 
 from stentor.core import jsontext
 from stentor.core.clock import SECOND
-from stentor.core.db import Ahead, AppendOnlyTable, RowsSql, Sql, Tx
+from stentor.core.db import AppendOnlyTable, Prefetch, RowsSql, Sql, Tx
 from stentor.core.errors import CorruptRecord, CorruptRow
 from stentor.core.formats.deflate import deflate, inflate
 from stentor.domains.contents import store as contents
@@ -136,7 +136,7 @@ def find(tx: Tx, tenant: str, task_id: str, key: str) -> Step | None:
     return None if row is None else step_from_row(row)
 
 
-def task_ahead(step: StepRef) -> Ahead:
+def prefetch_task(step: StepRef) -> Prefetch:
     """Return what `find_task` reads, for `Database.write`."""
     return _FIND_TASK, step
 
@@ -146,7 +146,7 @@ def find_task(tx: Tx, step: StepRef) -> tuple[Task | None, bool, str]:
 
     The event is that of `find_last_event`.
     """
-    rows = tx.rows_ahead(_FIND_TASK, step)
+    rows = tx.prefetched_rows(_FIND_TASK, step)
     return (task_from_row(rows[0][5:]), rows[0][3] is not None, rows[0][4] or "") if rows else (None, False, "")
 
 

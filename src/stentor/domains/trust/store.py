@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from stentor.core import ids
-from stentor.core.db import Ahead, AppendOnlyTable, RowsSql, Sql, Tx
+from stentor.core.db import AppendOnlyTable, Prefetch, RowsSql, Sql, Tx
 from stentor.domains.trust.model import ChangeKind, TrustChange, TrustEntity
 
 _FIND = RowsSql(
@@ -41,11 +41,11 @@ _LIST_CHANGES_OF_ENTITY = Sql(
 def find(tx: Tx, tenant: str, entity_id: str) -> TrustEntity | None:
     if put := tx.find_put(_PUT, (tenant, entity_id)):
         return TrustEntity(entity_id, put["entity_type"], put["score"], put["now"])
-    rows = tx.rows_ahead(_FIND, (tenant, entity_id))
+    rows = tx.prefetched_rows(_FIND, (tenant, entity_id))
     return TrustEntity(*rows[0][1:]) if rows else None
 
 
-def score_ahead(tenant: str, entity_id: str) -> Ahead:
+def prefetch_score(tenant: str, entity_id: str) -> Prefetch:
     """Return what `find` reads, for `Database.write`."""
     return _FIND, (tenant, entity_id)
 

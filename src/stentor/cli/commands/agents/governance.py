@@ -15,7 +15,7 @@ from stentor.cli import output
 from stentor.cli.client.client import ServiceClient, quote_segment
 from stentor.cli.client.responses import Response, read_fields
 from stentor.cli.command import Access, ServiceTarget, current_user, with_service
-from stentor.cli.governance_reference import find_agent, on_part_of_id, with_part_of_id
+from stentor.cli.governance_reference import find_agent, on_record, resolve_id
 from stentor.cli.input_files import parse_json, read_file_or_stdin
 from stentor.cli.output import EXIT_REFUSED, EXIT_USAGE, CommandFailed, console, report_errors, strip_controls
 from stentor.core.formats import json_diff
@@ -177,7 +177,7 @@ def approve(
         output.print_line(f"Update {update.update_id} is approved; {next_step}.")
 
     service.call(
-        on_part_of_id(BASE, UpdateList, update_id, lambda api, path: api.post(f"{path}/approve", ApprovedUpdate, body)),
+        on_record(BASE, UpdateList, update_id, lambda api, path: api.post(f"{path}/approve", ApprovedUpdate, body)),
         show_approved,
         access="change",
     )
@@ -194,7 +194,7 @@ def reject(
     """Reject an update."""
     body = {"rejected_by": current_user(), "reason": reason, "feedback": feedback or ""}
     service.call(
-        on_part_of_id(BASE, UpdateList, update_id, lambda api, path: api.post(f"{path}/reject", RejectedUpdate, body)),
+        on_record(BASE, UpdateList, update_id, lambda api, path: api.post(f"{path}/reject", RejectedUpdate, body)),
         lambda update: output.print_line(f"Update {update.update_id} is rejected."),
         access="change",
     )
@@ -237,20 +237,15 @@ def rollback(
     body = {"initiated_by": current_user(), "reason": reason, "details": details or ""}
 
     async def work(api: ServiceClient) -> Response[RollbackState]:
-        started = await with_part_of_id(
-            api,
-            CHECKPOINTS,
-            CheckpointList,
-            checkpoint_id,
-            lambda found: api.post(ROLLBACKS, StartedRollback, body | {"checkpoint_id": found}),
-        )
+        found_id = await resolve_id(api, CHECKPOINTS, CheckpointList, checkpoint_id)
+        started = await api.post(ROLLBACKS, StartedRollback, body | {"checkpoint_id": found_id})
         return await wait_for_rollback(api, started.value.rollback_id)
 
     service.call(work, _show_rollback, access="change", is_success=lambda rollback: rollback.status != "failed")
 
 
 def _show_update(service: ServiceTarget, update_id: str, show: Callable[[JsonObject], None] | None = None) -> None:
-    work = on_part_of_id(BASE, UpdateList, update_id, lambda api, path: api.get(path, JsonObject))
+    work = on_record(BASE, UpdateList, update_id, lambda api, path: api.get(path, JsonObject))
     service.call(work, show or _show)
 
 

@@ -23,7 +23,7 @@ from stentor.core.db.postgres.server_waits import STATEMENT_SECONDS, ConnectPaus
 
 IDLE_IN_TRANSACTION_SECONDS = 10
 """How long a transaction may be idle before the server terminates its connection."""
-# No sequential scans: a plan made while a table is empty would read the complete table later, until it is analyzed.
+# No sequential scans: a plan made while a table was empty would read the complete table until the next ANALYZE.
 _SETTINGS = {
     "synchronous_commit": "on",
     "statement_timeout": f"'{STATEMENT_SECONDS}s'",
@@ -36,9 +36,9 @@ _SETTINGS = {
 class PostgresDriver:
     """Opens connections to one PostgreSQL database.
 
-    `session_url` is an address of the same database without a pooler between; empty if `url` is one already. The
-    connections use `settings` besides the usual ones. `lock_space` is the key of the lock for everything: tables that
-    are never changed in one transaction with others, such as the search index, may have their own.
+    `session_url` leads to the same database without a pooler; empty if `url` does. `settings` are added to those that
+    every connection gets. `lock_space` is the key of the lock that excludes all other writers: tables that are never
+    changed in one transaction with others, such as those of the search index, may have their own.
     """
 
     name = "postgresql"
@@ -77,7 +77,7 @@ class PostgresDriver:
         return driver
 
     def connect(self, server: str = "read-write") -> psycopg.Connection[Any]:
-        """Return a connection past a pooler, without our settings. `server` is the kind of server to accept.
+        """Connect without the pooler and the settings. `server` is the kind of server to accept.
 
         Raises psycopg.Error.
         """
@@ -96,7 +96,7 @@ class PostgresDriver:
                 self._lock_session = LockSession(self._open_session)
             return self._lock_session
 
-    def wait_less(self) -> None:
+    def shorten_timeouts(self) -> None:
         self._limit.stop()
 
     def _open(self, *, read_only: bool, may_idle: bool = False) -> PostgresConnection:

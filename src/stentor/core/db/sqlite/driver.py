@@ -213,7 +213,7 @@ class SqliteDriver:
     def lock_session(self) -> LockSession:
         raise NotImplementedError("One process has the database to itself, so nothing is elected.")
 
-    def wait_less(self) -> None:
+    def shorten_timeouts(self) -> None:
         """Do nothing: there is no server."""
 
 

@@ -62,9 +62,9 @@ class StreamReader(Protocol):
     def read(self, event: str, data: bytes) -> list[ReplyDelta]: ...
 
 
-def broken_off_fault(reason: str, usage: TokenUsage | None) -> ProviderError:
-    """Return the error of a reply that the provider broke off, with the usage that it reported."""
-    return unusable_reply_fault(f"The provider broke off the reply ({reason}).", usage)
+def incomplete_reply_fault(reason: str, usage: TokenUsage | None) -> ProviderError:
+    """Return the error for a reply that the provider ended early, with the usage that it reported."""
+    return unusable_reply_fault(f"The provider ended the reply early ({reason}).", usage)
 
 
 def unusable_reply_fault(message: str, usage: TokenUsage | None) -> ProviderError:
@@ -75,7 +75,10 @@ def unusable_reply_fault(message: str, usage: TokenUsage | None) -> ProviderErro
 
 
 def reported_fault(error: Any) -> ProviderError:
-    """Return the error of a response with status 200 that is one; its `upstream_status` is the one that it names."""
+    """Return the error for a response with status 200 whose body is an error.
+
+    Its `upstream_status` is the status in the body, or the one that belongs to the error's type.
+    """
     fault = ProviderError("The provider reported an error.")
     named = error if isinstance(error, dict) else {}
     code = named.get("code")
@@ -177,7 +180,7 @@ def require_texts(embedder: str, inputs: Sequence[EmbeddingInput]) -> list[str]:
 def require_json_schema(provider: str, request: ChatRequest) -> JsonObject | None:
     """Return the schema that the reply must match, None without one.
 
-    Raises InvalidRequest for a type of `response_format` that only some OpenAI-compatible servers know, as grammars.
+    Raises InvalidRequest for a type of `response_format` that only some OpenAI-compatible servers know (grammars).
     """
     if request.format_type not in ("text", "json_object", "json_schema"):
         fields = {"response_format.type": "must be text, json_object or json_schema"}
@@ -193,9 +196,9 @@ def decode_arguments(text: str) -> JsonObject:
 
 
 def split_system(messages: Sequence[LlmMessage]) -> tuple[list[LlmMessage], Sequence[LlmMessage]]:
-    """Return the system messages and the other messages, for formats that send them apart.
+    """Return the system messages and the other messages, for formats that send them separately.
 
-    If all are system messages, the last one becomes the user's: these formats require one.
+    If all are system messages, the last one becomes a user message, which these formats require.
     """
     system = [message for message in messages if message.role == "system"]
     others = [message for message in messages if message.role != "system"]

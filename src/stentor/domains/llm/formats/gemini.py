@@ -16,10 +16,10 @@ from stentor.core.jsontext import JsonObject
 from stentor.domains.llm.formats.base import (
     NO_USAGE,
     ProviderQuirks,
-    broken_off_fault,
     convert_vector,
     decode_arguments,
     decode_response,
+    incomplete_reply_fault,
     join_texts,
     omit_none,
     read_counts,
@@ -192,7 +192,7 @@ class _GeminiStreamReader:
 
     def _finish_reason(self, reason: str, usage: TokenUsage | None) -> FinishReason:
         if reason in _BROKEN_OFF:
-            fault = broken_off_fault(reason, usage)
+            fault = incomplete_reply_fault(reason, usage)
             # The provider works, so it must not be paused: usually its model has called a function wrongly.
             fault.upstream_status = 200
             raise fault

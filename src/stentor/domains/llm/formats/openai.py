@@ -15,9 +15,9 @@ from stentor.core.jsontext import JsonObject
 from stentor.domains.llm.formats.base import (
     NO_USAGE,
     ProviderQuirks,
-    broken_off_fault,
     convert_vector,
     decode_response,
+    incomplete_reply_fault,
     omit_none,
     read_counts,
     reported_fault,
@@ -308,7 +308,7 @@ def _logprobs(choice: _Choice) -> JsonObject | None:
 def _finish_reason(reason: str, usage: TokenUsage | None) -> FinishReason:
     """Return the finish reason, `stop` for an unknown one. Raises ProviderError if the reply was broken off."""
     if reason in _BROKEN_OFF:
-        raise broken_off_fault(reason, usage)
+        raise incomplete_reply_fault(reason, usage)
     return _FINISH.get(reason, "stop")
 
 

@@ -102,6 +102,6 @@ class GrantOperations:
     @operation("whoami", "read", "GET /whoami")
     async def whoami(self, caller: Caller) -> Who:
         """Return the caller's key, its agents, and the authority delegated to them."""
-        agents = self._agents.list_of_key(caller.tenant, caller.name)
+        agents = self._agents.list_by_key(caller.tenant, caller.name)
         grants = await self._grants.list_for_agents(caller.tenant, [agent.agent_id for agent in agents])
         return Who.of(caller, permissions=sorted(caller.permissions), agents=agents, grants=grants)

@@ -79,7 +79,7 @@ def read_queue_depths(tx: Tx) -> dict[str, int]:
 def find_oldest_queued_at(tx: Tx) -> int | None:
     """Return since when the oldest queued task waits for its agent, in microseconds; PostgreSQL only.
 
-    One that waits for a slot of its limit does not count: it waits as it should.
+    Parked tasks do not count: waiting for a slot of their limit is no backlog.
     """
     oldest = tx.rows(_OLDEST_QUEUED_AT)[0][0]
     return None if oldest is None else int(oldest)

@@ -157,7 +157,7 @@ class TaskRouter:
         Before a denial it checks for agents that another process has just registered or changed.
         """
         placement = self.route(principal, task, granted)
-        if placement.denial is not None and await self._agents.has_news():
+        if placement.denial is not None and await self._agents.refresh():
             placement = self.route(principal, task, granted)
         return self._counted(principal, task, placement)
 

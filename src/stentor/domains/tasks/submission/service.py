@@ -133,7 +133,7 @@ class SubmissionService:
                     lambda tx: self._submit(tx, submission),
                     NO_LOCKS,
                     # Not in a `finally` here: the caller may cancel this coroutine while the transaction continues.
-                    ended=None if slot is None else slot.release,
+                    on_end=None if slot is None else slot.release,
                 )
 
     def _reserve(self, draft: TaskDraft, placement: Placement) -> ReservedSlot | None:

@@ -33,14 +33,14 @@ WAITS: Mapping[str, tuple[BarKind, str]] = {
 STEP_KINDS = ("step", "effect")
 END_EVENTS = frozenset(("task_completed", "task_failed", "task_aborted", "task_cancelled"))
 MIN_WIDTH = 0.6
-"""Percent of the width that the shortest bar has, so that it can be seen."""
+"""Width of the shortest bar in percent, so that it is visible."""
 
 
 class Bar(msgspec.Struct):
     """A bar: times in microseconds, `end` None while it lasts. `failed` marks a denial or a failure.
 
-    `left` and `width` are percent of the whole. `value` and `details` are what the bar opens to, `task_id` the subtask
-    it leads to.
+    `left` and `width` are percent of the whole. Opening the bar shows `value` and `details`; `task_id` is the subtask
+    it links to.
     """
 
     kind: BarKind

@@ -16,7 +16,7 @@ from stentor.core.clock import DAY
 from stentor.core.db import Tx
 from stentor.core.errors import InvalidRequest
 from stentor.core.jsontext import JsonObject
-from stentor.core.validation.text_checks import same_looking
+from stentor.core.validation.text_checks import confusable_skeleton
 from stentor.domains.learning import store as learning_store
 from stentor.domains.learning.model import SENTINEL_WINDOW, SentinelAlert, Weight
 from stentor.domains.llm import queries as llm_queries
@@ -253,8 +253,8 @@ async def archive_agent(page: PageRequest) -> Response:
 
 def _find_namesakes(names: Mapping[str, str], agent_id: str, name: str) -> list[str]:
     """Return the ids of other agents whose name is or looks the same."""
-    looks = same_looking(name)
-    return [other for other, its_name in names.items() if other != agent_id and same_looking(its_name) == looks]
+    looks = confusable_skeleton(name)
+    return [other for other, its_name in names.items() if other != agent_id and confusable_skeleton(its_name) == looks]
 
 
 async def take_checkpoint(page: PageRequest) -> Response:

@@ -1,7 +1,7 @@
-"""Reads that the functions of a group share: for all of them in one statement before the first one runs, or kept.
+"""Reads that the functions of a group share: prefetched for all of them in one statement, or cached by the first one.
 
-Nothing outdated is returned: a write to one of the tables forgets what was read of it, and the functions that come
-later read for themselves. What other processes commit meanwhile may be missed, as after any read without a lock.
+Nothing outdated is returned: a write to a table drops what was read from it, and later functions read again. What other
+processes commit meanwhile may be missed, as after any read without a lock.
 """
 
 from __future__ import annotations
@@ -11,16 +11,16 @@ from collections.abc import Collection, Iterable
 from stentor.core.db.rows_sql import RowsSql
 from stentor.core.db.sql import Read, Row, Sql
 
-Ahead = tuple[RowsSql, Row]
-"""A statement and the row that it is given. Its results begin with the columns of the given row, all of them texts."""
+Prefetch = tuple[RowsSql, Row]
+"""A statement and its parameters, a row of texts. Each result row begins with the same columns."""
 
 
-class ReadAhead:
+class PrefetchedReads:
     """The results of statements, by the rows that were given."""
 
     __slots__ = ("_found", "_kept", "_parts")
 
-    def __init__(self, wanted: Iterable[Ahead]) -> None:
+    def __init__(self, wanted: Iterable[Prefetch]) -> None:
         self._kept: dict[tuple[Sql, str], list[Row]] = {}
         self._found: dict[RowsSql, dict[Row, list[Row]]] = {}
         for sql, given in wanted:
