@@ -1,4 +1,7 @@
-"""The workers that run in this program: a signal stops all of them, and so does the end of the main thread."""
+"""The workers that run in this program: a signal stops all of them, and so does the end of the main thread.
+
+Also what they need of the program: the signals that stop them, its logging, and how it prints an error.
+"""
 
 from __future__ import annotations
 
@@ -62,6 +65,29 @@ def wait_for_all(own: Running | None = None) -> None:
             # runs only between two instructions of the main thread. A second SIGTERM changes nothing: programs such as
             # `timeout` send each twice.
             signal.signal(signal.SIGINT, signal.SIG_DFL)
+
+
+def list_stop_signals() -> list[signal.Signals]:
+    """Return the signals that stop a worker, among them the one of a terminal that closes.
+
+    Not if `nohup` ignores it, or if the program handles it, for example to read its settings again.
+    """
+    numbers = [signal.SIGINT, signal.SIGTERM]
+    # Windows has no SIGHUP.
+    if hasattr(signal, "SIGHUP") and signal.getsignal(signal.SIGHUP) == signal.SIG_DFL:
+        numbers.append(signal.SIGHUP)
+    return numbers
+
+
+def configure_logging() -> None:
+    """Log to standard error if the program has not configured logging."""
+    if not log.hasHandlers():
+        handler = logging.StreamHandler()
+        handler.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(message)s", "%H:%M:%S"))
+        # Some frameworks configure logging during the first task; each line would then appear twice.
+        handler.addFilter(lambda record: not logging.getLogger().handlers)
+        logging.getLogger("stentor_worker").addHandler(handler)
+        logging.getLogger("stentor_worker").setLevel(logging.INFO)
 
 
 def print_plainly(error: Exception, text: str) -> None:

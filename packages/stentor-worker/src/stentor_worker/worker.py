@@ -156,11 +156,11 @@ class Worker:
         start work; so the main thread should join that thread.
         """
         self._check_may_run()
-        _configure_logging()
+        running.configure_logging()
         replaced: dict[int, Any] = {}
         # Python allows handlers of signals in no other thread.
         if threading.current_thread() is threading.main_thread():
-            replaced = {number: signal.signal(number, self._on_signal) for number in _list_stop_signals()}
+            replaced = {number: signal.signal(number, self._on_signal) for number in running.list_stop_signals()}
         heartbeats = threading.Thread(target=self._send_heartbeats, daemon=True)
         heartbeats.start()
         running.add(self)
@@ -376,29 +376,6 @@ class Worker:
                 thread.start()
             for thread in beats:
                 thread.join()
-
-
-def _list_stop_signals() -> list[signal.Signals]:
-    """Return the signals that stop a worker, among them the one of a terminal that closes.
-
-    Not if `nohup` ignores it, or if the program handles it, for example to read its settings again.
-    """
-    numbers = [signal.SIGINT, signal.SIGTERM]
-    # Windows has no SIGHUP.
-    if hasattr(signal, "SIGHUP") and signal.getsignal(signal.SIGHUP) == signal.SIG_DFL:
-        numbers.append(signal.SIGHUP)
-    return numbers
-
-
-def _configure_logging() -> None:
-    """Log to standard error if the program has not configured logging."""
-    if not log.hasHandlers():
-        handler = logging.StreamHandler()
-        handler.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(message)s", "%H:%M:%S"))
-        # Some frameworks configure logging during the first task; each line would then appear twice.
-        handler.addFilter(lambda record: not logging.getLogger().handlers)
-        logging.getLogger("stentor_worker").addHandler(handler)
-        logging.getLogger("stentor_worker").setLevel(logging.INFO)
 
 
 async def _awaited(task: Task, result: Any) -> Any:

@@ -22,6 +22,7 @@ from stentor.domains.execution.rerouting import TaskRerouter
 from stentor.domains.execution.runtimes import RuntimeDriver
 from stentor.domains.execution.service import WorkerService
 from stentor.domains.execution.spans import TaskSpans, caller_trace
+from stentor.domains.execution.task_moves import TaskMover
 from stentor.domains.schedules import store as schedule_store
 from stentor.domains.schedules.scheduler import Scheduler
 from stentor.domains.schedules.service import ScheduleService
@@ -102,6 +103,7 @@ def open_tasks(
     routing.agent_load = create_load_lookup(dispatcher, presence)
     routing.is_unseen = presence.is_unseen
     dispatcher.offline_endpoints = presence.offline_endpoints
+    mover = TaskMover(db, runlog, routing, registry, presence, dispatcher, grants, infra.roles)
     search = TaskSearch(db, _open_index(infra) if settings.tasks.search else None)
     router = TaskRouter(routing, registry, agents.learning.view)
     starts = StartWaits(runlog)
@@ -126,7 +128,7 @@ def open_tasks(
         dispatcher=dispatcher,
         reconciler=Reconciler(db, clock, runlog, dispatcher, outcomes, registry, settings.tasks.max_attempts, mark),
         lease_renewer=LeaseRenewer(db, dispatcher, executor),
-        rerouting=TaskRerouter(db, clock, runlog, routing, registry, presence, dispatcher, grants, infra.roles),
+        rerouting=TaskRerouter(mover, clock, routing, registry, presence, dispatcher),
         freshness=freshness,
         parked_tasks=ParkedTaskScheduler(db, limits, dispatcher, hub),
     )

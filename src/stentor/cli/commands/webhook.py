@@ -11,8 +11,8 @@ from stentor.cli import output
 from stentor.cli.client.client import ServiceClient, quote_segment
 from stentor.cli.client.responses import Response
 from stentor.cli.command import ServiceTarget, with_service
-from stentor.cli.governance_reference import on_record, resolve_id
 from stentor.cli.output import console
+from stentor.cli.record_lookup import on_record, resolve_id
 
 app = typer.Typer(help="Subscribe other services to events; test and replay deliveries.", no_args_is_help=True)
 

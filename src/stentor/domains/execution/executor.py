@@ -151,7 +151,7 @@ class TaskExecutor:
 
     def _claim(self, tx: Tx, tasks: list[QueuedTask], lease: int) -> dict[store.TaskRef, TaskClaim]:
         started = [(queued, started_event(queued.agent_id, queued.epoch + 1)) for queued in tasks]
-        claims = store.claim_all(tx, [(queued, event.event_id) for queued, event in started], lease)
+        claims = lease_store.claim_all(tx, [(queued, event.event_id) for queued, event in started], lease)
         for queued, event in started:
             claim = claims.get((queued.tenant, queued.task_id))
             if claim is None:

@@ -2,8 +2,7 @@
 to an idle one, if that one is the best now.
 
 Each process checks in memory once a second and when an agent becomes available; it reads rows only for an offline agent
-with tasks, and only after a change, and for a busy agent with tasks while another one idles. The row decides: of two
-processes only one moves a task, and a claimed task stays.
+with tasks, and only after a change, and for a busy agent with tasks while another one idles. `task_moves` moves them.
 A task moves at most once per offline timeout, so that processes which disagree on who is online cannot move it back and
 forth. A move is not evidence about any agent.
 """
@@ -14,30 +13,23 @@ import asyncio
 import logging
 from collections import Counter
 from collections.abc import Callable, Mapping
-from functools import partial
 
 import msgspec
 
-from stentor.auth.principal import RoleRegistry
 from stentor.core.clock import SECOND, Clock
-from stentor.core.db import NO_LOCKS, Database, Tx
-from stentor.core.runlog import RunLog, read_latest_events
 from stentor.core.timers import tick_forever, wait_until_tick
 from stentor.domains.execution.dispatch.dispatcher import Dispatcher
+from stentor.domains.execution.task_moves import PAGE_SIZE, TaskMove, TaskMover
 from stentor.domains.registry.agent_cache import AgentCache
 from stentor.domains.registry.model import Agent
 from stentor.domains.registry.presence import Presence
-from stentor.domains.routing.model import Authority, RoutingDecision, RoutingRequest
+from stentor.domains.routing.model import RoutingDecision, RoutingRequest
 from stentor.domains.routing.service import RoutingEngine
-from stentor.domains.tasks import events, model, queries, store
-from stentor.domains.tasks.grants.service import GrantService
-from stentor.domains.tasks.model import QueuedTask, Task
+from stentor.domains.tasks.model import Task
 
 INTERVAL_SECONDS = 1.0
 DEBOUNCE_SECONDS = 0.05
 """Wait before a check, so that agents which become available together are checked together."""
-PAGE_SIZE = 200
-"""Maximum number of tasks moved in one transaction."""
 MIN_WAIT_US = SECOND
 """How long a task waits for a busy agent before it may move, in microseconds: most get their turn sooner."""
 MAX_PAGES = 10
@@ -50,11 +42,7 @@ MAX_LISTED = 5_000
 """How many agents of a tenant are looked through for idle ones in a second."""
 MAX_PAUSE_US = 32 * SECOND
 """The longest pause between two checks of the queue of a busy agent from which nothing moved, in microseconds."""
-RECENT_EVENTS = 4
-"""How many of the latest events are searched for the last decision; of a waiting task only `task_queued` follows it."""
 log = logging.getLogger(__name__)
-
-TaskMove = tuple[Task, RoutingDecision]
 
 
 class QueueCheck(msgspec.Struct, frozen=True):
@@ -113,25 +101,19 @@ class TaskRerouter:
 
     def __init__(
         self,
-        db: Database,
+        mover: TaskMover,
         clock: Clock,
-        runlog: RunLog,
         routing: RoutingEngine,
         agents: AgentCache,
         presence: Presence,
         dispatcher: Dispatcher,
-        grants: GrantService,
-        roles: RoleRegistry,
     ) -> None:
-        self._db = db
+        self._mover = mover
         self._clock = clock
-        self._runlog = runlog
         self._routing = routing
         self._agents = agents
         self._presence = presence
         self._dispatcher = dispatcher
-        self._grants = grants
-        self._roles = roles
         self._checks: dict[str, QueueCheck] = {}
         self._backlogs: dict[str, BacklogCheck] = {}
         self._comparisons_left = 0
@@ -236,22 +218,22 @@ class TaskRerouter:
         """Choose again for the tasks that wait first, as if they arrived now, and move those that get an idle agent."""
         relief, after = Relief(agent, idle), None
         for _ in range(MAX_PAGES):
-            page = await self._db.poll(partial(self._read_page, agent=agent, after=after, with_parked=False))
+            page = await self._mover.read_page(agent, after, with_parked=False)
             if after is None:
                 # None of them is ahead of the first task. In a queue of one page the other tasks are pinned, and stay
                 # ahead.
                 relief.planned[agent.agent_id] = -len(page) if len(page) < PAGE_SIZE else -waiting
-            for task, authority in page:
+            for task, request in page:
                 if relief.is_full:
                     break
-                decision = await self._decide_again(task, authority, relief)
+                decision = await self._decide_again(task, request, relief)
                 relief.count(task, decision, self._count_slots)
             if len(page) < PAGE_SIZE or relief.is_full or self._comparisons_left <= 0:
                 break
             after = page[-1][0]
         if not relief.moves:
             return 0
-        count, _ = await self._db.write(partial(self._move, agent=agent, moves=relief.moves), NO_LOCKS)
+        count, _ = await self._mover.move(agent, relief.moves)
         if count:
             log.info("rerouting: tasks moved from a busy agent from_agent=%s count=%d", agent.agent_id, count)
         return count
@@ -267,7 +249,7 @@ class TaskRerouter:
         rounds = 1 if not chosen.outcomes else 1 + int(MAX_AHEAD_MS / max(1.0, chosen.ready_ms))
         return min(PAGE_SIZE, slots * rounds)
 
-    async def _decide_again(self, task: Task, authority: Authority, relief: Relief) -> RoutingDecision | None:
+    async def _decide_again(self, task: Task, request: RoutingRequest, relief: Relief) -> RoutingDecision | None:
         """Return which agent should do a task of a busy agent; None if it stays without a decision."""
         # The steps of an earlier attempt belong to this agent's program. A time in the future means that the clock was
         # set back.
@@ -279,11 +261,12 @@ class TaskRerouter:
         self._comparisons_left -= len(self._agents.list_capable(task.tenant, task.required_capabilities))
         # Other requests continue in the meantime: with a thousand agents a decision takes some milliseconds.
         await asyncio.sleep(0)
-        return self._routing.decide_for_waiting(_build_request(task, authority), relief.planned)
+        return self._routing.decide_for_waiting(request, relief.planned)
 
     def _can_claim(self, agent: Agent) -> bool:
-        """Return whether the agent gets its tasks: a suspended worker may be connected, but gets none. Tasks of agents
-        that the service calls itself are denied at dispatch, and fail.
+        """Return whether the agent gets its tasks: a suspended worker may be connected, but gets none.
+
+        Tasks of agents that the service calls itself are denied at dispatch, and fail.
         """
         is_refused = agent.runtime.kind == "worker" and agent.status != "active"
         return not is_refused and self._presence.is_online(agent)
@@ -296,10 +279,10 @@ class TaskRerouter:
         unroutable: set[RoutingRequest] = set()
         after: Task | None = None
         while True:
-            page = await self._db.poll(partial(self._read_page, agent=agent, after=after))
+            page = await self._mover.read_page(agent, after)
             moves = self._decide_moves(page, unroutable)
             if moves:
-                count, page_until = await self._db.write(partial(self._move, agent=agent, moves=moves), NO_LOCKS)
+                count, page_until = await self._mover.move(agent, moves)
                 moved += count
                 until = min((moment for moment in (until, page_until) if moment is not None), default=None)
             if len(page) < PAGE_SIZE:
@@ -309,28 +292,13 @@ class TaskRerouter:
             log.info("rerouting: tasks moved from_agent=%s count=%d", agent.agent_id, moved)
         return moved, until
 
-    def _read_page(
-        self, tx: Tx, agent: Agent, after: Task | None, *, with_parked: bool = True
-    ) -> list[tuple[Task, Authority]]:
-        tasks = store.list_reassignable(tx, agent.tenant, agent.agent_id, after, PAGE_SIZE, with_parked=with_parked)
-        return [(task, self._authority(tx, task)) for task in tasks]
-
-    def _authority(self, tx: Tx, task: Task) -> Authority:
-        if task.metadata.grant_id is not None or task.required_capabilities or not self._routing.policy.own_authority:
-            return self._grants.resolve_task_authority(tx, task)
-        # Without capabilities, each agent that it moves to must be one that its submitter could have given it to.
-        key = task.tenant, task.submitted_by
-        is_free = self._roles.is_person(*key) or self._roles.is_agent_with_admin(*key)
-        return Authority() if is_free else self._routing.key_authority(*key)
-
-    def _decide_moves(self, page: list[tuple[Task, Authority]], unroutable: set[RoutingRequest]) -> list[TaskMove]:
+    def _decide_moves(self, page: list[tuple[Task, RoutingRequest]], unroutable: set[RoutingRequest]) -> list[TaskMove]:
         """Return the decisions for the tasks that another agent can do.
 
         `unroutable` collects the requests without a candidate, so that equal ones are not ranked again.
         """
         planned, moves = Counter[str](), []
-        for task, authority in page:
-            request = _build_request(task, authority)
+        for task, request in page:
             # Whether there is a candidate does not depend on the length.
             kind = msgspec.structs.replace(request, input_length=None)
             decision = None if kind in unroutable else self._routing.decide_for_waiting(request, planned)
@@ -344,64 +312,6 @@ class TaskRerouter:
             planned[decision.agent_id] += 1
             moves.append((task, decision))
         return moves
-
-    def _move(self, tx: Tx, agent: Agent, moves: list[TaskMove]) -> tuple[int, int | None]:
-        reassigned: list[QueuedTask] = []
-        later = []
-        for task, decision in moves:
-            movable_at = self._movable_from(tx, task)
-            if movable_at > tx.now:
-                later.append(movable_at)
-            elif (queued := self._reassign(tx, task, decision, agent)) is not None:
-                reassigned.append(queued)
-        if reassigned:
-            # After the commit: an agent must not claim from a row that still names the old one.
-            tx.after_commit(partial(self._dispatcher.reassign, agent.agent_id, reassigned))
-        return len(reassigned), min(later, default=None)
-
-    def _reassign(self, tx: Tx, task: Task, decision: RoutingDecision, left: Agent) -> QueuedTask | None:
-        """Assign the task to another agent. Return None if a claim, a cancellation or another process was faster."""
-        target = self._agents.get(task.tenant, decision.agent_id)
-        if target is None:
-            return None
-        reason = left.status if left.status != "active" else "busy" if self._presence.is_online(left) else "offline"
-        drafts = events.rerouting_events(decision, task.priority, left, reason)
-        head = drafts[-1].event_id
-        # The row first: if it is not changed, no event may be recorded.
-        if not store.reassign(tx, task, target.agent_id, target.runtime.kind, head):
-            return None
-        self._runlog.append(tx, task.tenant, drafts, task_id=task.task_id, parent=task.head_id)
-        changes = ("queued", left.agent_id, -1), ("queued", target.agent_id, 1)
-        queries.update_counts(tx, task.tenant, task.created_at, *changes)
-        record = partial(self._routing.record_choice, task.tenant, task.type)
-        tx.after_commit(partial(record, target.agent_id))
-        # A task that the agent never started does not count as a try.
-        if task.epoch == task.retry_epoch:
-            tx.after_commit(partial(record, left.agent_id, -1))
-        moved = msgspec.structs.replace(
-            task, assigned_agent=target.agent_id, runtime_kind=target.runtime.kind, head_id=head
-        )
-        return model.to_queued_task(moved)
-
-    def _movable_from(self, tx: Tx, task: Task) -> int:
-        """Return when the task may move, in microseconds; 0 if it has not moved since its submission or last retry."""
-        for event in reversed(read_latest_events(tx, task.tenant, task.task_id, RECENT_EVENTS)):
-            if event.event_type == "routing_decision":
-                return event.happened_at + self._presence.offline_after_us if "rerouted_from" in event.metadata else 0
-        return 0
-
-
-def _build_request(task: Task, authority: Authority) -> RoutingRequest:
-    prefer = task.metadata.prefer or "balanced"
-    return RoutingRequest(
-        task.tenant,
-        task.type,
-        task.required_capabilities,
-        authority,
-        None,
-        prefer,
-        input_length=task.metadata.input_length,
-    )
 
 
 def _share_work(agent: Agent, peer: Agent) -> bool:

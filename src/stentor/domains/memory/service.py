@@ -19,7 +19,6 @@ from stentor.core import ids
 from stentor.core.clock import Clock
 from stentor.core.db import Database, Tx
 from stentor.core.errors import Conflict, InvalidRequest, ServiceUnavailable, StoreUnavailable
-from stentor.core.jsontext import JsonObject
 from stentor.core.runlog import EventDraft, RunLog
 from stentor.domains.memory import model, store
 from stentor.domains.memory.caches import DocumentCache, LastSeen
@@ -28,7 +27,7 @@ from stentor.domains.memory.model import MemoryCaller, WriteDecision, WriteDraft
 from stentor.domains.memory.store import WriteIntent
 from stentor.domains.memory.threads import in_thread_if_long
 from stentor.domains.memory.validity.guard import MarkGuard, mark_events
-from stentor.domains.memory.write_journal import WriteJournal
+from stentor.domains.memory.write_journal import WriteJournal, write_event
 from stentor_vault.notes import paths
 from stentor_vault.notes.frontmatter import BOM
 from stentor_vault.notes.model import (
@@ -226,7 +225,7 @@ class MemoryService:
     ) -> tuple[WriteIntent, int]:
         """Journal a write, change the file and index it; return the journal entry and its time."""
         intent = WriteIntent(ids.new_id(), path, _hash(before), _hash(after), 0)
-        events = [_write_event(caller, draft, intent, status)]
+        events = [write_event(caller, draft, intent, status)]
         changes = before != after
         if changes:
             events += await mark_events(caller, path, before, after, draft.mark_reason)
@@ -356,24 +355,6 @@ def _read_versions(tx: Tx, key: str, hashes: Sequence[str]) -> Iterator[bytes]:
     """Yield the contents of those versions that are stored."""
     contents = (store.read_version(tx, key, version) for version in hashes if version)
     return (content for content in contents if content is not None)
-
-
-def _write_event(caller: MemoryCaller, draft: WriteDraft, intent: WriteIntent, status: str) -> EventDraft:
-    meta: JsonObject = {
-        "write_id": intent.write_id,
-        "path": intent.path,
-        "operation": draft.operation,
-        "status": status,
-        "before_hash": intent.before_hash,
-        "after_hash": intent.after_hash,
-        "priority": draft.priority,
-        "by": caller.principal.name,
-    }
-    verb = {"write": "written", "update": "updated", "delete": "deleted"}[draft.operation]
-    message = (
-        f"{intent.path} was {verb}." if status == "success" else f"{intent.path} was not written because of a conflict."
-    )
-    return EventDraft("memory_written", "memory", message, meta, agent_id=caller.agent_id)
 
 
 async def _decide(

@@ -17,6 +17,11 @@ from stentor.web.wire import EntityTag, Name, OmittedWhenNone, ResponseModel, Ti
 from stentor_vault.server.entity_tags import InvalidEntityTags, parse_entity_tags
 
 Term = Annotated[str, StringConstraints(min_length=1, max_length=1000)]
+FiniteNumber = Annotated[float, Field(allow_inf_nan=False)]
+Vector = Annotated[list[FiniteNumber], Field(min_length=1, max_length=8192)]
+VersionName = Annotated[
+    str, StringConstraints(strip_whitespace=True, min_length=1, max_length=100, pattern=r"^[^\x00-\x1f]*$")
+]
 VaultName = Annotated[Name, Field(description="The vault, by its name in SERVICE_VAULTS.")]
 IncludeInvalid = Annotated[bool, Field(description="Also the notes that are invalid, each with the reason.")]
 AsOf = Annotated[
@@ -218,7 +223,7 @@ class KeywordOut(ResponseModel):
 
 
 class FiltersIn(RequestModel):
-    hebbian_weight_min: Annotated[float, Field(allow_inf_nan=False)] | None = None
+    hebbian_weight_min: FiniteNumber | None = None
     created_after: Time | None = None
 
     def to_filters(self) -> SearchFilters:
@@ -232,9 +237,7 @@ class SemanticIn(RequestModel):
     )
 
     query: Annotated[str, StringConstraints(max_length=10_000)] = ""
-    embedding: (
-        Annotated[list[Annotated[float, Field(allow_inf_nan=False)]], Field(min_length=1, max_length=8192)] | None
-    ) = None
+    embedding: Vector | None = None
     top_k: Annotated[int, Field(ge=1, le=1000)] = 10
     filters: FiltersIn = FiltersIn()
     as_of: AsOf = None
@@ -324,12 +327,7 @@ class VersionNameIn(RequestModel):
     model_config = example_config(path="Projects/stentor.md", name="before the rewrite")
 
     path: Annotated[str, StringConstraints(max_length=4096)]
-    name: (
-        Annotated[
-            str, StringConstraints(strip_whitespace=True, min_length=1, max_length=100, pattern=r"^[^\x00-\x1f]*$")
-        ]
-        | None
-    )
+    name: VersionName | None
     vault: VaultName = DEFAULT_VAULT
 
 

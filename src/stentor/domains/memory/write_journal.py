@@ -1,6 +1,6 @@
 """The write journal: applies decided writes to the vault, and completes after a crash what was not applied.
 
-An entry is a `WriteIntent` in the database, inserted by `service` before the file changes and deleted here afterwards.
+An entry is a `WriteIntent` in the database. `service` inserts it before the file changes, and it is deleted here later.
 Source: core contract, "Memory bus".
 """
 
@@ -12,7 +12,10 @@ from contextlib import suppress
 
 from stentor.core.db import Database, Tx
 from stentor.core.errors import StentorError
+from stentor.core.jsontext import JsonObject
+from stentor.core.runlog import EventDraft
 from stentor.domains.memory import store
+from stentor.domains.memory.model import MemoryCaller, WriteDraft
 from stentor.domains.memory.store import WriteIntent
 from stentor_vault.notes.model import NO_FILE, FileChange, NameTaken, NoSuchNote, NoteChanged, ReadOnlyNote, Vault
 
@@ -115,6 +118,25 @@ class WriteJournal:
             log.warning("memory: write journal: entries left pending count=%d error=%s", len(intents), error)
             return False
         return True
+
+
+def write_event(caller: MemoryCaller, draft: WriteDraft, intent: WriteIntent, status: str) -> EventDraft:
+    """Return the run log's event of a write."""
+    meta: JsonObject = {
+        "write_id": intent.write_id,
+        "path": intent.path,
+        "operation": draft.operation,
+        "status": status,
+        "before_hash": intent.before_hash,
+        "after_hash": intent.after_hash,
+        "priority": draft.priority,
+        "by": caller.principal.name,
+    }
+    verb = {"write": "written", "update": "updated", "delete": "deleted"}[draft.operation]
+    message = (
+        f"{intent.path} was {verb}." if status == "success" else f"{intent.path} was not written because of a conflict."
+    )
+    return EventDraft("memory_written", "memory", message, meta, agent_id=caller.agent_id)
 
 
 def _delete_and_prune(tx: Tx, intents: list[WriteIntent], key_prefix: str) -> None:

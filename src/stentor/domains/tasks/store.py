@@ -1,12 +1,12 @@
 """SQL of tasks and their grades: inserts, reads, and status changes that fail if the row changed in the meantime.
 
 Every change names the status and the epoch that it expects, so that a late writer changes nothing and gets False or
-None. Lists and counts for callers are in `queries`, what claims read in `queue_store`.
+None. Lists and counts for callers are in `queries`, the queue and its claims in `queues`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from operator import itemgetter
 from typing import Any
 
@@ -15,21 +15,18 @@ import msgspec
 from stentor.core import jsontext
 from stentor.core.clock import SECOND
 from stentor.core.db import NumberedTable, RowsSql, RowUpdate, Sql, Tx
-from stentor.core.db.sql import Row
 from stentor.core.errors import CorruptRow
-from stentor.domains.atp.text_format import content_for_agent
 from stentor.domains.tasks.model import (
     PRIORITIES,
     TERMINAL_STATUSES,
     Grade,
     OutcomeClass,
-    QueuedTask,
     Task,
     TaskClaim,
     TaskMetadata,
     TaskStatus,
 )
-from stentor.domains.tasks.rows import COLUMNS_OF_TASK, FIELDS, decode_claimed, task_from_row
+from stentor.domains.tasks.rows import COLUMNS_OF_TASK, FIELDS, task_from_row
 
 TaskRef = tuple[str, str]
 """Tenant and id of a task."""
@@ -57,22 +54,6 @@ _TASKS = NumberedTable(
     group_of=lambda row: _lane_of(row) if _status_of(row) == "queued" else None,
     function="find_turns",
 )
-# Fencing: of two claims that read the same row, one finds the epoch that it read and increments it; the other updates
-# nothing. `coalesce` keeps PostgreSQL from an index of queued tasks, in which it reads the whole queue of the agent: it
-# prefers that one if the queue was short when the statement was planned.
-_CLAIM = f"""update tasks set status = 'executing', epoch = tasks.epoch + 1, start_time = :now,
-        lease_until = :lease_until, first_started_at = coalesce(tasks.first_started_at, :now), heartbeat_at = :now,
-        deadline_at = :now + cast(tasks.timeout_seconds as bigint) * {SECOND}, head_id = given.new_head
-    from given where tasks.tenant = given.tenant and tasks.task_id = given.task_id
-        and coalesce(tasks.status, '') = 'queued' and tasks.epoch = cast(given.epoch as bigint)
-        and coalesce(tasks.assigned_agent, '') = given.agent_id
-    returning tasks.tenant, tasks.task_id, tasks.head_id, tasks.epoch, type, input, runtime_kind, created_at,
-        timeout_seconds, required_capabilities, metadata, submitted_by, retry_epoch"""
-_CLAIM_ALL = RowsSql(("tenant", "task_id", "epoch", "agent_id", "new_head"), _CLAIM)
-# Without the table of given rows, which takes SQLite a third of the time.
-_CLAIM_ONE = Sql(_CLAIM.replace("from given", "").replace("given.", ":"))
-CLAIMS_PER_STATEMENT = 16
-"""For more rows than these PostgreSQL reads a small table completely, and keeps that plan when the table has grown."""
 # Only the claim must still hold: a heartbeat or an event of the attempt since then does not matter. Without `coalesce`
 # PostgreSQL takes an index by the status, in which it finds all tasks that execute and have executed since its vacuum.
 _FINISH = RowUpdate(
@@ -193,48 +174,6 @@ def find_all(tx: Tx, refs: Iterable[TaskRef]) -> dict[TaskRef, Task]:
         else:
             tasks[task.tenant, task.task_id] = task
     return tasks
-
-
-def claim_all(tx: Tx, tasks: Sequence[tuple[QueuedTask, str]], lease: int) -> dict[TaskRef, TaskClaim]:
-    """Claim queued tasks, given with their new heads, for `lease` microseconds. None may be given twice.
-
-    Those that were claimed, reassigned or cancelled already are left out. Raises CorruptRow.
-    """
-    queued_by_ref = {(queued.tenant, queued.task_id): queued for queued, _ in tasks}
-    given = [(queued.tenant, queued.task_id, queued.epoch, queued.agent_id, new_head) for queued, new_head in tasks]
-    times = {"now": tx.now, "lease_until": tx.now + lease}
-    rows = list[Row]()
-    if len(given) == 1:
-        rows = tx.rows(_CLAIM_ONE, **dict(zip(_CLAIM_ALL.columns, given[0], strict=True)), **times)
-    else:
-        for start in range(0, len(given), CLAIMS_PER_STATEMENT):
-            for sql, values in _CLAIM_ALL.padded_chunks(given[start : start + CLAIMS_PER_STATEMENT]):
-                rows += tx.rows(sql, **values, **times)
-    claims = (_claim_from_row(queued_by_ref[row[0], row[1]], row[2:], **times) for row in rows)
-    return {(claim.tenant, claim.task_id): claim for claim in claims}
-
-
-def _claim_from_row(queued: QueuedTask, row: Row, now: int, lease_until: int) -> TaskClaim:
-    head, epoch, task_type, text, runtime_kind, created_at, timeout, *structured, submitted_by, retry_epoch = row
-    content, capabilities, metadata = decode_claimed(queued, text, *structured)
-    return TaskClaim(
-        queued.tenant,
-        queued.task_id,
-        epoch,
-        task_type,
-        content_for_agent(content),
-        queued.agent_id,
-        runtime_kind,
-        created_at,
-        now,
-        timeout,
-        lease_until,
-        head,
-        capabilities,
-        metadata,
-        submitted_by,
-        retry_epoch,
-    )
 
 
 def finish(

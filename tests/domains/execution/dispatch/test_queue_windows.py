@@ -21,8 +21,8 @@ from stentor.core.errors import StoreUnavailable
 from stentor.domains.execution.dispatch import agent_queues
 from stentor.domains.execution.dispatch.agent_queues import AgentQueues
 from stentor.domains.execution.dispatch.in_memory_dispatcher import InMemoryDispatcher
-from stentor.domains.tasks import store
 from stentor.domains.tasks.model import QueuedTask, TaskClaim
+from stentor.domains.tasks.queues import lease_store
 from stentor.domains.tasks.queues.queue_store import QUEUED_COLUMNS, queued_from_row
 from tests.databases import Databases
 from tests.patience import soon
@@ -84,7 +84,7 @@ class Executor:
         self.held_claims: dict[tuple[str, str], TaskClaim] = {}
 
     def claim_all(self, tx: Tx, tasks: list[QueuedTask], lease: int) -> list[TaskClaim]:
-        claims = store.claim_all(tx, [(queued, queued.head_id) for queued in tasks], lease)
+        claims = lease_store.claim_all(tx, [(queued, queued.head_id) for queued in tasks], lease)
         return [claims[queued.tenant, queued.task_id] for queued in tasks if (queued.tenant, queued.task_id) in claims]
 
     async def claim_and_run(self, queued: QueuedTask, _done: Callable[[], None]) -> None:

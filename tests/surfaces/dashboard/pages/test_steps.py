@@ -8,7 +8,7 @@ import shlex
 
 import pytest
 
-from stentor.surfaces.dashboard.pages.tasks import task_steps
+from stentor.surfaces.dashboard.pages.tasks import tasks
 from stentor.surfaces.dashboard.pages.tasks import tasks as task_pages
 from tests.domains.steps.test_steps import Attempt, begin_attempt, retry
 from tests.domains.steps.test_waits import suspend, wait
@@ -123,7 +123,7 @@ async def test_the_console_of_a_task_that_asks_leads_to_the_page_that_answers(si
 async def test_a_question_and_a_held_effect_are_shown_after_more_steps_than_the_page_has(
     site: Site, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(task_steps, "MAX_STEPS", 1)
+    monkeypatch.setattr(tasks, "MAX_STEPS", 1)
     monkeypatch.setattr(task_pages, "MAX_EVENTS", 1)
     attempt = await begin_attempt(site.world)
     for name in ("plan", "choose", "reserve"):
@@ -135,7 +135,7 @@ async def test_a_question_and_a_held_effect_are_shown_after_more_steps_than_the_
     assert "The first 1 and the last 1." in page
     assert re.findall('<details><summary><span class="label">(.*?)<', page)[-2:] == ["plan", "question"]
     assert f'action="{path}/answer"' in page
-    monkeypatch.setattr(task_steps, "PAGE_STEPS", 3)
+    monkeypatch.setattr(tasks, "PAGE_STEPS", 3)
     listed = await site.read(f"{path}/steps")
     assert re.findall('<span class="label">(.*?)<', listed) == ["plan", "choose", "reserve"]
     following = re.search('href="([^"]*cursor=[^"]*)"', listed)

@@ -15,9 +15,9 @@ from stentor.cli import output
 from stentor.cli.client.client import ServiceClient, quote_segment
 from stentor.cli.client.responses import Response, read_fields
 from stentor.cli.command import Access, ServiceTarget, current_user, with_service
-from stentor.cli.governance_reference import find_agent, on_record, resolve_id
 from stentor.cli.input_files import parse_json, read_file_or_stdin
 from stentor.cli.output import EXIT_REFUSED, EXIT_USAGE, CommandFailed, console, report_errors, strip_controls
+from stentor.cli.record_lookup import find_agent, on_record, resolve_id
 from stentor.core.formats import json_diff
 from stentor.core.jsontext import JsonObject
 

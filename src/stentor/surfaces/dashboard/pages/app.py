@@ -33,7 +33,6 @@ from stentor.surfaces.dashboard.pages.tasks import (
     task_list,
     task_runs,
     task_selection,
-    task_steps,
     tasks,
 )
 from stentor.surfaces.dashboard.site import assets, forms
@@ -309,7 +308,6 @@ ROUTES: list[tuple[str, str, PageHandler]] = [
     *task_list.ROUTES,
     *tasks.ROUTES,
     *task_runs.ROUTES,
-    *task_steps.ROUTES,
     *decisions.ROUTES,
     *downloads.ROUTES,
     *console.ROUTES,

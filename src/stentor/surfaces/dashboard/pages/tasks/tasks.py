@@ -1,4 +1,4 @@
-"""The page of one task with its routing decision and activity, and actions on it; the list is in `task_list`.
+"""The pages of one task: its routing decision, activity and actions, and its steps. `task_list` has the list of tasks.
 
 Also the event streams of open pages: live updates, and the events of one task.
 """
@@ -22,15 +22,16 @@ from stentor.domains.registry.model import Agent
 from stentor.domains.routing import explain
 from stentor.domains.schedules import store as schedule_store
 from stentor.domains.sessions import store as session_store
+from stentor.domains.steps import queries as step_queries
 from stentor.domains.steps import store as step_store
-from stentor.domains.steps.model import describe_question
+from stentor.domains.steps.model import describe_question, is_superseded
 from stentor.domains.steps.operations import StepOut
 from stentor.domains.tasks import queries as task_queries
 from stentor.domains.tasks import store as task_store
 from stentor.domains.tasks.wire import GradeOut
 from stentor.surfaces.dashboard.gateway import quote_segment
 from stentor.surfaces.dashboard.pages.agents.agents import label_agents
-from stentor.surfaces.dashboard.pages.tasks import task_selection, task_steps
+from stentor.surfaces.dashboard.pages.tasks import task_selection
 from stentor.surfaces.dashboard.pages.tasks.decisions import CHOICES
 from stentor.surfaces.dashboard.pages.tasks.task_list import selectable_agents
 from stentor.surfaces.dashboard.presenters import agent_view
@@ -57,6 +58,12 @@ A page with live parts is sent again at each change, so a task of many steps mus
 GRADES = tuple(step / 10 for step in range(10, -1, -1))
 MAX_TEXT_CHARACTERS = 20_000
 """Characters of an input or a result on a page."""
+MAX_STEPS = 50
+"""How many of the first and of the last steps of a task are on its page."""
+PAGE_STEPS = 50
+STEP_EVENTS = ("step_started", "step_completed", "step_failed")
+MAX_SINGLE_CHARACTERS = 200_000
+"""Characters of the value of the only step on a page."""
 
 
 async def show_task(
@@ -73,7 +80,7 @@ async def show_task(
     agent_id = trail["task"] and trail["task"]["assigned_agent"]
     # Only admins may read the record of an agent.
     agent = await page.read(_find_agent, agent_id) if agent_id and page.session.may("admin") else None
-    journal = await task_steps.read_journal(page, trail, has_gap=has_gap)
+    journal = await _read_journal(page, trail, has_gap=has_gap)
     decisions = await _read_decisions(page, trail["task"], journal)
     state = await _read_state(page, trail["task"])
     rows = build_journal(journal["steps"], trail["status"])
@@ -115,7 +122,7 @@ async def show_task(
         journal=rows,
         more_steps=journal["next_cursor"] is not None,
         opened=dict(zip(("steps", "bars", "events"), opened, strict=True)),
-        max_steps=task_steps.MAX_STEPS,
+        max_steps=MAX_STEPS,
         max_body=MAX_BODY_CHARACTERS,
         has_gap=has_gap,
         max_events=MAX_EVENTS,
@@ -189,6 +196,28 @@ async def _read_trail(page: PageRequest, task_id: str) -> tuple[JsonObject, bool
     return {**trail, "events": events}, len(latest) > MAX_EVENTS
 
 
+async def _read_journal(page: PageRequest, trail: JsonObject, *, has_gap: bool) -> JsonObject:
+    """Return the first and the last steps of a task; no request is made if its activity has no step."""
+    has_steps = has_gap or any(event["event_type"] in STEP_EVENTS for event in trail["events"])
+    if trail["task"] is None or not has_steps:
+        return {"steps": [], "next_cursor": None}
+    task_id = trail["task"]["task_id"]
+    journal = dict(await page.call("steps.list", task_id=task_id, limit=2 * MAX_STEPS))
+    if journal["next_cursor"] is not None:
+        journal["steps"] = [*journal["steps"][:MAX_STEPS], *await page.read(_list_latest_steps, task_id)]
+    return journal
+
+
+def _list_latest_steps(tx: Tx, tenant: str, task_id: str) -> list[JsonObject]:
+    task = task_store.find(tx, tenant, task_id)
+    if task is None:
+        return []
+    return [
+        StepOut.of(step, value=step.value, superseded=is_superseded(step, task)).model_dump(mode="json")
+        for step in step_queries.list_latest(tx, tenant, task_id, MAX_STEPS)
+    ]
+
+
 async def _read_decisions(page: PageRequest, task: JsonObject | None, journal: JsonObject) -> list[JsonObject]:
     """Return the steps that a person may have to decide, also those after the first ones."""
     if task is None or journal["next_cursor"] is None:
@@ -216,6 +245,31 @@ def _present_decision(decision: JsonObject | None) -> JsonObject | None:
         ["(expected + uncertainty)" if factors else "expected + uncertainty", *(f"(1 − {name})" for name in factors)]
     )
     return {**decision, "sentence": explain.explain_decision(decision), "factors": factors, "formula": formula}
+
+
+async def show_steps(page: PageRequest) -> Response:
+    """List the steps of a task, oldest first; with `key` show that one alone."""
+    task_id = page.path_param("task_id")
+    task = await page.call("tasks.get", task_id=task_id)
+    key = page.request.query_params.get("key", "")  # with the white space around it
+    steps, next_cursor = [], None
+    if key:
+        steps.append(await page.call("steps.read", task_id=task_id, key=key))
+    else:
+        cursor = page.query_param("cursor")
+        listed = await page.call("steps.list", task_id=task_id, limit=PAGE_STEPS, cursor=cursor)
+        steps, next_cursor = listed["steps"], listed["next_cursor"]
+    rows = build_journal(steps, task["status"])
+    return page.render(
+        "steps.html",
+        task=task,
+        task_id=task_id,
+        rows=rows,
+        is_one=bool(key),
+        with_value=range(len(rows)),
+        max_value=MAX_SINGLE_CHARACTERS if key else MAX_BODY_CHARACTERS,
+        next_cursor=next_cursor,
+    )
 
 
 async def reject_task(page: PageRequest) -> Response:
@@ -262,6 +316,7 @@ async def stream_task(page: PageRequest) -> Response:
 
 ROUTES = [
     ("GET", TASK, show_task),
+    ("GET", f"{TASK}/steps", show_steps),
     ("POST", f"{TASK}/cancel", action("tasks.cancel", TASK, "cancelled")),
     ("POST", f"{TASK}/retry", action("tasks.retry", TASK, "retried")),
     ("POST", f"{TASK}/approve", action("tasks.approve", TASK, "approved")),
