@@ -28,6 +28,7 @@ from stentor.core.db.transfer.postgres import PostgresSide
 from stentor.core.errors import Conflict, StartRefused, StoreConflict, StoreUnavailable
 from stentor.core.migrations import runner
 from stentor.domains.tasks import store
+from stentor.domains.tasks.queues import lease_store
 from tests.databases import limited_role
 from tests.faults.proxy import Proxy
 from tests.requirements import requirement
@@ -703,7 +704,7 @@ async def test_claims_and_ends_find_their_tasks_by_the_key_whatever_the_statisti
         ((text, values),) = store._FINISH.statements([params] * rows)
         number = len(values)
     else:
-        sql = store._CLAIM_ONE if rows == 1 else store._CLAIM_ALL.statements[rows]
+        sql = lease_store._CLAIM_ONE if rows == 1 else lease_store._CLAIM_ALL.statements[rows]
         text, number = sql.numbered, len(sql.numbers)
     nulls = ", ".join(["null"] * number)
 

@@ -31,19 +31,19 @@ class RowsSql:
         self.statements = {size: Sql(f"{_head(columns, size)} {text}") for size in _SIZES}
         self.tables = self.statements[1].tables
 
-    def chunks(self, rows: Sequence[Row]) -> Iterator[tuple[Sql, dict[str, Any]]]:
+    def chunks(self, rows: Sequence[Row]) -> Iterator[tuple[Sql, Params]]:
         """Yield statements with their parameters that together take all rows."""
         for batch in split_rows(rows, _SIZES):
             yield self._statement(batch)
 
-    def padded_chunks(self, rows: Sequence[Row]) -> Iterator[tuple[Sql, dict[str, Any]]]:
+    def padded_chunks(self, rows: Sequence[Row]) -> Iterator[tuple[Sql, Params]]:
         """Yield fewer statements than `chunks`, padded with rows of nulls, which must match nothing."""
         for start in range(0, len(rows), _SIZES[0]):
             batch = rows[start : start + _SIZES[0]]
             size = min(size for size in _SIZES if size >= len(batch))
             yield self._statement([*batch, *[(None,) * len(self.columns)] * (size - len(batch))])
 
-    def _statement(self, rows: Sequence[Row]) -> tuple[Sql, dict[str, Any]]:
+    def _statement(self, rows: Sequence[Row]) -> tuple[Sql, Params]:
         names = _names(self.columns, len(rows))
         return self.statements[len(rows)], dict(zip(names, chain.from_iterable(rows), strict=True))
 

@@ -62,7 +62,7 @@ class Tx:
         self._prepare(sql)
         return self._connection.run(sql, params)
 
-    def many(self, sql: Sql, rows: Iterable[dict[str, Any]]) -> None:
+    def many(self, sql: Sql, rows: Iterable[Params]) -> None:
         """Execute a statement once for each set of parameters."""
         self._prepare(sql)
         self._connection.many(sql, rows)

@@ -11,6 +11,7 @@ import msgspec
 
 from stentor.core import jsontext
 from stentor.core.db import Sql, Tx
+from stentor.core.db.sql import Params
 from stentor.core.errors import CorruptRecord
 from stentor.core.jsontext import JsonObject
 from stentor.domains.governance.model import Changes, Checkpoint, Rollback, TierBasis, Update, UpdateFilter
@@ -133,7 +134,7 @@ def count_decisions(tx: Tx, tenant: str, agent_id: str) -> tuple[int, int]:
     return int(row[0]), int(row[1])
 
 
-def _where(tenant: str, filters: UpdateFilter) -> dict[str, Any]:
+def _where(tenant: str, filters: UpdateFilter) -> Params:
     return {
         "tenant": tenant,
         "status": filters.status or "",
@@ -142,7 +143,7 @@ def _where(tenant: str, filters: UpdateFilter) -> dict[str, Any]:
     }
 
 
-def _params(update: Update) -> dict[str, Any]:
+def _params(update: Update) -> Params:
     params = {name: getattr(update, name) for name in _FIELDS}
     params["patched"] = int(update.patched)
     for name in _STRUCTURES:
@@ -254,7 +255,7 @@ def list_unfinished_rollbacks(tx: Tx, limit: int) -> list[tuple[str, str]]:
     return [(row[0], row[1]) for row in tx.rows(_LIST_UNFINISHED_ROLLBACKS, limit=limit)]
 
 
-def _page_params(tenant: str, agent_id: str | None, before: PageBefore, limit: int) -> dict[str, Any]:
+def _page_params(tenant: str, agent_id: str | None, before: PageBefore, limit: int) -> Params:
     moment, last_id = before or (_MAX_TIME, _MAX_ID)
     return {"tenant": tenant, "agent_id": agent_id or "", "before": moment, "before_id": last_id, "limit": limit}
 

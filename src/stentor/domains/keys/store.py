@@ -9,6 +9,7 @@ import msgspec
 
 from stentor.core import jsontext
 from stentor.core.db import Sql, Tx
+from stentor.core.db.sql import Params
 from stentor.domains.keys.model import ApiKey
 
 _FIELDS = ApiKey.__struct_fields__
@@ -85,7 +86,7 @@ def record_use(tx: Tx, used: Mapping[str, int]) -> None:
     tx.many(_USED, [{"name": name, "used_at": used_at} for name, used_at in used.items()])
 
 
-def _row(key: ApiKey) -> dict[str, Any]:
+def _row(key: ApiKey) -> Params:
     row = {name: getattr(key, name) for name in _FIELDS}
     return row | {name: jsontext.dump(row[name]) for name in _LISTS}
 

@@ -8,6 +8,7 @@ import msgspec
 
 from stentor.core import jsontext
 from stentor.core.db import Sql, Tx
+from stentor.core.db.sql import Params
 from stentor.domains.people.model import Person, PersonSession
 
 _FIELDS = Person.__struct_fields__
@@ -52,7 +53,7 @@ def update(tx: Tx, person: Person) -> None:
     tx.run(_UPDATE, name=person.name, **{name: row[name] for name in _CHANGEABLE})
 
 
-def _row(person: Person) -> dict[str, Any]:
+def _row(person: Person) -> Params:
     row = {name: getattr(person, name) for name in _FIELDS}
     sessions = [msgspec.to_builtins(session) for session in person.sessions]
     member_of = None if person.member_of is None else jsontext.dump(person.member_of)

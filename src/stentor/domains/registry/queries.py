@@ -8,6 +8,7 @@ import msgspec
 
 from stentor.core import jsontext
 from stentor.core.db import Sql, Tx
+from stentor.core.db.sql import Params
 from stentor.domains.trust.model import decay_score
 
 # `replace` instead of `like`: the caller's text may have % and _, and both databases do this the same way.
@@ -83,7 +84,7 @@ def list_agents(
     return [_to_row(row, now) for row in rows], int(tx.rows(_COUNT, **where)[0][0])
 
 
-def _where(tenant: str, agent_filter: AgentListFilter) -> dict[str, Any]:
+def _where(tenant: str, agent_filter: AgentListFilter) -> Params:
     # Includes the quotes, so that it matches no part of a longer name.
     quoted = jsontext.dump(agent_filter.capability) if agent_filter.capability else ""
     fields = {name: getattr(agent_filter, name) for name in ("status", "tier", "text")}

@@ -8,6 +8,7 @@ import msgspec
 
 from stentor.core import ids, jsontext
 from stentor.core.db import Sql, Tx
+from stentor.core.db.sql import Params
 from stentor.core.errors import CorruptRow
 from stentor.domains.schedules.model import MALFORMED_TASK, RUNS_KEPT, Schedule, ScheduleRun
 from stentor.domains.tasks.model import TaskDraft
@@ -154,7 +155,7 @@ def list_last_runs(tx: Tx, tenant: str) -> dict[str, ScheduleRun]:
 
 
 # SQLite has neither a type for JSON nor one for booleans.
-def _row(schedule: Schedule) -> dict[str, Any]:
+def _row(schedule: Schedule) -> Params:
     row = {name: getattr(schedule, name) for name in _FIELDS}
     return row | {"task": jsontext.dump(schedule.task), "paused": int(schedule.paused)}
 

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from functools import partial
-from typing import Any, Literal
+from typing import Literal
 
 import msgspec
 
 from stentor.auth.principal import Principal
 from stentor.core.db import Database, Tx
+from stentor.core.db.sql import Params
 from stentor.core.errors import Conflict
 from stentor.core.runlog import EventDraft, RunLog, RunLogEvent
 from stentor.domains.webhooks import model, outbox, payloads, queries, service, store
@@ -122,9 +123,7 @@ class DeliveryLog:
 
         return work
 
-    def _queue(
-        self, tx: Tx, principal: Principal, subscription_id: str, rows: list[Delivery], context: dict[str, Any]
-    ) -> None:
+    def _queue(self, tx: Tx, principal: Principal, subscription_id: str, rows: list[Delivery], context: Params) -> None:
         meta = {"webhook_id": subscription_id, "queued": len(rows), "by": principal.name, **context}
         draft = EventDraft("webhook_replayed", "webhooks", f"{len(rows)} deliveries queued again.", meta)
         self._runlog.append(tx, principal.tenant, [draft])

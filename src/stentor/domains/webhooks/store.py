@@ -8,6 +8,7 @@ import msgspec
 
 from stentor.core import jsontext
 from stentor.core.db import AppendOnlyTable, Sql, Tx
+from stentor.core.db.sql import Params
 from stentor.core.errors import CorruptRow
 from stentor.domains.webhooks.model import (
     JITTER_RATIO,
@@ -232,7 +233,7 @@ def to_delivery(row: tuple[Any, ...]) -> Delivery:
     return Delivery(*row)
 
 
-def _row(subscription: WebhookSubscription) -> dict[str, Any]:
+def _row(subscription: WebhookSubscription) -> Params:
     values = msgspec.structs.asdict(subscription)
     return values | {"events": jsontext.dump(subscription.events), "enabled": int(subscription.enabled)}
 

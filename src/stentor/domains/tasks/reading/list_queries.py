@@ -13,6 +13,7 @@ from typing import Any
 
 from stentor.core.clock import HOUR
 from stentor.core.db import RowsSql, Sql, Tx
+from stentor.core.db.sql import Params
 from stentor.core.ids import LAST_GROUP_START, UUID_LENGTH
 from stentor.domains.tasks.queries import ALL_HOURS
 from stentor.domains.tasks.reading.list_model import TaskFilter, TaskSummary
@@ -150,7 +151,7 @@ def count_subtasks(tx: Tx, tenant: str, task_filter: TaskFilter) -> int:
     return int(tx.rows(_COUNT_SUBTASKS, tenant=tenant, **params)[0][0])
 
 
-def _count(tx: Tx, key: tuple[str, ...], head: str, conditions: dict[str, str], params: dict[str, Any]) -> int:
+def _count(tx: Tx, key: tuple[str, ...], head: str, conditions: dict[str, str], params: Params) -> int:
     """Run a counting statement; `key` is the kind of the statement and then the names of its conditions."""
     sql = statement(key, lambda: Sql(" and ".join([f"{head} tenant = :tenant", *(conditions[n] for n in key[1:])])))
     return int(tx.rows(sql, **params)[0][0])
@@ -166,7 +167,7 @@ def are_counted(names: Sequence[str]) -> bool:
     return all(name in _COUNT_CONDITIONS for name in names)
 
 
-def count_kept(tx: Tx, names: Sequence[str], params: dict[str, Any]) -> int:
+def count_kept(tx: Tx, names: Sequence[str], params: Params) -> int:
     """Count the tasks that fulfil conditions that counts are kept for.
 
     Whole hours come from the counts, the first partial hour from the index.
@@ -175,12 +176,12 @@ def count_kept(tx: Tx, names: Sequence[str], params: dict[str, Any]) -> int:
     if "created_after" not in names:
         return _count(tx, ("ever", *names), f"{head} where hour = {ALL_HOURS} and", _COUNT_CONDITIONS, params)
     total = _count(tx, ("hours", *names), f"{head} where", _COUNT_CONDITIONS, params)
-    params = params | {"hour_end": (params["created_after"] // HOUR + 1) * HOUR}
+    params = {**params, "hour_end": (params["created_after"] // HOUR + 1) * HOUR}
     conditions = {**CONDITIONS, "created_after": CONDITIONS["created_after"] + " and created_at < :hour_end"}
     return total + _count(tx, ("part", *names), "select count(*) from tasks where", conditions, params)
 
 
-def find_rarest(tx: Tx, names: Sequence[str], params: dict[str, Any]) -> str:
+def find_rarest(tx: Tx, names: Sequence[str], params: Params) -> str:
     """Return the condition that the fewest tasks fulfil, whose index finds them fastest; "" without a condition."""
     ranked = [name for name in _RANKED if name in names]
     # There is an index of agent and status together.
@@ -243,7 +244,7 @@ def count_sql(newest: str, conditions: Sequence[str]) -> Sql:
     )
 
 
-def count_some(tx: Tx, sql: Sql, params: dict[str, Any]) -> tuple[int, bool]:
+def count_some(tx: Tx, sql: Sql, params: Params) -> tuple[int, bool]:
     """Count among the newest MAX_TOTAL tasks; return the number and whether there are no more tasks to look at."""
     looked_at, matching = tx.rows(sql, **params)[0]
     return int(matching), looked_at < MAX_TOTAL

@@ -7,10 +7,11 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from functools import cache
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from stentor.core import jsontext
 from stentor.core.db import Sql, Tx
+from stentor.core.db.sql import Params
 from stentor.core.lazy_import import lazy_module
 from stentor.domains.memory.embedding.embedder import Vectors
 from stentor.domains.memory.index import store
@@ -123,7 +124,7 @@ class PgvectorStore:
             for statement in _table_statements(self._current_model.dimensions):
                 tx.run(Sql(statement))
 
-    def _save(self, tx: Tx, document: PendingDocument, rows: list[dict[str, Any]]) -> bool:
+    def _save(self, tx: Tx, document: PendingDocument, rows: Sequence[Params]) -> bool:
         self._claims.release(tx, document.doc_id)
         state = {"doc_id": document.doc_id, "raw_hash": document.raw_hash}
         # No row: the document was changed, deleted, or embedded by another process whose claim followed an expired one.
@@ -162,7 +163,7 @@ def _indexed_expression(dimensions: int) -> str:
     return "embedding" if dimensions <= MAX_VECTOR_DIMENSIONS else f"embedding::halfvec({dimensions})"
 
 
-def _replace_chunks(tx: Tx, doc_id: int, rows: list[dict[str, Any]]) -> None:
+def _replace_chunks(tx: Tx, doc_id: int, rows: Sequence[Params]) -> None:
     """Replace only the chunks that differ: inserting a row into the graph is expensive."""
     new_rows = {(row["ordinal"], row["heading"], row["hash"]): row for row in rows}
     existing = set(tx.rows(_LIST_CHUNKS, doc_id=doc_id))
@@ -171,9 +172,7 @@ def _replace_chunks(tx: Tx, doc_id: int, rows: list[dict[str, Any]]) -> None:
     tx.many(_INSERT_CHUNK, [{"doc_id": doc_id, **row} for key, row in new_rows.items() if key not in existing])
 
 
-def _nearest(
-    tx: Tx, dimensions: int, filters: SearchFilters, parameters: dict[str, Any]
-) -> tuple[list[VectorHit], int]:
+def _nearest(tx: Tx, dimensions: int, filters: SearchFilters, parameters: Params) -> tuple[list[VectorHit], int]:
     conditions = (
         filters.weight_min is not None,
         filters.created_after is not None,
@@ -192,7 +191,7 @@ def _nearest(
     return _best(tx, dimensions, conditions, parameters, total), total
 
 
-def _best(tx: Tx, dimensions: int, conditions: Conditions, parameters: dict[str, Any], total: int) -> list[VectorHit]:
+def _best(tx: Tx, dimensions: int, conditions: Conditions, parameters: Params, total: int) -> list[VectorHit]:
     """Return the nearest documents; `total` is the number of those that pass the conditions."""
     count = min(total, parameters["limit"])
     # The graph is approximate: if it returns too few documents, all are compared.
@@ -206,9 +205,7 @@ def _best(tx: Tx, dimensions: int, conditions: Conditions, parameters: dict[str,
     return [VectorHit(doc_id, similarity, ordinal) for doc_id, similarity, ordinal in rows]
 
 
-def _search_graph(
-    tx: Tx, dimensions: int, conditions: Conditions, parameters: dict[str, Any], count: int
-) -> list[VectorHit]:
+def _search_graph(tx: Tx, dimensions: int, conditions: Conditions, parameters: Params, count: int) -> list[VectorHit]:
     """Return up to `count` documents, fewer if the graph returns no more.
 
     Several chunks may belong to one document, so more and more chunks are requested until there are enough documents.
@@ -226,7 +223,7 @@ def _search_graph(
         chunks *= 4
 
 
-def _filter_parameters(filters: SearchFilters) -> dict[str, Any]:
+def _filter_parameters(filters: SearchFilters) -> Params:
     folders = [] if filters.folder is None else folder_list(filters.folder)
     return {
         "weight": filters.weight_min,
