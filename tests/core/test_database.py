@@ -51,7 +51,7 @@ def test_a_damaged_search_index_is_rebuilt_and_the_log_asks_for_no_backup(
     rebuildable.open_rebuildable(path, "create table vectors (id integer)", 1, kept="vectors").close()
     assert lines == [
         "index: rebuilding file=index.db reason=file is not a database",
-        "index: computing again table=vectors file=index.db reason=file is not a database",
+        "index: recomputing table=vectors file=index.db reason=file is not a database",
     ]
 
 

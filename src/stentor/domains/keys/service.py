@@ -253,7 +253,7 @@ class KeyService:
                 # One key per name: otherwise the environment's key would get the role, revocation and memory of this
                 # one.
                 if key.created_by:
-                    log.warning("keys: replaced by the key of the environment with its name name=%s", key.name)
+                    log.warning("keys: stored key ignored, the environment has a key of this name name=%s", key.name)
                 continue
             # A poll may have read the row before this process changed it.
             if known is not None and known.version >= key.version:

@@ -302,7 +302,7 @@ class Presence:
             self._slots.pop(agent_id, None)
 
     def record_lost_poll(self, agent_id: str) -> None:
-        """Record that a worker broke off its poll: it may be gone, so it has no free slot until it polls again."""
+        """Record that a worker ended its poll early: it may be gone, so it has no free slot until it polls again."""
         self._polled.pop(agent_id, None)
 
     def record_lease(self, agent_id: str, task_id: str, until: int) -> None:

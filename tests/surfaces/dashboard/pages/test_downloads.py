@@ -161,4 +161,4 @@ async def test_a_download_that_breaks_off_has_no_end_and_one_line_in_the_log(
     # Without an end the server closes the connection, so the browser does not take a part for the whole.
     assert all(message["more_body"] for message in sent[1:])
     lines = [(record.getMessage(), record.exc_info) for record in caplog.records if record.levelname != "INFO"]
-    assert lines == [("dashboard: download broken off file=tasks.csv reason=Unknown API key.", None)]
+    assert lines == [("dashboard: download aborted file=tasks.csv reason=Unknown API key.", None)]

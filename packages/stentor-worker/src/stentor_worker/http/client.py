@@ -212,7 +212,7 @@ def segment(text: str) -> str:
 
 def _log_limit(error: ServiceError, wait_s: float, path: str) -> None:
     if error.status == 429:
-        log.warning("worker: limited, retrying in %d s path=%s error=%s", wait_s, path, error)
+        log.warning("worker: rate limited, retrying in %d s path=%s error=%s", wait_s, path, error)
 
 
 def _describe(error: OSError) -> str:

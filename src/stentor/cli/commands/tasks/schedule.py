@@ -84,7 +84,7 @@ def add(
     missed: Annotated[
         Missed, typer.Option(help="What to do with runs missed while the service was down: none, one for all, or each.")
     ] = "one",
-    overlap: Annotated[Overlap, typer.Option(help="skip: no run while the task before has not ended.")] = "allow",
+    overlap: Annotated[Overlap, typer.Option(help="skip: no run while the previous task has not ended.")] = "allow",
     paused: Annotated[bool, typer.Option("--paused", help="Create it paused.")] = False,
 ) -> None:
     """Create a schedule."""

@@ -85,7 +85,7 @@ def _take_over(path: Path, new: Path, table: str) -> None:
         connection.control(f"insert into {table} select * from earlier.{table}")  # noqa: S608 - named in the code
         connection.commit()
     except StoreUnavailable as error:
-        log.warning("index: computing again table=%s file=%s reason=%s", table, path.name, error.__cause__ or error)
+        log.warning("index: recomputing table=%s file=%s reason=%s", table, path.name, error.__cause__ or error)
         connection.rollback()
     finally:
         connection.close()

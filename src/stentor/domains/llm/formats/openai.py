@@ -306,7 +306,7 @@ def _logprobs(choice: _Choice) -> JsonObject | None:
 
 
 def _finish_reason(reason: str, usage: TokenUsage | None) -> FinishReason:
-    """Return the finish reason, `stop` for an unknown one. Raises ProviderError if the reply was broken off."""
+    """Return the finish reason, `stop` for an unknown one. Raises ProviderError if the reply is incomplete."""
     if reason in _BROKEN_OFF:
         raise incomplete_reply_fault(reason, usage)
     return _FINISH.get(reason, "stop")

@@ -111,7 +111,7 @@ class RemoteEmbedder:
                 return rows
         # Refused because of its content. If this request fails too, the text is not the reason.
         rows = await self._request([""])
-        log.warning("embedding: %s refuses a text of %d characters at any length", self._url, len(text))
+        log.warning("embedding: text rejected at any length url=%s characters=%d", self._url, len(text))
         return rows
 
     async def _request(self, texts: list[str]) -> list[list[float]]:

@@ -201,11 +201,11 @@ class Download(StreamingResponse):
         try:
             await super().stream_response(send)
         except (GatewayError, StentorError) as error:
-            log.warning("dashboard: download broken off file=%s reason=%s", self._name, error.message)
+            log.warning("dashboard: download aborted file=%s reason=%s", self._name, error.message)
         except OSError:  # the browser left
             raise
         except Exception:
-            log.exception("dashboard: download broken off file=%s", self._name)
+            log.exception("dashboard: download aborted file=%s", self._name)
 
 
 ROUTES = [
