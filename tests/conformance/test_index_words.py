@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 from stentor.core.db import Sql
 from stentor.core.db.postgres.driver import PostgresDriver
 from stentor.core.errors import StoreUnavailable
+from stentor.domains.memory.index import store
 from stentor.domains.memory.index.index import SearchIndex
 from stentor.domains.memory.index.model import (
     SEARCH_FIELDS,
@@ -99,6 +100,21 @@ async def test_documents_are_listed_the_latest_changed_first(index: SearchIndex)
         ("a/2.md", ["even"])
     ]
     assert await index.outline() == ({"": 1, "a": 5}, {"odd": 3, "even": 2})
+
+
+@requirement("memory.list")
+async def test_a_page_of_the_list_and_the_totals_read_no_texts_of_other_documents(tmp_path: Path) -> None:
+    index = sqlite.open_index(tmp_path)
+    page = {"tag": "", "before": 9, "after": "", "limit": 9}
+    asked: list[tuple[Sql, dict[str, Any]]] = [
+        (store._LIST_RECENT_OF_ALL, page),
+        (store._LIST_RECENT_OF_FOLDER, page | {"folder": "a"}),
+        (store._TOTALS, {}),
+    ]
+    for sql, params in asked:
+        plan = await index.read(lambda tx, s=sql, p=params: tx.rows(Sql(f"explain query plan {s.text}"), **p))
+        assert "INDEX" in plan[0][3], plan
+    index.close()
 
 
 @requirement("memory.list")

@@ -10,6 +10,7 @@ import unicodedata
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
+from unittest.mock import AsyncMock
 
 import psycopg
 import pytest
@@ -549,6 +550,16 @@ async def test_an_index_that_was_deleted_or_damaged_comes_back(make_world: MakeW
         again = Notes(await make_world(SERVICE_MEMORY="1"), tmp_path / "vault")
         await again.until_found("remembered", ["a.md"])
         await again.world.memory.stop()
+
+
+@requirement("memory.health")
+async def test_health_counts_the_documents_once(notes: Notes, monkeypatch: pytest.MonkeyPatch) -> None:
+    memory = notes.world.kernel.memory
+    assert memory is not None
+    counted = AsyncMock(side_effect=memory.default.index.totals)
+    monkeypatch.setattr(memory.default.index, "totals", counted)
+    assert (await notes.world.admin.get("/api/v1/memory/health")).json()["stats"]["total_documents"] == 0
+    assert counted.await_count == 1
 
 
 @requirement("memory.health", "memory.without-model-degraded")

@@ -60,13 +60,17 @@ class MemoryHealth:
 
     async def report(self) -> JsonObject:
         """Return the body of the health route. Fails closed: a part that does not respond in time is unhealthy."""
+        totals: IndexTotals | None = None
+
+        async def read_index() -> None:
+            nonlocal totals
+            totals = await self._index.totals()
+
         vault, vectors = await asyncio.gather(
-            _check(self._vault.check, self._indexer.lag), _check(self._read_index, self._embedding_worker.lag)
+            _check(self._vault.check, self._indexer.lag), _check(read_index, self._embedding_worker.lag)
         )
         if vectors.status == "healthy" and (problem := self._embedding_worker.problem):
             vectors = msgspec.structs.replace(vectors, status="degraded", detail=problem)
-        # An index that did not respond to the check is not asked again, without a time limit.
-        totals = None if vectors.status == "unhealthy" else await self._index.totals()
         if totals is not None:
             # Past lags say nothing about documents that are still pending, so the oldest of them counts too.
             wait_ms = round(self._embedding_worker.oldest_wait_seconds(totals.without_vectors) * 1000, 3)
@@ -88,9 +92,6 @@ class MemoryHealth:
         if pending := self._embedding_worker.count_to_embed(totals.without_vectors):
             return f"{pending} documents are not embedded yet"
         return f"responds; {self._index.warning}" if self._index.warning else "responds"
-
-    async def _read_index(self) -> None:
-        await self._index.totals()
 
     def _stats(self, totals: IndexTotals | None) -> JsonObject:
         if totals is None:

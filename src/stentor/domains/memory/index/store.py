@@ -72,13 +72,18 @@ _READ_HEADINGS = {
 }
 _READ_BODY = Sql("select body from documents where path = :path")
 _READ_TEXT = Sql("select head, coalesce(full_body, body) from documents where path = :path")
-_LIST_RECENT = Sql(
-    """select path, title, tags, size, modified_at from documents
-    where (cast(:folder as text) is null or folder = :folder) and (:tag = '' or replace(tag_keys, :tag, '') <> tag_keys)
-    and (modified_at < :before or (modified_at = :before and path > :after))
+_LIST_RECENT = """select path, title, tags, size, modified_at from documents
+    where (:tag = '' or replace(tag_keys, :tag, '') <> tag_keys)
+    and modified_at <= :before and (modified_at < :before or path > :after) {}
     order by modified_at desc, path limit :limit"""
+_LIST_RECENT_OF_ALL = Sql(_LIST_RECENT.format(""))
+_LIST_RECENT_OF_FOLDER = Sql(_LIST_RECENT.format("and folder = :folder"))
+# Few lists of tags differ, so few are parsed.
+_COUNT_TAG_LISTS = Sql(
+    """select tags, count(*)
+    from (select doc_id, tags from documents where tags <> '[]' order by doc_id limit 20000) as tagged
+    group by tags order by min(doc_id)"""
 )
-_LIST_TAGS = Sql("select tags from documents where tags <> '[]' order by doc_id limit 20000")
 _COUNT_BY_FOLDER = Sql("select folder, count(*) from documents group by folder order by folder")
 _READ_FACT = Sql("select value from facts where name = :name")
 _WRITE_FACT = Sql.insert("facts", ("name", "value"), key=("name",))
@@ -170,7 +175,11 @@ def list_recent(tx: Tx, folder: str | None, tag: str, before: tuple[int, str], l
     time, path = before
     key = next(iter(clean_tags([tag])), tag).casefold()
     quoted = jsontext.dump(key) if key else ""
-    rows = tx.rows(_LIST_RECENT, folder=folder, tag=quoted, before=time, after=path, limit=limit)
+    chosen = {"tag": quoted, "before": time, "after": path, "limit": limit}
+    if folder is None:
+        rows = tx.rows(_LIST_RECENT_OF_ALL, **chosen)
+    else:
+        rows = tx.rows(_LIST_RECENT_OF_FOLDER, folder=folder, **chosen)
     return [ListedDocument(path, title, jsontext.load(tags), size, at) for path, title, tags, size, at in rows]
 
 
@@ -178,9 +187,9 @@ def count_tags(tx: Tx) -> dict[str, int]:
     """Count the documents with each tag or one below it, the most used tag first; case does not matter."""
     counts: Counter[str] = Counter()
     spellings: dict[str, str] = {}
-    for row in tx.rows(_LIST_TAGS):
-        tags = {tag.casefold(): tag for tag in with_parents(map(str, jsontext.load(row[0])))}
-        counts.update(tags.keys())
+    for text, documents in tx.rows(_COUNT_TAG_LISTS):
+        tags = {tag.casefold(): tag for tag in with_parents(map(str, jsontext.load(text)))}
+        counts.update(dict.fromkeys(tags, int(documents)))
         for key, tag in tags.items():
             spellings.setdefault(key, tag)
     return {spellings[key]: count for key, count in counts.most_common()}

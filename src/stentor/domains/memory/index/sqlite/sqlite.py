@@ -25,7 +25,7 @@ from stentor.domains.memory.index.model import (
 from stentor.domains.memory.index.sqlite.in_memory_vectors import InMemoryVectorStore
 from stentor.domains.memory.index.sqlite.term_ranking import TermRanking
 
-SCHEMA_VERSION = 16
+SCHEMA_VERSION = 17
 INDEX_FILE = "memory.db"
 
 _STATEMENTS = """
@@ -51,7 +51,8 @@ create table documents (
     has_keys integer not null default 0,
     model text
 );
-create index documents_of_folder on documents (folder);
+create index documents_of_folder on documents (folder, size);
+create index documents_by_time on documents (modified_at desc, path);
 create index documents_of_name on documents (name);
 create index documents_without_vectors on documents (size, doc_id) where model is null;
 create table links (
