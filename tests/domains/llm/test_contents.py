@@ -191,7 +191,8 @@ async def test_what_a_failed_or_interrupted_call_leaves_is_redacted_too(make_llm
     upstream.mood = moods.status(500, {"error": {"message": f"bad key {API_KEY}"}})
     await chat(world, messages=[{"role": "user", "content": ALL.replace(KNOWN, "")}])
     call = await newest(world)
-    assert (call["content"], call["response"]) == ("kept", None)
+    assert call["content"] == "kept"
+    assert call["response"] == "The provider openai returned 500: bad [redacted]"
     upstream.mood = moods.hanging_up
     await world.admin.post("/api/v1/llm/stream", json=asking(messages=[{"role": "user", "content": API_KEY}]))
     assert canaries_in(await dump(world)) == []

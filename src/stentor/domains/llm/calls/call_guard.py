@@ -84,6 +84,8 @@ class LlmCall:
         self.reservation: BudgetReservation | None = None
         self.cost: int | None = None
         """In billionths of a US dollar, once the call is recorded; None if the price is unknown."""
+        self.failure = ""
+        """The message of the error that ended the call."""
         self.evidence = CallEvidence(keep_content=guard.contents is not None, tenant=caller.tenant)
         self._span: CallSpan | None = None
 
@@ -126,6 +128,8 @@ class LlmCall:
             usage = error.usage or usage
         usage = usage and limit_counts(usage)
         self._end_span(usage, outcome)
+        if isinstance(error, StentorError):
+            self.failure = error.message
         recording = self._guard.record_failure(self, usage or TokenUsage(), outcome)
         # A cancelled coroutine must end at once; the record is written without it.
         if not is_cancelled:
@@ -230,6 +234,8 @@ class CallGuard:
             if self.contents is not None:
                 # The vectors of an embedding are no text.
                 response = call.evidence.response if call.operation == "chat" else b""
+                # May quote the prompt, so it is kept like one, and not in the event, which nobody can delete.
+                response = response or call.failure.encode(errors="replace")
                 content = await self.contents.redact(call.evidence.request, response)
             row = CallRow(
                 call_id=call.evidence.call_id,
