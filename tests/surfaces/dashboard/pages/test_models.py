@@ -249,6 +249,12 @@ async def test_kept_content_is_shown_as_text(make_world: MakeWorld, make_board: 
     assert "<script>alert(1)" not in page
     assert "The sea" in page
     assert KEY not in page
+    upstream.mood = status(400, {"error": {"message": "max_tokens is too large"}})
+    assert (await world.admin.post("/api/v1/llm/chat", json=body)).status_code >= 400
+    call = (await world.admin.get("/api/v1/llm/calls")).json()["calls"][0]
+    page = await site.read(f"/models/calls/{call['call_id']}")
+    assert "Error message" in page
+    assert "max_tokens is too large" in page
     await (await site.browser()).aclose()
 
 
@@ -458,7 +464,7 @@ async def test_an_answer_that_fails_stands_beside_the_others_with_its_reason(sit
 
 @requirement("dashboard.downloads")
 async def test_calls_are_downloaded_with_the_filters_of_the_list(site: Site) -> None:
-    for model in ("openai/sea-small", "openai/sea-large"):
+    for model in ("openai/sea-large", "openai/sea-small"):
         await chat(site.world, model=model)
 
     async def rows(key: str = "ADMIN", **filters: str) -> list[dict[str, str]]:
@@ -467,9 +473,12 @@ async def test_calls_are_downloaded_with_the_filters_of_the_list(site: Site) -> 
         return list(csv.DictReader(answer.content.decode("utf-8-sig").splitlines()))
 
     found = await rows()
-    assert [row["model"] for row in found] == ["sea-large", "sea-small"]
-    assert (found[0]["cost_usd"], found[1]["cost_usd"]) == ("0.025", "0.000025")
+    assert [row["model"] for row in found] == ["sea-small", "sea-large"]
+    assert (found[0]["cost_usd"], found[1]["cost_usd"]) == ("0.000025", "0.025")
     assert (found[0]["key"], found[0]["input_tokens"], found[0]["estimated"]) == ("admin", "11", "false")
     assert len(await rows(model="sea-small")) == 1
     assert await rows(outcome="failed") == []
+    assert [row["model"] for row in await rows(order="cost")] == ["sea-large", "sea-small"]
+    listed = await site.read("/models/calls", order="cost", outcome="ok")
+    assert 'href="/models/calls.csv?outcome=ok&amp;order=cost" download' in listed
     assert await rows("READER") == [], "only admins read the calls of other keys"

@@ -74,9 +74,9 @@ async def download_tasks(page: PageRequest) -> Response:
 
 
 async def download_calls(page: PageRequest) -> Response:
-    """All model calls of the list with its filters."""
+    """All model calls of the list with its filters; the most expensive ones if the list shows these."""
     conditions = model_calls.read_conditions(page)
-    read = partial(_call, page, "llm.calls", **conditions)
+    read = partial(_call, page, "llm.calls", order=page.query_param("order"), **conditions)
     first, names = await asyncio.gather(read(), page.read(registry_queries.read_names))
 
     async def rows() -> AsyncIterator[list[JsonObject]]:
