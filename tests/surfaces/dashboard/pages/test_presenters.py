@@ -13,6 +13,14 @@ from stentor.surfaces.dashboard.presenters.notes.note_rendering import note_url
 from tests.requirements import requirement
 
 
+@requirement("dashboard.page-tasks")
+def test_the_line_of_a_traceback_that_names_the_error_is_shown() -> None:
+    trace = 'Traceback (most recent call last):\n  File "a.py", line 1, in <module>\nValueError: no such city\n\n'
+    assert filters.find_error_line(trace) == "ValueError: no such city"
+    assert filters.find_error_line(f"It ended with 1: {trace}") == "ValueError: no such city"
+    assert filters.find_error_line("Two\nlines") == "Two\nlines"
+
+
 @requirement("dashboard.page-agents")
 def test_a_runtime_is_told_without_what_may_be_a_secret() -> None:
     found = {

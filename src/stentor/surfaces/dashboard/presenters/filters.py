@@ -30,6 +30,7 @@ _UUID = re.compile(r"[0-9a-fA-F]{8}(-[0-9a-fA-F]{4}){3}-[0-9a-fA-F]{12}")
 MAX_ID_LENGTH = 20
 """Characters of an id that is not a UUID, where a page has no room for all of it."""
 _SCHEME = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*:")
+TRACEBACK_START = "Traceback (most recent call last)"
 SERVICE = "the service"
 """What the pages call what no person and no program did."""
 UNSCORED = "unscored"
@@ -146,6 +147,13 @@ def truncate_line(text: Any, max_length: int) -> str:
     """Join a text into one line of at most `max_length` characters."""
     line = " ".join(escape_bidi(str(text)).split())
     return line if len(line) <= max_length else line[: max_length - 1] + "…"
+
+
+def find_error_line(text: str) -> str:
+    """Return the last line of a Python traceback, which names the error; any other text as it is."""
+    if TRACEBACK_START not in text:
+        return text
+    return next((line.strip() for line in reversed(text.splitlines()) if line.strip()), text)
 
 
 def render_sentence(text: str) -> Markup:
@@ -288,6 +296,7 @@ FILTERS: dict[str, Callable[..., Any]] = {
     "breakable": allow_breaks,
     "rerun_text": format_input,
     "sentence": render_sentence,
+    "error_line": find_error_line,
     "denial": explain_denial,
     "pretty": format_json,
     "words": humanize,
