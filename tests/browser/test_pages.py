@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from typing import Any
 
 import pytest
@@ -135,6 +136,23 @@ def test_the_summary_of_an_agent_fits_a_phone(chromium: Browser, installation: I
     page = tab.open(f"/agents/{installation.made.agents['scribe']}/card").page
     assert page.locator("pre.code").evaluate("box => box.scrollWidth <= box.clientWidth")
     context.close()
+
+
+@requirement("dashboard.page-agents")
+def test_the_status_of_an_agent_is_above_its_buttons_on_a_phone(chromium: Browser, installation: Installation) -> None:
+    context = chromium.new_context(viewport=SIZES["narrow"])
+    path = f"/agents/{installation.made.agents['scribe']}"
+    page = Tab(context.new_page(), installation.board).sign_in().open(path).page
+    boxes = page.evaluate(
+        """() => ["h1", ".standing .status", ".actions > *", ".columns"].map(part => {
+            const box = document.querySelector(`main ${part}`).getBoundingClientRect();
+            return [box.top, box.bottom, box.width];
+        })"""
+    )
+    context.close()
+    for above, below in itertools.pairwise(boxes):
+        assert above[1] <= below[0]
+    assert boxes[-1][2] > 350
 
 
 @requirement("dashboard.page-tasks", "dashboard.page-calls")
