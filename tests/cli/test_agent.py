@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import io
 import json
 import re
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
+from rich.console import Console
 
+from stentor.cli import agents, output
 from tests.cli.program import Program
 
 Served = tuple[Program, Any]
@@ -115,6 +119,23 @@ def test_the_list_fits_a_narrow_terminal_and_cuts_no_capability(served: Served) 
     out = Program(program.data_dir, program.environ | {"COLUMNS": "80"})("agent", "list").out
     assert all(len(line) <= 80 for line in out.splitlines())
     assert {"translation", "classification", "unscored", agent[-12:]} <= set(re.findall(r"[\w-]+", out))
+
+
+def test_a_long_name_leaves_the_list_a_table_in_a_narrow_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
+    listed = [
+        agents.ListedAgent(
+            trust_score=None, online=True, agent_id=name, name=name, capabilities=["summarize"], status="active"
+        )
+        for name in ("9b965a6fea3b", "cfeb92dc1e7e")
+    ]
+    listed[0] = msgspec.structs.replace(listed[0], name="customer-support-for-the-region-of-southern-europe")
+    console = Console(file=io.StringIO(), width=80, force_terminal=True, color_system=None)
+    monkeypatch.setattr(output, "_console", lambda *, is_error: console)
+    monkeypatch.setattr(agents, "console", console)
+    agents.show_agents(agents.AgentList(listed, 2))
+    assert isinstance(console.file, io.StringIO)
+    lines = console.file.getvalue().splitlines()
+    assert any(line.lstrip().startswith("customer-support-fo… ") and "9b965a6fea3b" in line for line in lines)
 
 
 def test_list_shows_trust_as_unscored_until_something_scores_it(served: Served) -> None:

@@ -80,6 +80,10 @@ def show_agents(page: AgentList) -> None:
     ]
     # On a narrow terminal the names of capabilities would be cut into pieces.
     hidden = {"seen"} if console.width < MIN_WIDTH_OF_ALL_COLUMNS else set()
+    if hidden and console.is_terminal:
+        # One long name would make every agent a record of its own. The id names the agent as well.
+        for row in rows:
+            row["name"] = output.shorten_name(row["name"])
     columns = [name for name in COLUMNS if name not in hidden]
     console.print(output.render_table(columns, ([row[name] for name in columns] for row in rows)))
     for agent in page.agents:
