@@ -211,7 +211,9 @@ async def test_failed_calls_of_the_last_hour_are_counted(site: Site, upstream: U
 
 @requirement("dashboard.page-calls")
 async def test_calls_are_listed_filtered_and_one_is_shown(site: Site) -> None:
-    assert "Point any OpenAI client" in await site.read("/models/calls")
+    empty = await site.read("/models/calls")
+    assert "Point any OpenAI client" in empty
+    assert '<a href="/models/providers">register a provider</a>' in empty
     await chat(site.world)
     page = await site.read("/models/calls")
     found = re.search(r'href="(/models/calls/[^"?]+)"', page)
