@@ -219,6 +219,16 @@ async def test_the_list_is_narrowed_and_paged(world: World) -> None:
     assert (await world.admin.get(PATH, params={"status": "asleep"})).status_code == 400
 
 
+@requirement("registry.list-agents")
+async def test_an_agent_that_leaves_the_list_moves_none_to_a_page_already_read(world: World) -> None:
+    agents = [await world.register(f"n{number}") for number in range(5)]
+    first = (await world.admin.get(PATH, params={"limit": 2})).json()
+    assert (await world.admin.post(f"{PATH}/{agents[0]}/archive", json={"reason": "old"})).status_code == 200
+    second = (await world.admin.get(PATH, params={"limit": 2, "cursor": first["next_cursor"]})).json()
+    assert [agent["name"] for agent in second["agents"]] == ["n2", "n3"]
+    assert await names(world, limit=2, cursor=second["next_cursor"]) == ["n4"]
+
+
 @requirement("registry.patch-scores")
 async def test_a_patch_changes_only_the_scores_given(world: World) -> None:
     agent = await world.register(alignment_score=0.1)
@@ -428,6 +438,14 @@ async def test_a_change_is_read_also_if_its_commit_took_longer_than_it_is_awaite
         world.clock.advance(seconds=1)
         read_at = await deaf.kernel.views.refresh(read_at)
     assert [a.status for a in deaf.kernel.agents.registry.agents.list_capable("default", ["sing"])] == ["suspended"]
+
+
+@pytest.mark.only("postgresql", reason="a process alone misses no change")
+@requirement("scale.known-everywhere")
+async def test_an_agent_is_in_the_lists_of_every_process_at_once(world: World, deaf: World) -> None:
+    for number in range(BURST + 2):
+        await world.register(f"n{number:02}")
+        assert (await names(deaf))[-1] == f"n{number:02}"
 
 
 @pytest.mark.only("postgresql", reason="a process alone misses no change")

@@ -135,15 +135,18 @@ class CatchUp:
         self._left, self._counted_at = float(BURST), now()
         self._running: asyncio.Task[None] | None = None
 
-    async def __call__(self) -> bool:
-        """Read, or wait for a read that another request begins; return whether there was one."""
+    async def __call__(self, *, limited: bool = True) -> bool:
+        """Read, or wait for a read that another request begins; return whether there was one.
+
+        `limited` is for requests that name one thing: not all of their keys and ids exist.
+        """
         if self.read is None:
             return False
         if self._running is not None:
             # It may have begun before the change that this request misses.
             await asyncio.wait({self._running}, timeout=MAX_WAIT_SECONDS)
         if self._running is None:
-            if not self._take():
+            if limited and not self._take():
                 return False
             self._running = asyncio.create_task(self._run(self.read))
         await asyncio.wait({self._running}, timeout=MAX_WAIT_SECONDS)

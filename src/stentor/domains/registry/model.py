@@ -142,6 +142,11 @@ class Agent(msgspec.Struct, frozen=True, dict=True):
         return frozenset(self.capabilities)
 
     @property
+    def position(self) -> tuple[int, str]:
+        """The place in lists, which never changes: oldest first."""
+        return self.created_at, self.agent_id
+
+    @property
     def is_quarantined(self) -> bool:
         return self.status == "quarantined"
 

@@ -7,7 +7,6 @@ from typing import Annotated
 
 from fastapi import Query
 
-from stentor.core.errors import InvalidRequest
 from stentor.core.validation.text_checks import confusable_skeleton
 from stentor.domains.registry import wire
 from stentor.domains.registry.model import Agent, AgentStatus, Runtime, TrustTier
@@ -78,11 +77,8 @@ class RegistryOperations:
         Archived agents are listed with `archived`, or if `ref` refers to no other. `ref` is a name, the beginning or
         the end of an id, or the beginning of the last group of a UUID.
         """
-        if cursor is not None:
-            (offset,) = decode_cursor(cursor, int)
-            if offset < 0:
-                raise InvalidRequest("The cursor was not issued by this service: pass `next_cursor` of a page.")
-        agents = self._registry.list_matching(
+        after = None if cursor is None else decode_cursor(cursor, int, str)
+        agents = await self._registry.list_matching(
             caller.tenant,
             capability=capability,
             status=status,
@@ -91,7 +87,9 @@ class RegistryOperations:
         )
         if ref is not None:
             agents = _select_referred(agents, ref)
-        listed = agents[offset : offset + limit]
+        # By the key and not the place of the last agent: others may have left the list since.
+        remaining = agents if after is None else [agent for agent in agents if agent.position > after]
+        listed = remaining[offset : offset + limit]
         return wire.AgentPage(
             agents=[
                 wire.AgentRow.of(agent, notice=self._model_checks.known_problem(agent), **self._state(agent))
@@ -100,7 +98,7 @@ class RegistryOperations:
             total=len(agents),
             limit=limit,
             offset=offset,
-            next_cursor=encode_cursor(offset + limit) if offset + limit < len(agents) else None,
+            next_cursor=encode_cursor(*listed[-1].position) if offset + limit < len(remaining) else None,
             malformed=self._registry.list_malformed(caller.tenant),
         )
 

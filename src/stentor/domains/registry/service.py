@@ -137,7 +137,7 @@ class AgentRegistry:
 
         return await self._db.read(read)
 
-    def list_matching(
+    async def list_matching(
         self,
         tenant: str,
         *,
@@ -146,10 +146,11 @@ class AgentRegistry:
         trust_tier: str | None,
         archived: bool | None = False,
     ) -> list[Agent]:
-        """Return the tenant's agents that match, oldest first; from the cache.
+        """Return the tenant's agents that match, oldest first; from the cache, with what other processes changed.
 
         `archived` selects those that are archived or those that are not; None both.
         """
+        await self.agents.catch_up(limited=False)
         capable = self.agents.list_capable(tenant, (capability,) if capability is not None else ())
         matching = [
             agent
@@ -158,7 +159,7 @@ class AgentRegistry:
             and (trust_tier is None or agent.trust_tier == trust_tier)
             and (archived is None or agent.is_archived == archived)
         ]
-        return sorted(matching, key=lambda agent: (agent.created_at, agent.agent_id))
+        return sorted(matching, key=lambda agent: agent.position)
 
     async def authorize(self, principal: Principal, action: AgentAction, entity_id: str) -> None:
         """Authorize a change of the records that other domains store under an agent's id. Raises Forbidden."""

@@ -150,7 +150,7 @@ class RegistryZone:
     async def list_agents(self, context: ActionContext) -> CommitStep:
         body = context.body
         assert isinstance(body, ListAgentsBody)
-        agents = self._registry.list_matching(
+        agents = await self._registry.list_matching(
             context.principal.tenant, capability=body.capability, status=body.status, trust_tier=body.trust_tier
         )
         response = {"agents": [self._agent_to_json(agent) for agent in agents[: body.limit]], "total": len(agents)}
