@@ -408,6 +408,32 @@ def test_the_service_is_asked_again_if_a_form_became_invalid_meanwhile(tab: Tab)
     tab.errors.clear()  # of the request that was refused
 
 
+@requirement("dashboard.flows")
+def test_what_waits_for_a_slow_service_shows_it(tab: Tab) -> None:
+    page, held = tab.open("/memory/edit?path=Notes/slow.md").page, list[Route]()
+    save = page.get_by_role("button", name="Save")
+    page.get_by_label("Text").fill("An hour's work.")
+    page.route("**/health", lambda route: held.append(route))
+    with page.expect_request("**/health"):
+        save.dblclick()
+    expect(save).to_have_attribute("aria-busy", "true")
+    expect(save).to_have_css("opacity", "0.6")
+    expect(save).to_be_focused()
+    assert len(held) == 1
+    held.pop().fulfill(status=503)
+    expect(page.get_by_role("alert")).to_contain_text("The service does not answer, so nothing was sent.")
+    expect(save).to_have_css("opacity", "1")
+    tab.open("/tasks")
+    results = page.locator("#results")
+    page.route("**/tasks?*", lambda route: held.append(route))
+    page.get_by_label("Status").select_option("failed")
+    expect(results).to_have_css("opacity", "0.6")
+    held.pop().continue_()
+    expect(results).to_have_css("opacity", "1")
+    page.wait_for_url("**/tasks?*status=failed*")
+    tab.errors.clear()  # that an answer was 503
+
+
 @requirement("dashboard.page-selection")
 def test_back_after_an_action_on_several_tasks_leads_to_the_list(tab: Tab) -> None:
     page = tab.open("/tasks?status=queued").page

@@ -254,6 +254,19 @@ def test_a_page_without_live_parts_says_that_its_session_has_ended(tab: Tab) -> 
     tab.errors.clear()  # that an answer was 401
 
 
+@requirement("dashboard.live")
+def test_a_page_is_live_again_after_a_proxy_had_no_service(tab: Tab) -> None:
+    page = tab.page
+    page.clock.install()
+    page.route(re.compile("/live"), lambda route: route.fulfill(status=502))
+    tab.open("/tasks")
+    expect(page.locator("#live")).to_have_text("not live")
+    page.unroute(re.compile("/live"))
+    page.clock.fast_forward(5_500)
+    tab.live()
+    tab.errors.clear()  # that answers were 502
+
+
 @requirement("dashboard.live-kept")
 def test_a_list_that_was_made_longer_stays_so_until_it_is_filtered(tab: Tab, installation: Installation) -> None:
     seed, page = installation.seed, tab.page

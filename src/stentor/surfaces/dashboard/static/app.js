@@ -18,6 +18,7 @@
   const typing = () => inField() && !/^(checkbox|radio)$/.test(document.activeElement.type); // a box takes no letters
 
   const REFRESH = 30_000; // milliseconds after which live parts are asked for even when nothing was heard
+  const RECONNECT = 5_000; // milliseconds until a stream that was refused is asked for again
 
   // Live changes: at most one a second comes, and a part is asked for again only when the last answer is there.
   const live = $("#live");
@@ -128,6 +129,7 @@
         const answer = await fetch("/live", { headers: { Accept: "text/event-stream" } }).catch(() => null);
         answer?.body.cancel();
         if (answer?.status === 401) askToSignIn();
+        else setTimeout(() => { if (target === source) hear(); }, RECONNECT); // a proxy answers 502 while the service restarts
       });
     };
     // A browser has six connections to a service: those of hidden pages would keep the next page from loading.
@@ -218,9 +220,11 @@
   const ANSWER = 10_000; // milliseconds that the service has for it
   const askFirst = async (form, submitter) => {
     asked.add(form);
+    submitter?.setAttribute("aria-busy", "true"); // not disabled, which would take the focus from it
     $(":scope > .notice", form)?.remove();
     const answer = await fetch("/health", { cache: "no-store", signal: AbortSignal.timeout(ANSWER) }).catch(() => null);
     asked.delete(form);
+    submitter?.removeAttribute("aria-busy");
     if (answer && ![502, 503, 504].includes(answer.status)) { // these are of a proxy
       answering.add(form);
       form.requestSubmit(submitter);
