@@ -3,6 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import gc
+from typing import Any
+
+import pytest
 
 from stentor.core.db.polling import BURST, CatchUp
 from stentor.core.errors import StoreUnavailable
@@ -47,11 +51,16 @@ async def test_reads_are_limited_to_a_few_in_a_row_and_then_one_a_second() -> No
     assert len(reads) == BURST + 1
 
 
-async def test_a_read_that_fails_in_an_outage_fails_no_request() -> None:
-    catch_up = CatchUp()
+@pytest.mark.parametrize("error", [StoreUnavailable("down"), ValueError("damaged")])
+async def test_a_read_that_fails_fails_no_request(error: Exception) -> None:
+    catch_up, reported = CatchUp(), list[dict[str, Any]]()
+    asyncio.get_running_loop().set_exception_handler(lambda _, context: reported.append(context))
 
     async def read() -> None:
-        raise StoreUnavailable("down")
+        raise error
 
     catch_up.read = read
     assert await catch_up() is True
+    # The loop reports the error of a task that nobody read when the task is collected.
+    gc.collect()
+    assert not reported

@@ -64,7 +64,8 @@ class ViewRefresher:
         """Refresh as soon as another process changes something, or when its notices may have been missed."""
         self._tasks.freshness.on_stale = self._stale.set
         if not self._infra.is_single_process:
-            self._agents.registry.agents.catch_up.read = partial(self._catch_up, self._agents.registry)
+            shown = (self._agents.registry, self._agents.trust.view)
+            self._agents.registry.agents.catch_up.read = partial(self._catch_up, *shown)
             callers = (self._keys, self._people) if self._people.is_enabled else (self._keys,)
             self._keys.catch_up.read = partial(self._catch_up, *callers)
         # Reconnected: notices sent while the connection was down are lost, so everything may be stale.

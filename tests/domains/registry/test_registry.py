@@ -450,6 +450,19 @@ async def test_an_agent_is_in_the_lists_of_every_process_at_once(world: World, d
 
 @pytest.mark.only("postgresql", reason="a process alone misses no change")
 @requirement("scale.known-everywhere")
+async def test_the_trust_of_an_agent_is_shown_at_once_by_every_process(world: World, deaf: World) -> None:
+    agent = await world.register()
+    await read(deaf, agent)
+    for score in (0.2, 0.8):
+        assert (await world.admin.put(f"/api/v1/trust/{agent}", json={"score": score})).status_code == 200
+        assert (await read(deaf, agent))["trust_score"] == score
+    assert (await world.admin.put(f"/api/v1/trust/{agent}", json={"score": 0.4})).status_code == 200
+    (row,) = (await deaf.admin.get(PATH)).json()["agents"]
+    assert row["trust_score"] == 0.4
+
+
+@pytest.mark.only("postgresql", reason="a process alone misses no change")
+@requirement("scale.known-everywhere")
 async def test_made_up_agents_cause_few_reads(world: World, deaf: World) -> None:
     catch_up, reads = deaf.kernel.agents.registry.agents.catch_up, list[None]()
     read = catch_up.read

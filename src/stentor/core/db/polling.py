@@ -13,12 +13,12 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Awaitable, Callable, Iterable
+from contextlib import suppress
 from functools import partial
 from typing import Any, Generic, TypeVar
 from weakref import WeakSet
 
 from stentor.core.db.transaction import Tx
-from stentor.core.errors import StoreUnavailable
 
 K = TypeVar("K")
 T = TypeVar("T")
@@ -163,8 +163,8 @@ class CatchUp:
 
     async def _run(self, read: Callable[[], Awaitable[None]]) -> None:
         try:
-            await read()
-        except StoreUnavailable:
-            pass  # the database logs its outage; the request is answered from memory
+            # The request is answered from memory; the database logs an outage, the regular refresh any other error.
+            with suppress(Exception):
+                await read()
         finally:
             self._running = None

@@ -105,6 +105,8 @@ class RegistryOperations:
     @operation("agents.get", "admin", "GET /registry/agents/{agent_id}", errors=(404,))
     async def read(self, caller: Caller, agent_id: AgentId) -> wire.AgentOut:
         """Read one agent."""
+        # For its trust, which is not in the record.
+        await self._registry.agents.catch_up(limited=False)
         agent, last_task = await self._registry.get(caller.tenant, agent_id)
         notice = self._model_checks.known_problem(agent)
         return wire.AgentOut.of(agent, last_task=last_task, notice=notice, **self._state(agent))
