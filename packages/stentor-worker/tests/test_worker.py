@@ -309,6 +309,27 @@ def test_a_coroutine_that_emits_text_does_not_stop_the_others_of_its_task() -> N
     assert last == ("t1", "complete", {"epoch": 1, "result": "done"})
 
 
+def test_an_error_of_texts_that_a_coroutine_emitted_is_raised_once() -> None:
+    replies = iter([(400, {"error": {"code": "INVALID_REQUEST", "message": "no"}})])
+    raised: list[int] = []
+
+    async def handler(task: Task) -> str:
+        for text in ("refused", "first", "last"):
+            task._sent_at = 0.0
+            try:
+                task.emit(text)
+            except ServiceError as error:
+                raised.append(error.status)
+            while task._sending is not None and not task._sending.done():
+                await asyncio.sleep(0)
+        return "done"
+
+    *streamed, last = run_once(handler, lambda verb: next(replies, (200, {})) if verb == "tokens" else (200, {}))
+    assert raised == [400]
+    assert "".join(token for _, _, body in streamed[1:] for token in body["tokens"]) == "firstlast"
+    assert last == ("t1", "complete", {"epoch": 1, "result": "done"})
+
+
 def test_a_coroutine_that_emits_text_sees_that_its_lease_is_lost() -> None:
     with run_service(Service(tasks=1)) as service:
         service.reply = lambda verb: (200, {}) if verb == "claims" else (409, {"error": {"code": "LEASE_LOST"}})

@@ -248,16 +248,20 @@ class Task:
         if threads is None:
             self._send_tokens()
         elif self._sending is None or self._sending.done():
-            if self._sending is not None:
-                self._sending.result()
+            self._finish_sending()
             # Not here, where all other coroutines would wait for the request, and in an outage for its end.
             self._sending = threads.submit(self._send_tokens)
 
     def flush(self) -> None:
         """Send the emitted text that is still buffered. Raises TaskCancelled."""
-        if self._sending is not None:
-            self._sending.result()
+        self._finish_sending()
         self._send_tokens()
+
+    def _finish_sending(self) -> None:
+        """Wait for the last request that a coroutine's text caused. Raises its error, but only once."""
+        sending, self._sending = self._sending, None
+        if sending is not None:
+            sending.result()
 
     def _send_tokens(self) -> None:
         with self._emitting:
