@@ -27,12 +27,14 @@ METHODS = frozenset(("GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS")
 UNROUTED = "unrouted"
 """The route label of a request that got a response before routing, or matched no route."""
 _CONTEXT_HEADERS = frozenset((b"x-request-id", b"traceparent", b"cookie"))
+_NOT_STORED = (b"cache-control", b"no-store")
+"""A proxy does not know that responses depend on X-API-Key, and some store whatever has a path such as /x.css."""
 _SAFE_REQUEST_ID = re.compile(rb"[A-Za-z0-9._:-]{1,128}\Z")
 log = logging.getLogger(__name__)
 
 
 class RequestContextMiddleware:
-    """Sets the request id and the trace context, measures durations, and turns unexpected errors into a 500.
+    """Sets request id and trace context, keeps caches out, measures durations, turns unexpected errors into a 500.
 
     The client's `X-Request-Id` is used if it is safe to log. An encoded slash stays inside its path segment. Without
     `durations` nothing is measured; `fast_routes` are method and path of the routes that bypass the router.
@@ -69,7 +71,7 @@ class RequestContextMiddleware:
             nonlocal started, ended
             if message["type"] == "http.response.start":
                 started = True
-                message["headers"] = [*message.get("headers", ()), (b"x-request-id", request_id.encode())]
+                message["headers"] = _add_headers(message.get("headers", ()), request_id)
                 if self._durations is not None:
                     seconds = time.perf_counter() - started_at
                     self._durations.observe(self._route(scope), scope["method"], message["status"], seconds)
@@ -96,6 +98,13 @@ class RequestContextMiddleware:
         if (scope["method"], scope["path"]) in self._fast_routes:
             return str(scope["path"])
         return getattr(scope.get("route"), "path", UNROUTED)
+
+
+def _add_headers(headers: Iterable[tuple[bytes, bytes]], request_id: str) -> list[tuple[bytes, bytes]]:
+    every = [*headers, (b"x-request-id", request_id.encode())]
+    if not any(name == b"cache-control" for name, _ in every):
+        every.append(_NOT_STORED)
+    return every
 
 
 def choose_request_id(values: Iterable[bytes]) -> str:

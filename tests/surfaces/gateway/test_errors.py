@@ -180,6 +180,27 @@ async def test_cookies_in_quotes_are_not_unquoted_which_takes_quadratic_time() -
     assert read == {"a": "1", "b": '"101' * 10, "c": "3"}
 
 
+@requirement("http.not-cached")
+async def test_no_answer_may_be_stored_by_a_cache(world: World) -> None:
+    await world.register()
+    task = await world.submit()
+    stranger = httpx.AsyncClient(transport=world.admin._transport, base_url="http://t")
+    await world.admin.post(f"/api/v1/tasks/{task}/cancel")
+    answers = [
+        await world.admin.get(f"/api/v1/tasks/{task}"),
+        await world.admin.get("/api/v1/trust/photo.css"),
+        await world.admin.delete("/api/v1/tasks"),
+        await world.admin.post("/api/v1/tasks", json={"type": "note", "input": 1}),
+        await world.admin.post("/api/v1/tasks", content=b"{"),
+        await stranger.get("/api/v1/tasks"),
+        await stranger.get("/health"),
+        await raised("exception"),
+    ]
+    assert [answer.headers.get_list("cache-control") for answer in answers] == [["no-store"]] * len(answers)
+    stream = await world.admin.get(f"/api/v1/tasks/{task}/stream")
+    assert stream.headers.get_list("cache-control") == ["no-cache"]
+
+
 @requirement("http.request-id-always")
 async def test_every_answer_has_a_request_id_of_its_own(world: World) -> None:
     seen = set()
