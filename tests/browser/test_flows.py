@@ -476,6 +476,16 @@ def test_the_pages_are_used_by_keyboard(tab: Tab) -> None:
 
 
 @requirement("dashboard.keyboard")
+def test_selected_tasks_are_cancelled_by_keyboard(tab: Tab) -> None:
+    page = tab.open("/tasks?status=queued").page
+    for key in "jjjxb":
+        page.keyboard.press(key)
+    expect(page.get_by_role("button", name="Cancel", exact=True)).to_be_focused()
+    page.keyboard.press("Enter")
+    expect(page.get_by_role("heading", name="Cancel 1 task?")).to_be_visible()
+
+
+@requirement("dashboard.keyboard")
 def test_escape_closes_what_was_unfolded_and_keeps_what_was_typed(tab: Tab, installation: Installation) -> None:
     page = tab.open(f"/agents/{installation.made.agents['scribe']}").live().page
     suspend = page.get_by_text("Suspend …")

@@ -312,6 +312,7 @@
     k: () => move(-1),
     g: () => { going = Date.now(); },
     x: () => $("tr.at [data-select]")?.click(),
+    b: () => $("form.selected button:enabled")?.focus(), // they are before the rows, far from the selected one
     Enter: () => $("tr.at a, li.at a")?.click(),
   };
   document.addEventListener("keydown", (event) => {
