@@ -65,7 +65,8 @@ class CallDetail(CallOut):
     `request` and `response` are null unless they were kept and the caller may read them: `content` is then `kept`, or
     `in_run_log` for what an earlier version stored there. What was neither redacted, nor truncated, nor streamed has
     the SHA-256 of the evidence. `content_kept` is whether the content of new calls is kept, `content_days` for how
-    long; 0 is for good. A failed call without an answer has its error message as `response`.
+    long; 0 is for good. A failed call without an answer has its error message as `response`, but the SHA-256 is not
+    that of the message.
     """
 
     endpoint: str | None

@@ -53,7 +53,7 @@ FOREIGN_SIGNATURE = "skip_thought_signature_validator"
 _CHECKS_SIGNATURES = re.compile(r"gemini-(?![12]\b)(\d|.*-latest$)")
 """Matches models from Gemini 3 on, which refuse calls without a signature."""
 _TOOL_CHOICES = {"auto": "AUTO", "none": "NONE", "required": "ANY"}
-_BROKEN_OFF = frozenset(
+_INCOMPLETE = frozenset(
     "MALFORMED_FUNCTION_CALL UNEXPECTED_TOOL_CALL TOO_MANY_TOOL_CALLS MALFORMED_RESPONSE OTHER".split()
 )
 _FILTERED = frozenset("SAFETY RECITATION BLOCKLIST PROHIBITED_CONTENT SPII IMAGE_SAFETY LANGUAGE".split())
@@ -191,7 +191,7 @@ class _GeminiStreamReader:
         return ReplyDelta(reasoning=text) if part.thought else ReplyDelta(content=text)
 
     def _finish_reason(self, reason: str, usage: TokenUsage | None) -> FinishReason:
-        if reason in _BROKEN_OFF:
+        if reason in _INCOMPLETE:
             fault = incomplete_reply_fault(reason, usage)
             # The provider works, so it must not be paused: usually its model has called a function wrongly.
             fault.upstream_status = 200

@@ -47,7 +47,7 @@ _FINISH: dict[str, FinishReason] = {
     "function_call": "tool_calls",
     "content_filter": "content_filter",
 }
-_BROKEN_OFF = frozenset(("error", "network_error", "insufficient_system_resource"))
+_INCOMPLETE = frozenset(("error", "network_error", "insufficient_system_resource"))
 
 
 class _Function(msgspec.Struct):
@@ -307,7 +307,7 @@ def _logprobs(choice: _Choice) -> JsonObject | None:
 
 def _finish_reason(reason: str, usage: TokenUsage | None) -> FinishReason:
     """Return the finish reason, `stop` for an unknown one. Raises ProviderError if the reply is incomplete."""
-    if reason in _BROKEN_OFF:
+    if reason in _INCOMPLETE:
         raise incomplete_reply_fault(reason, usage)
     return _FINISH.get(reason, "stop")
 
