@@ -1,4 +1,4 @@
-"""A minimal service for the tests: it hands out tasks and records the reports."""
+"""A minimal service for the tests, which hands out tasks and records the reports, and a worker for one task."""
 
 from __future__ import annotations
 
@@ -9,9 +9,12 @@ from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 
+from stentor_worker import Task, Worker
+
 Reply = tuple[int, Any]
 """Status and JSON body."""
 AGENT = {"agent_id": "agent", "name": "counter", "capabilities": ["count", "sum"]}
+ENDS = {"complete", "fail", "suspend"}
 TIMEOUT_S = 60
 """An upper bound for each wait in the tests, also on a slow machine."""
 
@@ -113,3 +116,19 @@ def run_service(service: Service) -> Iterator[Service]:
             yield service
         finally:
             server.shutdown()
+
+
+def run_once(handler: Callable[[Task], Any], reply: Callable[[str], Reply] | None = None) -> list[Any]:
+    """Run a worker for one task; return its reports as (task id, verb, body)."""
+    with run_service(Service(tasks=1)) as service:
+        if reply is not None:
+            service.reply = reply
+        worker = Worker(service.url, "key", "agent", concurrency=1)
+        worker.handler(handler)
+        thread = threading.Thread(target=worker.run)
+        thread.start()
+        assert service.wait_until(lambda: not ENDS.isdisjoint(verb for _, verb, _ in service.reports))
+        worker.stop()
+        thread.join(TIMEOUT_S)
+        assert not thread.is_alive()
+        return service.reports
