@@ -210,7 +210,7 @@ def test_an_outage_behind_a_proxy_is_logged_once(caplog: pytest.LogCaptureFixtur
             client.call("POST", "/tasks/t1/waits", {})
     first, limit, last = caplog.messages
     assert first.startswith(f"worker: service unreachable, retrying url={service.url} error=HTTP_404: ")
-    assert limit.startswith("worker: limited, ")
+    assert limit.startswith("worker: rate limited, ")
     assert last == f"worker: service reachable again url={service.url}"
 
 
