@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import traceback
+
 import pytest
 
 from stentor.core.formats import json_diff
@@ -18,7 +20,17 @@ def test_the_line_of_a_traceback_that_names_the_error_is_shown() -> None:
     trace = 'Traceback (most recent call last):\n  File "a.py", line 1, in <module>\nValueError: no such city\n\n'
     assert filters.find_error_line(trace) == "ValueError: no such city"
     assert filters.find_error_line(f"It ended with 1: {trace}") == "ValueError: no such city"
+    assert filters.find_error_line(f"{trace}-1 | 2 is no city") == "-1 | 2 is no city"
     assert filters.find_error_line("Two\nlines") == "Two\nlines"
+
+
+@requirement("dashboard.page-tasks")
+def test_the_error_in_a_group_is_shown_and_not_the_frame_around_it() -> None:
+    try:
+        raise ExceptionGroup("two calls", [TypeError("no text"), ValueError("no such city")])
+    except ExceptionGroup:
+        trace = traceback.format_exc()
+    assert filters.find_error_line(trace) == "ValueError: no such city"
 
 
 @requirement("dashboard.page-agents")

@@ -126,7 +126,13 @@ async def test_after_a_restart_the_page_shows_the_tasks_that_are_left(
 
 @requirement("dashboard.page-matching")
 @pytest.mark.parametrize(
-    "wrong", ["action=delete&before=2026-01-01T00:00:00Z", "action=cancel&before=2026-01-01", "action=cancel&before=x"]
+    "wrong",
+    [
+        "action=delete&before=2026-01-01T00:00:00Z",
+        "action=cancel&before=2026-01-01",
+        "action=cancel&before=x",
+        "action=cancel&before=0001-01-01T00:00:00Z&since=24h",
+    ],
 )
 async def test_an_incomplete_address_leads_to_the_list(site: Site, wrong: str) -> None:
     await site.read(f"/tasks/matching?selection=none&{wrong}", 303)

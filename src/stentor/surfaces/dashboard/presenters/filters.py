@@ -31,6 +31,8 @@ MAX_ID_LENGTH = 20
 """Characters of an id that is not a UUID, where a page has no room for all of it."""
 _SCHEME = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*:")
 TRACEBACK_START = "Traceback (most recent call last)"
+_GROUP_FRAME = re.compile(r"\s*(\|\s*)*(\+-+$)?")
+"""What stands before an error in a group of errors, or the line that ends the group."""
 SERVICE = "the service"
 """What the pages call what no person and no program did."""
 UNSCORED = "unscored"
@@ -150,10 +152,14 @@ def truncate_line(text: Any, max_length: int) -> str:
 
 
 def find_error_line(text: str) -> str:
-    """Return the last line of a Python traceback, which names the error; any other text as it is."""
+    """Return the last line of a Python traceback, which names the error; any other text as it is.
+
+    Of a group of errors, the last error without the frame that Python draws around it.
+    """
     if TRACEBACK_START not in text:
         return text
-    return next((line.strip() for line in reversed(text.splitlines()) if line.strip()), text)
+    lines = (_GROUP_FRAME.sub("", line, count=1).strip() for line in reversed(text.splitlines()))
+    return next(filter(None, lines), text)
 
 
 def render_sentence(text: str) -> Markup:

@@ -138,7 +138,8 @@ def _read_address(page: PageRequest) -> JsonObject | None:
     except (ValueError, TypeError, OverflowError):  # TypeError: a time without a zone
         return None
     action = page.query_param("action")
-    if action not in ACTIONS or not page.session.may(PERMISSIONS[action]):
+    # Before 1970 there is no task, and the start of a length of time could be before the year 1.
+    if before < 0 or action not in ACTIONS or not page.session.may(PERMISSIONS[action]):
         return None
     return _describe(page, action, page.request.query_params, before)
 
