@@ -8,6 +8,7 @@ import logging
 import httpx
 import pytest
 
+from tests.conftest import OwnLogs
 from tests.patience import PATIENCE_SECONDS
 
 
@@ -21,9 +22,13 @@ class Unread:
         logging.getLogger("asyncio").error("Task exception was never retrieved")
 
 
-def test_the_garbage_of_an_earlier_test_is_in_no_log(request: pytest.FixtureRequest) -> None:
+def test_the_garbage_of_an_earlier_test_is_in_no_log(
+    request: pytest.FixtureRequest, caplog: pytest.LogCaptureFixture
+) -> None:
     Unread()  # by an earlier test
-    caplog = request.getfixturevalue("caplog")
+    OwnLogs().pytest_runtest_setup(request.node)
+    assert caplog.messages == ["Task exception was never retrieved"]
+    caplog.clear()
     gc.collect()
     assert caplog.messages == []
 
