@@ -182,6 +182,17 @@ async def test_a_folder_from_before_a_restore_is_named_and_not_used(world: World
     assert await count(world, "archives") == 2
 
 
+@requirement("retention.proofs")
+async def test_a_file_that_is_not_the_recorded_one_is_not_parsed_for_a_proof(world: World) -> None:
+    event = (await two_archives(world))[1]
+    url = f"/api/v1/provenance/{event}/proof"
+    whole = (await world.admin.get(url)).json()
+    assert f'"event_id":"{event}"' in whole["event"]
+    # With the same rows: only its hash tells it from the recorded one, so a body would show that it was parsed.
+    rewrite(min(world.kernel.archiver.folder.glob("*/events.parquet")), lambda rows: None)
+    assert (await world.admin.get(url)).json() == {**whole, "event": None}
+
+
 HOSTILE_COLUMNS = {"number": [1], "event_id": 1, "message": {"a": 1}, "happened_at": numpy.datetime64(1, "ns")}
 """Column -> a value that no event has there, for all rows."""
 

@@ -25,6 +25,7 @@ from stentor.core.http_client.outbound import OutboundHttp
 from stentor.core.runlog import EventDraft
 from stentor.domains.monitoring.service import Check, HealthComponent
 from stentor.domains.provenance import store
+from stentor.domains.provenance.model import ArchiveRecord
 from stentor.domains.provenance.operations import ProvenanceOperations
 from stentor.domains.provenance.sequencer import Sequencer
 from stentor.domains.provenance.service import ArchivedBodyReader, ProvenanceService
@@ -217,10 +218,14 @@ def archive_check(archiver: TaskArchiver) -> Check:
 def archived_body_reader(folder: Path) -> ArchivedBodyReader:
     """Return a function that reads an archived event; None without the library or the archive."""
 
-    def read(archive: str, event_id: str) -> Row | None:
+    def read(archive: ArchiveRecord, event_id: str) -> Row | None:
         try:
             parquet_files.require_library()
-            rows = parquet_files.read_events(parquet_files.events_file(folder, archive), event_id)
+            path = parquet_files.events_file(folder, archive.archive)
+            # Before the file is parsed: a small one that somebody else wrote can take gigabytes of memory.
+            if parquet_files.hash_file(path) != archive.files.get(path.name):
+                return None
+            rows = parquet_files.read_events(path, event_id)
         except (StartRefused, *parquet_files.READ_ERRORS):
             return None
         return rows[0][1:] if rows else None

@@ -15,8 +15,9 @@ _FIND_TASK = Sql(
     where t.tenant = :tenant and t.task_id = :task_id"""
 )
 _FIND_EVENT = Sql(
-    """select a.name, a.ended_at, l.number, l.hash from provenance_leaves l
+    """select a.name, a.ended_at, l.number, l.hash, e.metadata from provenance_leaves l
     join archived_events x on x.number = l.number join archives a on a.number = x.archive
+    left join events e on e.event_id = a.event_id and e.event_type = 'tasks_archived' and e.tenant = a.tenant
     where l.event_id = :event_id and a.tenant = :tenant"""
 )
 _LIST_NUMBERS = Sql("select number, archive from archived_events where number >= :first and number < :end")
@@ -36,12 +37,16 @@ class ArchivedTask(msgspec.Struct, frozen=True):
 
 
 class ArchivedEvent(msgspec.Struct, frozen=True):
-    """The archive of an event, when it got there, and its leaf: number, and hash in hex."""
+    """The archive of an event, when it got there, and its leaf: number, and hash in hex.
+
+    `metadata` is that of the event that vouches for the archive, None without it.
+    """
 
     archive: str
     archived_at: int
     number: int
     leaf: str
+    metadata: str | None
 
 
 def find_task(tx: Tx, tenant: str, task_id: str) -> ArchivedTask | None:

@@ -18,13 +18,20 @@ from stentor.core.errors import Conflict, InvalidRequest, NotFound, ServiceUnava
 from stentor.core.runlog import RunLogEvent, encode_event_row, leaf_hash
 from stentor.domains.provenance import archived_store, merkle, store
 from stentor.domains.provenance.archived_store import ArchivedEvent, archived_error
-from stentor.domains.provenance.model import ConsistencyProof, InclusionProof, RunTrace, parse_event
+from stentor.domains.provenance.model import (
+    ArchiveRecord,
+    ConsistencyProof,
+    InclusionProof,
+    RunTrace,
+    parse_event,
+    parse_record,
+)
 from stentor.domains.provenance.sequencer import Sequencer
 from stentor.domains.provenance.signing.checkpoints import CheckpointPublisher
 from stentor.domains.provenance.store import StoredCheckpoint, TileReader
 
-ArchivedBodyReader = Callable[[str, str], Row | None]
-"""Returns an archived event (columns EVENT_COLUMNS) by the name of its archive and its id, None if it cannot be read.
+ArchivedBodyReader = Callable[[ArchiveRecord, str], Row | None]
+"""Returns an archived event (columns EVENT_COLUMNS) by the record of its archive and its id, None if it cannot be read.
 
 Reads files: called in a thread."""
 CanReadTask = Callable[[Tx, str], bool]
@@ -39,7 +46,7 @@ LEADER_WAIT_SECONDS = 10.0
 """How long a request to sign waits for the process that numbers events; usually that takes about a second."""
 
 
-def no_archived_body(archive: str, event_id: str) -> Row | None:
+def no_archived_body(archive: ArchiveRecord, event_id: str) -> Row | None:
     """Read no archive: for a service that has none."""
     return None
 
@@ -78,16 +85,17 @@ class ProvenanceService:
         """Prove that an event, or the first event of a task, is in the tree of that size.
 
         Without a size the tree is that of the first checkpoint that covers the event, or else the whole tree.
-        Of an archived event the proof has the body only if the archive can be read here, and of one with TASK_CONTENT
-        only if the caller may read the task.
+        Of an archived event the proof has the body only if the recorded file can be read here, and of one with
+        TASK_CONTENT only if the caller may read the task.
         Raises NotFound, TaskArchived for the id of an archived task, Conflict, InvalidRequest, RunLogDamaged.
         """
 
-        def read(tx: Tx) -> tuple[InclusionProof, Row | None, str | None]:
+        def read(tx: Tx) -> tuple[InclusionProof, Row | None, ArchiveRecord | None]:
             archived = _find_archived(tx, tenant, provenance_id)
             if archived is not None:
                 leaf = bytes.fromhex(archived.leaf)
-                return _prove_leaf(tx, provenance_id, archived.number, leaf, size), None, archived.archive
+                record = None if archived.metadata is None else parse_record(archived.metadata)
+                return _prove_leaf(tx, provenance_id, archived.number, leaf, size), None, record
             row = _find_event(tx, tenant, provenance_id)
             return _prove_inclusion(tx, row, size), row, None
 
