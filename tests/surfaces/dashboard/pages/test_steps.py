@@ -63,6 +63,10 @@ async def test_a_long_list_of_questions_has_pages(site: Site, monkeypatch: pytes
     path = f"/tasks/{attempt.task_id}/resolve"
     refused = await site.send(path, 400, step="pay", happened="yes", value="{5", reason="seen in the bank")
     assert "seen in the bank" in refused.text
+    await site.send(path, step="pay", happened="yes", value="5", reason="seen in the bank")
+    page = await site.read(address[1])
+    assert "Nothing waits" not in page, "the first question still does"
+    assert '<a href="/decisions">See the first ones' in page
 
 
 @requirement("steps.pages")
