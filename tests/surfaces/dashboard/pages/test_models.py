@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 
+from stentor.surfaces.dashboard.pages import downloads
 from tests.conftest import MakeWorld, World
 from tests.domains.llm.upstream import Upstream, serving, status
 from tests.requirements import requirement
@@ -483,4 +484,5 @@ async def test_calls_are_downloaded_with_the_filters_of_the_list(site: Site) -> 
     assert [row["model"] for row in await rows(order="cost")] == ["sea-large", "sea-small"]
     listed = await site.read("/models/calls", order="cost", outcome="ok")
     assert 'href="/models/calls.csv?outcome=ok&amp;order=cost" download' in listed
+    assert f"Download up to {downloads.ROWS_PER_READ} as CSV" in listed, "in this order the gateway has no next page"
     assert await rows("READER") == [], "only admins read the calls of other keys"
