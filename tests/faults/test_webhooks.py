@@ -20,7 +20,7 @@ from tests.databases import thorough
 from tests.faults.load import Load, summaries
 from tests.patience import until
 from tests.ports import free_port
-from tests.processes.calls import known, register
+from tests.processes.calls import register
 from tests.requirements import requirement
 from tests.service import SHORT_LEASE
 from tests.stub import Answer, Asked, serving
@@ -171,9 +171,9 @@ def test_two_gateways_on_one_database_deliver_each_event_once(
         "SERVICE_MASTER_KEY": "one for both of them",
     }
     one = serve(**environ)
-    two = serve(data_dir=tmp_path / "second", SERVICE_DATABASE_URL=str(one.database), **environ)
+    # Before the other one starts: a gateway that runs learns of a new webhook within a second.
     subscribe(one, sink.url)
-    known(two, register(one, "later"))  # and with it who subscribed before
+    two = serve(data_dir=tmp_path / "second", SERVICE_DATABASE_URL=str(one.database), **environ)
     loads = [Load(service.address, KEY, summaries(60, prefix)) for service, prefix in ((one, "a"), (two, "b"))]
     for load in loads:
         load.start()
