@@ -28,7 +28,8 @@ UNROUTED = "unrouted"
 """The route label of a request that got a response before routing, or matched no route."""
 _CONTEXT_HEADERS = frozenset((b"x-request-id", b"traceparent", b"cookie"))
 _NOT_STORED = (b"cache-control", b"no-store")
-"""A proxy does not know that responses depend on X-API-Key, and some store whatever has a path such as /x.css."""
+"""For responses without a Cache-Control: a proxy does not know that they depend on X-API-Key, and some store whatever
+has a path such as /x.css."""
 _SAFE_REQUEST_ID = re.compile(rb"[A-Za-z0-9._:-]{1,128}\Z")
 log = logging.getLogger(__name__)
 

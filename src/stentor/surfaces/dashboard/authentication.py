@@ -20,7 +20,7 @@ from stentor.web.allowed_hosts import LOOPBACK_NAMES, host_name
 from stentor.web.errors import render_error
 from stentor.web.request_context import header_values
 
-RESPONSE_HEADERS = {"X-Content-Type-Options": "nosniff", "Cache-Control": "no-store"}
+RESPONSE_HEADERS = {"X-Content-Type-Options": "nosniff"}
 CROSS_SITE_MESSAGE = (
     "Without a key the dashboard service answers only to its own address on this machine. Set DASHBOARD_API_KEY."
 )

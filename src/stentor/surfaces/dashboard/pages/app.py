@@ -52,7 +52,6 @@ SECURITY_HEADERS = {
     "Referrer-Policy": "same-origin",
     "Cross-Origin-Opener-Policy": "same-origin",
     "Cross-Origin-Resource-Policy": "same-origin",
-    "Cache-Control": "no-store",
 }
 SIGN_IN_PATH = "/sign-in"
 CROSS_SITE_FORM_MESSAGE = "This form does not belong to this session, so nothing was done. Open it and submit it again."
@@ -91,7 +90,6 @@ def build_pages_app(site: Site) -> ASGIApp:
     }
     error_handlers = {kind: _error_handler(site, describe) for kind, describe in handlers.items()}
     app = Starlette(routes=routes, exception_handlers={**error_handlers, ClientDisconnect: _answer_nobody})
-    # Static files bring a Cache-Control of their own.
     return DefaultHeadersMiddleware(_CompressionMiddleware(app), SECURITY_HEADERS)
 
 
