@@ -89,6 +89,8 @@ async def show_call(page: PageRequest) -> Response:
         {"title": title, "text": call[name], "raw": _decode(call[name]), "conversation": read(call[name] or "")}
         for title, name, read in (("Prompt", "request", read_request), ("Answer", "response", read_response))
     ]
+    if call["outcome"] != "ok" and call["response"] is not None and sides[1]["conversation"] is None:
+        sides[1]["title"] = "Error message"
     return page.render(
         "model-call.html", block="call", call=call, sides=sides, names=names, max_characters=MAX_TEXT_CHARACTERS
     )
