@@ -121,7 +121,7 @@ class OwnLogs:
         """
         if "caplog" in getattr(item, "fixturenames", ()):
             gc.collect()
-            gc.freeze()  # else the next collection looks through the same objects: 0.2 s after 3,000 tests
+            gc.freeze()  # else the next collection looks through the same objects again
 
 
 @pytest.hookimpl(tryfirst=True)

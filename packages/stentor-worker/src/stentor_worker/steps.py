@@ -86,7 +86,7 @@ def request_threads() -> Iterator[None]:
 
 
 def find_request_threads() -> ThreadPoolExecutor | None:
-    """Return the threads of the attempt that runs here; None outside of it, as in a thread of the program."""
+    """Return the request threads of the current attempt; None outside it, such as in a thread that the program made."""
     return _request_threads.get()
 
 

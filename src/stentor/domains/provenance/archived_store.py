@@ -39,7 +39,7 @@ class ArchivedTask(msgspec.Struct, frozen=True):
 class ArchivedEvent(msgspec.Struct, frozen=True):
     """The archive of an event, when it got there, and its leaf: number, and hash in hex.
 
-    `metadata` is that of the event that vouches for the archive, None without it.
+    `metadata` is that of the event that recorded the archive, None without that event.
     """
 
     archive: str
